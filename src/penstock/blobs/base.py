@@ -1,0 +1,33 @@
+"""PORT: where bytes are kept. Keys are slash-separated and begin with the owner."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import BinaryIO, NamedTuple, Protocol
+
+
+class BlobInfo(NamedTuple):
+    key: str
+    size: int
+    modified_at: float
+
+
+class Blobs(Protocol):
+    async def put(self, key: str, data: bytes, *, durable: bool) -> None:
+        """Write a blob whole or not at all. `durable`: it survives a power cut once this returns."""
+
+    async def put_many(self, blobs: Sequence[tuple[str, bytes]], *, durable: bool) -> None:
+        """Write several; durable ones share the flushing of their folders."""
+
+    async def put_stream(self, key: str, source: BinaryIO) -> tuple[str, int]:
+        """Copy a stream into a durable blob in one pass; returns its sha-256 and size."""
+
+    async def get(self, key: str) -> bytes:
+        """The whole blob; FileNotFoundError if there is none."""
+
+    async def read_range(self, key: str, offset: int, length: int) -> bytes:
+        """A part of it; shorter at the end, empty past it; FileNotFoundError if there is none."""
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Remove blobs; those that are not there are no error."""
+
+    def list(self, prefix: str) -> AsyncIterator[BlobInfo]:
+        """All blobs below a prefix, temporary files included, in no order."""

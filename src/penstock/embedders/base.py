@@ -1,0 +1,27 @@
+"""PORT: texts in, vectors out."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vectors = NDArray[np.float32]
+
+
+class Embedder(Protocol):
+    @property
+    def fingerprint(self) -> str:
+        """Names the model and everything that changes its vectors: two embedders with one fingerprint agree."""
+
+    @property
+    def dimensions(self) -> int: ...
+
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        """One unit vector a text, in order: float32, (len(texts), dimensions)."""
+
+
+def unit(vectors: NDArray[Any]) -> Vectors:
+    """Vectors scaled to length one; a zero vector stays zero."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / np.where(lengths == 0, 1, lengths), dtype=np.float32)

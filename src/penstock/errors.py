@@ -1,0 +1,90 @@
+"""Every error that Penstock raises on purpose.
+
+PenstockError
+├── UsageError              the call or the configuration is wrong: exit code 2
+│   ├── ConfigError         a setting is unknown, missing or of the wrong kind
+│   ├── NotFound            no such document, dead letter, collection
+│   └── LedgerTooNew        the ledger was written by a newer Penstock
+├── StepError               a step did not finish
+│   ├── Permanent           trying again cannot help: a dead letter at once
+│   └── Transient           trying again may help
+│       └── RateLimited     the provider asked us to come back later
+├── LeaseLost               the step belongs to somebody else now: write nothing, say nothing
+├── Cancelled               somebody cancelled the run
+├── BudgetSpent             the time is up: flush, release, go on another time
+├── TornSegment             a segment is missing or does not match its hash: rewind its producer
+└── StorageError            disk full, no permission, database locked or gone
+"""
+
+
+class PenstockError(Exception):
+    """The root: `except PenstockError` catches everything that we raise on purpose."""
+
+
+class UsageError(PenstockError):
+    """The call or the configuration is wrong."""
+
+
+class ConfigError(UsageError):
+    """A setting is unknown, missing or of the wrong kind."""
+
+
+class NotFound(UsageError):
+    """No such document, dead letter or collection."""
+
+
+class LedgerTooNew(UsageError):
+    """The ledger was written by a newer Penstock than this one."""
+
+
+class StepError(PenstockError):
+    """A step did not finish. `reason` is the short word that dead letters are counted by."""
+
+    def __init__(self, message: str, *, reason: str, page: int | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.page = page
+
+
+class Permanent(StepError):
+    """Trying again cannot help: the run ends as a dead letter at once."""
+
+
+class Transient(StepError):
+    """Trying again may help: the step is backed off."""
+
+    def __init__(self, message: str, *, reason: str = "transient", page: int | None = None) -> None:
+        super().__init__(message, reason=reason, page=page)
+
+
+class RateLimited(Transient):
+    """The provider asked us to come back later."""
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message, reason="rate_limited")
+        self.retry_after = retry_after
+
+
+class LeaseLost(PenstockError):
+    """The step belongs to somebody else now: write nothing more for it."""
+
+
+class Cancelled(PenstockError):
+    """Somebody cancelled the run."""
+
+
+class BudgetSpent(PenstockError):
+    """The time is up: what was flushed is kept, the step is released."""
+
+
+class TornSegment(PenstockError):
+    """A segment is missing or does not match its hash: its producer is rewound to it."""
+
+    def __init__(self, message: str, *, artifact_id: int, ordinal: int) -> None:
+        super().__init__(message)
+        self.artifact_id = artifact_id
+        self.ordinal = ordinal
+
+
+class StorageError(PenstockError):
+    """The disk is full, a folder is not writable, the database is locked or gone."""

@@ -1,0 +1,102 @@
+"""PORT: the searchable index. Rows are known by (generation, ordinal) and carry the epoch that wrote them.
+
+A table is one (owner, collection, version). Its caller holds the index lock; `verify` is awaited right before each
+commit and raises if the lock is gone, so that the window in which a stale worker can still commit is as small as can be.
+What such a worker does commit is harmless: hits of one id are collapsed, and dead generations are never read.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from penstock.embedders.base import Vectors
+from penstock.model.items import Chunk
+
+Verify = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class IndexRows:
+    """Rows of one document's generation: chunks and their vectors, one to one."""
+
+    generation: int
+    epoch: int
+    document_id: str
+    chunks: Sequence[Chunk]
+    vectors: Vectors
+
+
+class IndexHit(NamedTuple):
+    generation: int
+    ordinal: int
+    document_id: str
+    score: float
+    """Higher is better. Cosine for vectors, BM25 for text."""
+    text: str
+    page: int
+    page_end: int
+    start: int
+    end: int
+    headings: tuple[str, ...]
+
+
+class StoredRow(NamedTuple):
+    """What `check` reads back. `digest` is over all that a reader could notice: text, pages, offsets."""
+
+    generation: int
+    ordinal: int
+    epoch: int
+    digest: str
+
+
+class TableInfo(NamedTuple):
+    owner: str
+    collection: str
+    version: int
+
+
+class IndexTable(Protocol):
+    async def append(self, rows: Sequence[IndexRows], verify: Verify) -> None:
+        """One durable commit of rows that are not there yet."""
+
+    async def merge(self, rows: Sequence[IndexRows], verify: Verify) -> None:
+        """One durable commit that replaces rows of the same id and adds the others: for resumed steps."""
+
+    async def delete(self, generations: Sequence[int], verify: Verify) -> None:
+        """One durable commit that removes all rows of these generations."""
+
+    async def delete_rows(self, ids: Sequence[tuple[int, int, int]], verify: Verify) -> None:
+        """Remove rows by (generation, ordinal, epoch): doubles that `check` found."""
+
+    async def optimize(self, verify: Verify, *, force: bool = False) -> None:
+        """Bring the text and vector indexes up to date if enough rows have come (or `force`), durably."""
+
+    async def compact(self, verify: Verify) -> None:
+        """Merge small files and drop old versions no reader can still be using, durably."""
+
+    async def search_vector(self, vector: Vectors, k: int, hidden: Sequence[int]) -> list[IndexHit]:
+        """The k best rows outside the hidden generations, doubles of one id collapsed. `vector` is one-dimensional."""
+
+    async def search_text(self, query: str, k: int, hidden: Sequence[int]) -> list[IndexHit]:
+        """The same by BM25. Any query string is a bag of words, never a syntax error."""
+
+    def scan(self) -> AsyncIterator[list[StoredRow]]:
+        """All rows, in batches, for `check`."""
+
+    async def count(self) -> int: ...
+
+    @property
+    def dimensions(self) -> int | None:
+        """None while the table does not exist."""
+
+
+class Index(Protocol):
+    @property
+    def fingerprint(self) -> str: ...
+
+    async def table(self, owner: str, collection: str, version: int) -> IndexTable:
+        """A handle, kept open; the table itself is made by the first append."""
+
+    async def tables(self) -> list[TableInfo]: ...
+
+    async def drop(self, table: TableInfo) -> None: ...

@@ -1,0 +1,132 @@
+"""The frozen nouns of the ledger. Times are seconds since 1970 by the database's clock."""
+
+from collections.abc import Mapping
+from typing import Any, NewType
+
+import msgspec
+
+from penstock.model.states import DocumentStatus, StepStatus
+
+Owner = NewType("Owner", str)
+DocumentId = NewType("DocumentId", str)
+RunId = NewType("RunId", str)
+StepId = NewType("StepId", int)
+GenerationId = NewType("GenerationId", int)
+ArtifactId = NewType("ArtifactId", int)
+WorkerId = NewType("WorkerId", str)
+Token = NewType("Token", str)
+
+Json = Mapping[str, Any]
+
+
+class Document(msgspec.Struct, frozen=True):
+    id: DocumentId
+    owner: Owner
+    collection: str
+    source: str
+    name: str
+    media_type: str | None
+    size: int
+    sha256: str
+    metadata: Json
+    status: DocumentStatus
+    retry_count: int
+    error: str | None
+    pages: int | None
+    chunks: int | None
+    created_at: float
+    updated_at: float
+
+
+class Generation(msgspec.Struct, frozen=True):
+    id: GenerationId
+    document_id: DocumentId
+    index_version: int
+    raw_key: str
+    size: int
+    sha256: str
+
+
+class StepDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One stage of a workflow as its YAML names it."""
+
+    name: str
+    kind: str
+    method: str | None = None
+    retries: int = 3
+    parameters: dict[str, Any] = {}
+
+
+class Workflow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An ordered set of steps. A run keeps the snapshot that it started with."""
+
+    id: str
+    name: str
+    steps: tuple[StepDefinition, ...]
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """The right to write for one step, until the database's clock passes `lease_until`. `resource_key` names the
+    lock that came with it, if its kind is claimed through one."""
+
+    step_id: StepId
+    token: Token
+    epoch: int
+    resource_key: str | None = None
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A claimed step with all that a worker needs to know about it."""
+
+    lease: Lease
+    run_id: RunId
+    document_id: DocumentId
+    generation_id: GenerationId
+    owner: Owner
+    snapshot: str
+    position: int
+    kind: str
+    name: str
+    priority: int
+    attempts: int
+    alone: bool = False
+    """It was reaped before: it is not put into a group with others."""
+
+
+class StepView(msgspec.Struct, frozen=True):
+    """A step as `status` shows it."""
+
+    name: str
+    kind: str
+    status: StepStatus
+    attempts: int
+    waiting_on: str | None
+    started_at: float | None
+    finished_at: float | None
+    meta: Json
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """An immutable piece of an artifact. It counts only once a gated row names it."""
+
+    ordinal: int
+    key: str
+    sha256: str
+    size: int
+    items: int
+    first: int
+    """Number of the first item in it, counted through the artifact."""
+    cursor: Json
+    """Where its producer stood before it: a rewind goes back to here."""
+
+
+class Artifact(msgspec.Struct, frozen=True):
+    """What a stage makes, finished or not, with the checkpoint of whoever builds it."""
+
+    id: ArtifactId
+    fingerprint: str
+    complete: bool
+    cursor: Json
+    items: int
+    segments: int
+    meta: Json

@@ -1,0 +1,88 @@
+"""The two state machines, each as one explicit table. `docs/states.md` is drawn from here, and the
+ledger's triggers refuse every change of status that is not in here."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+
+class DocumentStatus(StrEnum):
+    PENDING = "PENDING"
+    EXTRACTING = "EXTRACTING"
+    CHUNKING = "CHUNKING"
+    EMBEDDING = "EMBEDDING"
+    INDEXING = "INDEXING"
+    COMPLETED = "COMPLETED"
+    NOT_INDEXABLE = "NOT_INDEXABLE"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+class StepStatus(StrEnum):
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    COMPLETED = "COMPLETED"
+    ERROR = "ERROR"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+class RunStatus(StrEnum):
+    OPEN = "OPEN"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+class GenerationState(StrEnum):
+    BUILDING = "BUILDING"
+    ACTIVE = "ACTIVE"
+    SUPERSEDED = "SUPERSEDED"
+    PURGED = "PURGED"
+
+
+_D = DocumentStatus
+WORKING = (_D.EXTRACTING, _D.CHUNKING, _D.EMBEDDING, _D.INDEXING)
+ENDS = (_D.COMPLETED, _D.NOT_INDEXABLE, _D.FAILED, _D.CANCELLED)
+
+# The verb that makes each change; a working status to itself is no change and needs no verb.
+DOCUMENT_TRANSITIONS: Mapping[tuple[DocumentStatus, DocumentStatus], str] = {
+    **{(_D.PENDING, working): "claim" for working in WORKING},
+    **{(_D.PENDING, end): verb for end, verb in ((_D.CANCELLED, "cancel"), (_D.FAILED, "fail"))},
+    **{(one, other): "claim" for one in WORKING for other in WORKING if one != other},
+    **{(working, _D.COMPLETED): "flip" for working in WORKING},
+    **{(working, _D.NOT_INDEXABLE): "flip" for working in WORKING},
+    **{(working, _D.FAILED): "fail" for working in WORKING},
+    **{(working, _D.CANCELLED): "cancel" for working in WORKING},
+    **{(working, _D.PENDING): "submit" for working in WORKING},
+    (_D.FAILED, _D.PENDING): "retry",
+    (_D.CANCELLED, _D.PENDING): "retry",
+    (_D.NOT_INDEXABLE, _D.PENDING): "retry",
+    (_D.COMPLETED, _D.PENDING): "submit",
+}
+
+_S = StepStatus
+STEP_TRANSITIONS: Mapping[tuple[StepStatus, StepStatus], str] = {
+    (_S.PENDING, _S.RUNNING): "claim",
+    (_S.RUNNING, _S.COMPLETED): "complete",
+    (_S.RUNNING, _S.ERROR): "error",
+    (_S.RUNNING, _S.FAILED): "fail, reap",
+    (_S.RUNNING, _S.CANCELLED): "cancel",
+    (_S.RUNNING, _S.PENDING): "release, reap",
+    (_S.ERROR, _S.PENDING): "due",
+    (_S.PENDING, _S.CANCELLED): "cancel",
+    (_S.ERROR, _S.CANCELLED): "cancel",
+    (_S.FAILED, _S.PENDING): "retry",
+    (_S.CANCELLED, _S.PENDING): "retry",
+    (_S.COMPLETED, _S.PENDING): "rewind",
+}
+
+# What a document shows while a step of this kind runs; other kinds do not change it.
+SHOWN_AS: Mapping[str, DocumentStatus] = {
+    "fetch": _D.EXTRACTING,
+    "validate": _D.EXTRACTING,
+    "extract": _D.EXTRACTING,
+    "clean": _D.CHUNKING,
+    "chunk": _D.CHUNKING,
+    "embed": _D.EMBEDDING,
+    "index": _D.INDEXING,
+}

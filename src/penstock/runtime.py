@@ -1,0 +1,110 @@
+"""The outside world, passed in: clock, sleep, randomness, ids, threads, failpoints.
+
+Below `app.py` nobody reads a clock, sleeps, draws a random number or starts a thread but through here,
+so that a simulation can replace it all.
+"""
+
+import asyncio
+import os
+import random
+import secrets
+import signal
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal, TypeVar
+
+from penstock.errors import ConfigError
+
+T = TypeVar("T")
+
+Lane = Literal["read", "io", "cpu", "index"]
+LANES: dict[Lane, int] = {"read": 2, "io": 2, "cpu": 1, "index": 1}
+
+_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
+
+class Failpoints:
+    """Named places at the four doors where a test can make the process die. `armed` is the one attribute
+    that is looked at when they are off."""
+
+    def __init__(self, spec: str = "") -> None:
+        """`spec`: `name=kill@3` dies at the third passage, `name=stop@1` stops the process (SIGSTOP) there;
+        several are separated by commas."""
+        self.plans: dict[str, tuple[str, int]] = {}
+        self.counts: dict[str, int] = {}
+        for part in filter(None, spec.split(",")):
+            name, _, action = part.partition("=")
+            verb, _, nth = action.partition("@")
+            if verb not in ("kill", "stop", "count"):
+                raise ConfigError(f"failpoint {part!r}: the action is kill, stop or count, as in {name}=kill@3")
+            self.plans[name] = (verb, int(nth or 1))
+        self.armed = bool(self.plans)
+
+    def hit(self, name: str) -> None:
+        plan = self.plans.get(name)
+        if plan is None:
+            return
+        count = self.counts[name] = self.counts.get(name, 0) + 1
+        verb, nth = plan
+        if count == nth and verb != "count":
+            os.kill(os.getpid(), signal.SIGKILL if verb == "kill" else signal.SIGSTOP)
+
+
+class Runtime:
+    """The real world. A simulation offers the same methods over a virtual one."""
+
+    def __init__(self, failpoints: Failpoints | None = None) -> None:
+        self.failpoints = failpoints or Failpoints()
+        self._random = random.SystemRandom()
+        self._executors: dict[Lane, ThreadPoolExecutor] = {}
+        self._last_ulid = 0
+
+    def clock(self) -> float:
+        """Seconds that only go forward, for measuring."""
+        return time.monotonic()
+
+    def now(self) -> float:
+        """Seconds since 1970, for people; leases use the database's clock."""
+        return time.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def block(self, seconds: float) -> None:
+        """Sleep in a thread that is not the loop's."""
+        time.sleep(seconds)
+
+    def random(self) -> float:
+        return self._random.random()
+
+    def token(self) -> str:
+        return secrets.token_hex(8)
+
+    def ulid(self) -> str:
+        return self.ulids(1)[0]
+
+    def ulids(self, count: int) -> Sequence[str]:
+        """Identifiers that sort by time, also within one millisecond of one process."""
+        fresh = (int(time.time() * 1000) << 80) | secrets.randbits(80)
+        first = max(fresh, self._last_ulid + 1)
+        self._last_ulid = first + count - 1
+        return [_crockford(first + i) for i in range(count)]
+
+    async def run_blocking(self, lane: Lane, function: Callable[..., T], *args: object) -> T:
+        """Run a blocking function on the threads of a lane. The loop never blocks, and each lane has a fixed width."""
+        return await asyncio.get_running_loop().run_in_executor(self.executor(lane), function, *args)
+
+    def executor(self, lane: Lane) -> ThreadPoolExecutor:
+        if lane not in self._executors:
+            self._executors[lane] = ThreadPoolExecutor(LANES[lane], thread_name_prefix=f"penstock-{lane}")
+        return self._executors[lane]
+
+    def close(self) -> None:
+        for executor in self._executors.values():
+            executor.shutdown(wait=True, cancel_futures=True)
+        self._executors.clear()
+
+
+def _crockford(value: int) -> str:
+    return "".join(_CROCKFORD[(value >> shift) & 31] for shift in range(125, -1, -5))
