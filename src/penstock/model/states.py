@@ -47,13 +47,16 @@ ENDS = (_D.COMPLETED, _D.NOT_INDEXABLE, _D.FAILED, _D.CANCELLED)
 # The verb that makes each change; a working status to itself is no change and needs no verb.
 DOCUMENT_TRANSITIONS: Mapping[tuple[DocumentStatus, DocumentStatus], str] = {
     **{(_D.PENDING, working): "claim" for working in WORKING},
-    **{(_D.PENDING, end): verb for end, verb in ((_D.CANCELLED, "cancel"), (_D.FAILED, "fail"))},
+    # A workflow of custom steps alone never leaves PENDING before its end.
+    (_D.PENDING, _D.COMPLETED): "flip",
+    (_D.PENDING, _D.NOT_INDEXABLE): "flip",
+    (_D.PENDING, _D.FAILED): "fail",
+    (_D.PENDING, _D.CANCELLED): "cancel",
     **{(one, other): "claim" for one in WORKING for other in WORKING if one != other},
     **{(working, _D.COMPLETED): "flip" for working in WORKING},
     **{(working, _D.NOT_INDEXABLE): "flip" for working in WORKING},
     **{(working, _D.FAILED): "fail" for working in WORKING},
     **{(working, _D.CANCELLED): "cancel" for working in WORKING},
-    **{(working, _D.PENDING): "submit" for working in WORKING},
     (_D.FAILED, _D.PENDING): "retry",
     (_D.CANCELLED, _D.PENDING): "retry",
     (_D.NOT_INDEXABLE, _D.PENDING): "retry",
