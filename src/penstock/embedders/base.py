@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-Vectors = NDArray[np.float32]
+from penstock.model.items import Vectors
 
 
 class Embedder(Protocol):

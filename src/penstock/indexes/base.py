@@ -1,16 +1,18 @@
 """PORT: the searchable index. Rows are known by (generation, ordinal) and carry the epoch that wrote them.
 
 A table is one (owner, collection, version). Its caller holds the index lock; `verify` is awaited right before each
-commit and raises if the lock is gone, so that the window in which a stale worker can still commit is as small as can be.
+commit and raises if the lock is gone, so that the window in which a stale worker can still commit is small.
 What such a worker does commit is harmless: hits of one id are collapsed, and dead generations are never read.
 """
 
+import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from penstock.embedders.base import Vectors
-from penstock.model.items import Chunk
+import msgspec
+
+from penstock.model.items import Chunk, Vectors
 
 Verify = Callable[[], Awaitable[None]]
 
@@ -41,12 +43,18 @@ class IndexHit(NamedTuple):
 
 
 class StoredRow(NamedTuple):
-    """What `check` reads back. `digest` is over all that a reader could notice: text, pages, offsets."""
+    """What `check` reads back. `digest` is `row_digest` of the chunk, made from what the index holds."""
 
     generation: int
     ordinal: int
     epoch: int
     digest: str
+
+
+def row_digest(chunk: Chunk) -> str:
+    """Over all that a reader could notice: text, pages, offsets, headings."""
+    seen = (chunk.text, chunk.page, chunk.page_end, chunk.start, chunk.end, chunk.headings)
+    return hashlib.sha256(msgspec.msgpack.encode(seen)).hexdigest()[:16]
 
 
 class TableInfo(NamedTuple):
@@ -65,8 +73,9 @@ class IndexTable(Protocol):
     async def delete(self, generations: Sequence[int], verify: Verify) -> None:
         """One durable commit that removes all rows of these generations."""
 
-    async def delete_rows(self, ids: Sequence[tuple[int, int, int]], verify: Verify) -> None:
-        """Remove rows by (generation, ordinal, epoch): doubles that `check` found."""
+    async def dedupe(self, generations: Sequence[int], verify: Verify) -> int:
+        """One durable commit that leaves exactly one row for each id of these generations, that of the highest
+        epoch. Says how many it removed."""
 
     async def optimize(self, verify: Verify, *, force: bool = False) -> None:
         """Bring the text and vector indexes up to date if enough rows have come (or `force`), durably."""

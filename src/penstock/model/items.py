@@ -1,6 +1,10 @@
 """What the stages hand to each other: pages, clean pages, chunks. Frozen, compact, one msgpack array each."""
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+Vectors = NDArray[np.float32]
 
 
 class Block(msgspec.Struct, frozen=True, array_like=True):

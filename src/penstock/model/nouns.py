@@ -88,9 +88,11 @@ class Step(msgspec.Struct, frozen=True):
     kind: str
     name: str
     priority: int
+    rank: int
     attempts: int
-    alone: bool = False
-    """It was reaped before: it is not put into a group with others."""
+    """Claims since the cursor last moved, this one included."""
+    crashes: int
+    errors: int
 
 
 class StepView(msgspec.Struct, frozen=True):

@@ -1,0 +1,8 @@
+"""Ordered migrations: module m0001 is version 1. `ledger/schema.sql` shows what they add up to."""
+
+from collections.abc import Callable
+
+from penstock.ledger.migrations import m0001_initial
+
+MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (m0001_initial.statements,)
+LATEST = len(MIGRATIONS)

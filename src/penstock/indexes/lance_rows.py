@@ -1,0 +1,104 @@
+"""Rows of the port to Arrow and back. The one place that knows the columns."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import Permanent
+from penstock.indexes.base import IndexHit, IndexRows, StoredRow, row_digest
+from penstock.model.items import Chunk
+
+HIT_COLUMNS = ["generation", "ordinal", "document_id", "text", "page", "page_end", "start", "end", "headings"]
+SCAN_COLUMNS = ["generation", "ordinal", "epoch", "text", "page", "page_end", "start", "end", "headings"]
+
+
+def schema(dimensions: int) -> Any:
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            ("generation", pa.int64()),
+            ("ordinal", pa.int32()),
+            ("epoch", pa.int32()),
+            ("document_id", pa.string()),
+            ("page", pa.int32()),
+            ("page_end", pa.int32()),
+            ("start", pa.int32()),
+            ("end", pa.int32()),
+            ("headings", pa.list_(pa.string())),
+            ("text", pa.string()),
+            ("vector", pa.list_(pa.float32(), dimensions)),
+        ]
+    )
+
+
+def dimensions_of(dataset: Any) -> int:
+    return int(dataset.schema.field("vector").type.list_size)
+
+
+def arrow_table(rows: Sequence[IndexRows], dimensions: int) -> Any:
+    import pyarrow as pa
+
+    lengths = [len(part.chunks) for part in rows]
+    chunks = list(itertools.chain.from_iterable(part.chunks for part in rows))
+    vectors = np.concatenate([np.asarray(part.vectors, dtype=np.float32) for part in rows])
+    if len(vectors) != len(chunks):
+        raise ValueError(f"{len(chunks)} chunks came with {len(vectors)} vectors")
+    columns = [
+        pa.array(np.repeat([part.generation for part in rows], lengths), pa.int64()),
+        pa.array([chunk.ordinal for chunk in chunks], pa.int32()),
+        pa.array(np.repeat([part.epoch for part in rows], lengths), pa.int32()),
+        pa.array(list(itertools.chain.from_iterable([part.document_id] * len(part.chunks) for part in rows)), pa.string()),
+        pa.array([chunk.page for chunk in chunks], pa.int32()),
+        pa.array([chunk.page_end for chunk in chunks], pa.int32()),
+        pa.array([chunk.start for chunk in chunks], pa.int32()),
+        pa.array([chunk.end for chunk in chunks], pa.int32()),
+        pa.array([chunk.headings for chunk in chunks], pa.list_(pa.string())),
+        pa.array([chunk.text for chunk in chunks], pa.string()),
+        pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), dimensions),
+    ]
+    return pa.Table.from_arrays(columns, schema=schema(dimensions))
+
+
+def width(rows: Sequence[IndexRows]) -> int:
+    """The one dimension of all these vectors."""
+    widths = {int(part.vectors.shape[1]) for part in rows if len(part.chunks)}
+    if len(widths) > 1:
+        raise mismatch(*sorted(widths)[:2])
+    return widths.pop() if widths else 0
+
+
+def mismatch(table: int, vectors: int) -> Permanent:
+    return Permanent(
+        f"The index holds vectors of {table} dimensions and these have {vectors}: the embedder has changed. "
+        "Run `penstock reindex` to build the index anew with the present embedder.",
+        reason="dimension_mismatch",
+    )
+
+
+def hits(table: Any, scores: Sequence[float]) -> list[IndexHit]:
+    """Best first, one for each (generation, ordinal): the late rows of a stale worker are the same text again."""
+    columns = [table[name].to_pylist() for name in HIT_COLUMNS]
+    best: dict[tuple[int, int], IndexHit] = {}
+    for row in zip(*columns, scores, strict=True):
+        generation, ordinal, document_id, text, page, page_end, start, end, headings, score = row
+        known = best.get((generation, ordinal))
+        if known is None or known.score < score:
+            best[generation, ordinal] = IndexHit(
+                generation, ordinal, document_id, score, text, page, page_end, start, end, tuple(headings)
+            )
+    return sorted(best.values(), key=lambda hit: (-hit.score, hit.generation, hit.ordinal))
+
+
+def stored_rows(batches: Iterator[Any]) -> list[StoredRow]:
+    """The next rows of a scan; none at its end."""
+    for batch in batches:
+        if batch.num_rows:
+            columns = [batch.column(name).to_pylist() for name in SCAN_COLUMNS]
+            return [
+                StoredRow(generation, ordinal, epoch, row_digest(Chunk(ordinal, *seen, tuple(headings))))
+                for generation, ordinal, epoch, *seen, headings in zip(*columns, strict=True)
+            ]
+    return []

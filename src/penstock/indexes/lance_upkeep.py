@@ -1,0 +1,103 @@
+"""When the files and indexes of a Lance table are brought up to date, and how: work that is due, and doing it.
+
+Pieces (files, index segments) are merged as a binary counter carries: the newest ones, and older ones while they are no
+larger than what is merged already. So a row is rewritten log n times, and a table has log n pieces.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+TEXT = "text"
+VECTOR = "vector"
+
+TEXT_EVERY = 4_000
+"""A text search reads rows that are not in the index one by one: 15 ms a thousand."""
+VECTOR_EVERY = 20_000
+"""Brute force over so many rows takes 14 ms."""
+SMALL_FILES = 32
+FILE_ROWS = 100_000
+
+PROBES = 160
+"""Partitions that a search looks into: all of them up to 100,000 rows, more than half of 256 beyond."""
+
+# Stop words stay and English is stemmed: 0.930 hybrid R@5 on 300 SQuAD questions, without stop words 0.920.
+# ICU cuts Chinese, Japanese and Thai into words; `simple` takes a sentence of these for one word.
+TOKENIZER = {
+    "base_tokenizer": "icu/split",
+    "language": "English",
+    "stem": True,
+    "remove_stop_words": False,
+    "lower_case": True,
+    "ascii_folding": True,
+    "with_position": False,
+}
+
+
+def tail(sizes: Sequence[int]) -> int:
+    """How many of the newest pieces to merge, sizes being oldest first."""
+    total = count = 0
+    for size in reversed(sizes):
+        if count and size > total:
+            break
+        total += size
+        count += 1
+    return count
+
+
+def create_text_index(dataset: Any) -> None:
+    """Empty: rows are found without it, but by its tokenizer, and `optimize` fills it."""
+    dataset.create_scalar_index("text", "INVERTED", name=TEXT, replace=True, train=False, **TOKENIZER)
+
+
+def create_vector_index(dataset: Any) -> None:
+    partitions = partitions_for(dataset.count_rows())
+    dataset.create_index("vector", "IVF_FLAT", name=VECTOR, metric="dot", num_partitions=partitions, replace=True)
+
+
+def partitions_for(rows: int) -> int:
+    return max(16, min(256, math.isqrt(rows) // 2))
+
+
+def due(dataset: Any, force: bool) -> list[str]:
+    """Which of files, text and vector want work. Cheap: 0.3 ms."""
+    rows = dataset.count_rows()
+    indexed = {index.name: index.num_rows_indexed for index in dataset.describe_indices()}
+    text = rows - indexed.get(TEXT, 0)
+    vector = rows - indexed.get(VECTOR, 0)
+    found = []
+    if len(dataset.fragment_ids) >= SMALL_FILES and small_files(dataset):
+        found.append("files")
+    if text >= TEXT_EVERY or (force and text > 0):
+        found.append(TEXT)
+    if vector >= VECTOR_EVERY or (force and vector > 0 and VECTOR in indexed):
+        found.append(VECTOR)
+    return found
+
+
+def small_files(dataset: Any) -> list[int]:
+    """The fragments that are not worth merging yet are left out; none are named if too few are."""
+    fragments = [fragment.metadata for fragment in dataset.get_fragments()]
+    sizes = [FILE_ROWS**2 if part.physical_rows >= FILE_ROWS else part.physical_rows for part in fragments]
+    count = tail(sizes)
+    return [part.id for part in fragments[-count:]] if count >= SMALL_FILES else []
+
+
+def update_index(dataset: Any, name: str) -> None:
+    if all(index.name != name for index in dataset.describe_indices()):
+        create_vector_index(dataset) if name == VECTOR else create_text_index(dataset)
+        if name == VECTOR:
+            return
+    statistics = dataset.stats.index_stats(name)
+    unindexed = int(statistics["num_unindexed_rows"])
+    segments = [int(rows) for rows in statistics["num_indexed_rows_per_delta"]]
+    dataset.optimize.optimize_indices(index_names=[name], num_indices_to_merge=tail([*segments, unindexed]) - 1)
+
+
+def outgrown(dataset: Any) -> bool:
+    """Whether the vector index was trained on a table so much smaller that its partitions have become too big."""
+    wanted = partitions_for(dataset.count_rows())
+    if wanted <= PROBES or all(index.name != VECTOR for index in dataset.describe_indices()):
+        return False
+    segments = dataset.stats.index_stats(VECTOR)["indices"]
+    return max(int(segment["num_partitions"]) for segment in segments) * 2 < wanted

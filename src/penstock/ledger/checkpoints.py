@@ -1,0 +1,232 @@
+"""Artifacts and how far their builders are. The checkpoint belongs to the artifact: whoever builds it next, in whatever
+run, goes on from the same cursor. Every write is gated on the lease of the step that builds it (I3)."""
+
+import json
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.ledger.database import Connection, Row, Statement
+from penstock.ledger.writer import Verb
+from penstock.model.nouns import Artifact, ArtifactId, GenerationId, Segment, Step, StepId
+
+
+class Open(msgspec.Struct, frozen=True):
+    """A step asks for its artifact: made already, being made by another, or its own to make."""
+
+    step: Step
+    fingerprint: str
+
+
+class Opened(msgspec.Struct, frozen=True):
+    artifact: Artifact
+    mine: bool
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """A flush: the segments written since the last one, and the cursor behind them."""
+
+    step: Step
+    artifact_id: ArtifactId
+    cursor: str
+    items: int
+    segments: tuple[Segment, ...]
+    lease_s: float
+
+
+class Output(msgspec.Struct, frozen=True):
+    """The last flush, which completes the artifact together with its step."""
+
+    artifact_id: ArtifactId
+    cursor: str
+    items: int
+    count: int
+    meta: str
+    segments: tuple[Segment, ...]
+
+
+_ARTIFACT = "a.id, a.fingerprint, a.state, a.cursor, a.items, a.segments, a.meta"
+
+
+def artifact(row: Row) -> Artifact:
+    return Artifact(
+        ArtifactId(row[0]), row[1], row[2] == "COMPLETE", json.loads(row[3]), row[4], row[5], json.loads(row[6])
+    )
+
+
+_OPEN = Statement(
+    "INSERT INTO artifacts (owner, fingerprint, kind, state, builder, token, created_at, updated_at) "
+    "SELECT r.owner, r.fingerprint, r.kind, 'BUILDING', r.step, r.lease, {now}, {now} FROM {rows} WHERE true "
+    "ON CONFLICT (owner, fingerprint) DO NOTHING",
+    rows="owner text, fingerprint text, kind text, step bigint, lease text",
+)
+# An artifact whose builder no longer runs is taken over, cursor and all.
+_TAKE_OVER = Statement(
+    "UPDATE artifacts SET builder = r.step, token = r.lease, updated_at = {now} FROM {rows} "
+    "WHERE artifacts.owner = r.owner AND artifacts.fingerprint = r.fp AND artifacts.state = 'BUILDING' "
+    "AND (artifacts.builder IS NULL OR NOT EXISTS (SELECT 1 FROM steps s WHERE s.id = artifacts.builder "
+    "AND s.lease_token = artifacts.token))",
+    rows="owner text, fp text, step bigint, lease text",
+)
+_REFER = Statement(
+    "INSERT INTO artifact_refs (artifact_id, generation_id, step) SELECT a.id, r.generation, r.name FROM {rows} "
+    "JOIN artifacts a ON a.owner = r.owner AND a.fingerprint = r.fp WHERE true "
+    "ON CONFLICT (generation_id, step) DO UPDATE SET artifact_id = excluded.artifact_id",
+    rows="owner text, fp text, generation bigint, name text",
+)
+_OPENED = Statement(
+    f"SELECT r.step, a.builder, a.token, {_ARTIFACT} FROM {{rows}} "
+    "JOIN artifacts a ON a.owner = r.owner AND a.fingerprint = r.fp",
+    rows="owner text, fp text, step bigint",
+)
+
+
+def _open(connection: Connection, requests: Sequence[Open]) -> list[Opened]:
+    keys = [(x.step.owner, x.fingerprint, x.step.lease.step_id, x.step.lease.token) for x in requests]
+    connection.run(_OPEN, [(o, f, x.step.kind, s, t) for (o, f, s, t), x in zip(keys, requests, strict=True)])
+    connection.run(_TAKE_OVER, keys)
+    connection.run(_REFER, [(x.step.owner, x.fingerprint, x.step.generation_id, x.step.name) for x in requests])
+    rows = {row[0]: row for row in connection.run(_OPENED, [(o, f, s) for o, f, s, _ in keys])}
+    answers = []
+    for _, _, step, token in keys:
+        row = rows[step]
+        answers.append(Opened(artifact(row[3:]), mine=row[1] == step and row[2] == token))
+    return answers
+
+
+_FORGIVE = Statement(
+    "UPDATE steps SET attempts = 0, crashes = 0, errors = 0, lease_until = {now} + :lease_s FROM {rows} "
+    "WHERE steps.id = r.step AND steps.lease_token = r.lease RETURNING id",
+    rows="step bigint, lease text",
+)
+_ADVANCE = Statement(
+    "UPDATE artifacts SET cursor = r.pos, items = r.total, segments = segments + r.more, updated_at = {now} "
+    "FROM {rows} WHERE artifacts.id = r.artifact AND artifacts.token = r.lease",
+    rows="artifact bigint, pos text, total bigint, more int, lease text",
+)
+_SEGMENT = Statement(
+    "INSERT INTO segments (artifact_id, ordinal, key, sha256, size, items, first, cursor) "
+    "SELECT r.artifact, r.ordinal, r.key, r.sha256, r.size, r.items, r.first, r.cursor FROM {rows} WHERE true",
+    rows="artifact bigint, ordinal int, key text, sha256 text, size bigint, items int, first bigint, cursor text",
+)
+
+
+def _checkpoint(connection: Connection, flushes: Sequence[Progress]) -> list[bool]:
+    """Progress forgives: the counters of I7 start again at zero."""
+    rows = [(p.step.lease.step_id, p.step.lease.token) for p in flushes]
+    took: set[StepId] = {row[0] for row in connection.run(_FORGIVE, rows, lease_s=flushes[0].lease_s)}
+    done = [p for p in flushes if p.step.lease.step_id in took]
+    if done:
+        connection.run(
+            _ADVANCE, [(p.artifact_id, p.cursor, p.items, len(p.segments), p.step.lease.token) for p in done]
+        )
+        _name_segments(connection, [(p.artifact_id, segment) for p in done for segment in p.segments])
+    return [p.step.lease.step_id in took for p in flushes]
+
+
+def _name_segments(connection: Connection, segments: Sequence[tuple[ArtifactId, Segment]]) -> None:
+    """A segment counts from here on."""
+    if segments:
+        rows = [
+            (artifact_id, s.ordinal, s.key, s.sha256, s.size, s.items, s.first, json.dumps(s.cursor))
+            for artifact_id, s in segments
+        ]
+        connection.run(_SEGMENT, rows)
+
+
+_COMPLETE = Statement(
+    "UPDATE artifacts SET state = 'COMPLETE', token = NULL, cursor = r.pos, items = r.total, segments = r.count, "
+    "meta = r.info, updated_at = {now} FROM {rows} WHERE artifacts.id = r.artifact AND artifacts.state = 'BUILDING'",
+    rows="artifact bigint, pos text, total bigint, count int, info text",
+)
+
+
+def finish(connection: Connection, outputs: Sequence[Output]) -> None:
+    """Complete artifacts in the gated transaction that completes their steps."""
+    if outputs:
+        connection.run(_COMPLETE, [(o.artifact_id, o.cursor, o.items, o.count, o.meta) for o in outputs])
+        _name_segments(connection, [(o.artifact_id, segment) for o in outputs for segment in o.segments])
+
+
+class Rewind(msgspec.Struct, frozen=True):
+    """A reader met a torn segment: its producer goes back to where that segment began."""
+
+    step: Step
+    artifact_id: ArtifactId
+    ordinal: int
+
+
+_HELD = Statement("SELECT 1 FROM steps WHERE id = :step AND lease_token = :token")
+_PRODUCER = Statement(
+    "SELECT p.id, p.position FROM artifact_refs f JOIN steps p ON p.run_id = :run AND p.name = f.step "
+    "WHERE f.generation_id = :generation AND f.artifact_id = :artifact ORDER BY p.position LIMIT 1"
+)
+_TORN = Statement("SELECT cursor, first FROM segments WHERE artifact_id = :artifact AND ordinal = :ordinal")
+_CUT = Statement("DELETE FROM segments WHERE artifact_id = :artifact AND ordinal >= :ordinal")
+_BACK = Statement(
+    "UPDATE artifacts SET state = 'BUILDING', builder = NULL, token = NULL, cursor = :cursor, items = :items, "
+    "segments = :ordinal, updated_at = {now} WHERE id = :artifact"
+)
+_UNDO = Statement("DELETE FROM steps WHERE run_id = :run AND position > :position")
+_AGAIN = Statement(
+    "UPDATE steps SET status = 'PENDING', finished_at = NULL, attempts = 0 WHERE id = :step AND status = 'COMPLETED'"
+)
+
+
+def _rewind(connection: Connection, rewinds: Sequence[Rewind]) -> list[bool]:
+    return [_rewind_one(connection, rewind) for rewind in rewinds]
+
+
+def _rewind_one(connection: Connection, rewind: Rewind) -> bool:
+    step, key = rewind.step, {"artifact": rewind.artifact_id, "ordinal": rewind.ordinal}
+    if not connection.run(_HELD, step=step.lease.step_id, token=step.lease.token):
+        return False
+    producer = connection.run(
+        _PRODUCER, run=step.run_id, generation=step.generation_id, artifact=rewind.artifact_id
+    )
+    if not producer:
+        return False
+    torn = connection.run(_TORN, **key)
+    if torn:
+        connection.run(_CUT, **key)
+        connection.run(_BACK, cursor=torn[0][0], items=torn[0][1], **key)
+    connection.run(_UNDO, run=step.run_id, position=producer[0][1])
+    connection.run(_AGAIN, step=producer[0][0])
+    return True
+
+
+_SEGMENTS = Statement(
+    "SELECT ordinal, key, sha256, size, items, first, cursor FROM segments "
+    "WHERE artifact_id = :artifact AND ordinal >= :start ORDER BY ordinal LIMIT :count"
+)
+_INPUTS = Statement(
+    f"SELECT f.step, {_ARTIFACT} FROM artifact_refs f JOIN artifacts a ON a.id = f.artifact_id "
+    "WHERE f.generation_id = :generation"
+)
+_BUILDER = Statement(
+    f"SELECT {_ARTIFACT}, EXISTS (SELECT 1 FROM steps s WHERE s.id = a.builder AND s.lease_token = a.token) "
+    "FROM artifacts a WHERE a.id = :artifact"
+)
+
+
+def segments(connection: Connection, artifact_id: ArtifactId, start: int, count: int) -> list[Segment]:
+    """Some segments of an artifact, in order: long lists are paged, never read whole."""
+    rows = connection.run(_SEGMENTS, artifact=artifact_id, start=start, count=count)
+    return [Segment(*row[:6], cursor=json.loads(row[6])) for row in rows]
+
+
+def of_generation(connection: Connection, generation_id: GenerationId) -> dict[str, Artifact]:
+    """What the steps of this generation made so far, by step name."""
+    return {row[0]: artifact(row[1:]) for row in connection.run(_INPUTS, generation=generation_id)}
+
+
+def being_built(connection: Connection, artifact_id: ArtifactId) -> bool:
+    """Somebody is at it right now."""
+    rows = connection.run(_BUILDER, artifact=artifact_id)
+    return bool(rows) and rows[0][2] != "COMPLETE" and bool(rows[0][7])
+
+
+OPEN = Verb("open", _open)
+CHECKPOINT = Verb("checkpoint", _checkpoint)
+REWIND = Verb("rewind", _rewind)
+

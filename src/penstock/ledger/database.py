@@ -1,0 +1,242 @@
+"""Two dialects, one SQL. A `Statement` is written once; three macros cover where SQLite and PostgreSQL differ:
+`{now}` the database's clock, `{rows}` a set of rows passed in, `{skip}` the row lock of a claim.
+"""
+
+import json
+import re
+import sqlite3
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Protocol
+from urllib.parse import urlsplit
+
+from penstock.errors import ConfigError, StorageError, UsageError
+from penstock.runtime import Runtime
+
+Row = tuple[Any, ...]
+DialectName = Literal["sqlite", "postgres"]
+
+# The one clock of leases and back-offs (I2). A simulation replaces these two texts.
+NOW: dict[DialectName, str] = {
+    "sqlite": "((julianday('now') - 2440587.5) * 86400.0)",
+    "postgres": "extract(epoch FROM clock_timestamp())::double precision",
+}
+_PARAM = re.compile(r"(?<![:\w]):([a-z_]\w*)")
+BUSY_LIMIT_S = 30.0
+
+
+class Statement:
+    """One SQL text for both dialects. `rows` names the columns of the set that `{rows}` stands for, as r."""
+
+    def __init__(self, text: str, rows: str = "") -> None:
+        self._text = text
+        self.columns: list[tuple[str, str]] = [
+            (part.split()[0], part.split()[1]) for part in rows.split(",") if part.strip()
+        ]
+
+    def _fill(self, dialect: DialectName, rows: str) -> str:
+        skip = "FOR UPDATE SKIP LOCKED" if dialect == "postgres" else ""
+        return self._text.replace("{now}", NOW[dialect]).replace("{skip}", skip).replace("{rows}", rows)
+
+    @cached_property
+    def sqlite(self) -> str:
+        picks = ", ".join(f"value ->> {i} AS {name}" for i, (name, _) in enumerate(self.columns))
+        return self._fill("sqlite", f"(SELECT {picks} FROM json_each(:rows)) AS r")
+
+    @cached_property
+    def postgres(self) -> str:
+        arrays = ", ".join(f"%(r_{name})s::{kind}[]" for name, kind in self.columns)
+        names = ", ".join(name for name, _ in self.columns)
+        filled = self._fill("postgres", "{rows}")
+        return _PARAM.sub(r"%(\1)s", filled).replace("{rows}", f"unnest({arrays}) AS r({names})")
+
+
+class Connection(Protocol):
+    dialect: DialectName
+
+    def run(self, statement: Statement, rows: Sequence[Sequence[Any]] | None = None, /, **params: Any) -> list[Row]: ...
+
+    def script(self, text: str) -> list[Row]:
+        """A statement of one dialect, for migrations and pragmas."""
+
+    def begin(self) -> None: ...
+
+    def begin_read(self) -> None:
+        """A transaction whose reads all see one moment."""
+
+    def commit(self) -> None: ...
+
+    def rollback(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def is_busy(self, error: Exception) -> bool:
+        """The error says only that somebody else was quicker: the same group may be run again."""
+
+
+class SqliteConnection:
+    dialect: DialectName = "sqlite"
+
+    def __init__(self, path: Path, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._path = path
+        try:
+            # The built-in busy handler starves with several processes: we wait ourselves, a random moment at a time.
+            self._db = sqlite3.connect(path, isolation_level=None, timeout=0, check_same_thread=False)
+            self._patiently("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._db.execute("PRAGMA foreign_keys=ON")
+            self._db.execute("PRAGMA cache_size=-16000")
+        except sqlite3.Error as error:
+            raise StorageError(sqlite_sentence(path, error)) from error
+
+    def run(self, statement: Statement, rows: Sequence[Sequence[Any]] | None = None, /, **params: Any) -> list[Row]:
+        if rows is not None:
+            params["rows"] = json.dumps(rows, separators=(",", ":"))
+        try:
+            return self._db.execute(statement.sqlite, params).fetchall()
+        except sqlite3.OperationalError as error:
+            if self.is_busy(error):
+                raise
+            raise StorageError(sqlite_sentence(self._path, error)) from error
+
+    def script(self, text: str) -> list[Row]:
+        return self._db.execute(text).fetchall()
+
+    def begin(self) -> None:
+        self._patiently("BEGIN IMMEDIATE")
+
+    def begin_read(self) -> None:
+        # A deferred transaction takes its snapshot at its first read.
+        self._db.execute("BEGIN")
+        self._db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
+
+    def commit(self) -> None:
+        self._patiently("COMMIT")
+
+    def rollback(self) -> None:
+        if self._db.in_transaction:
+            self._db.execute("ROLLBACK")
+
+    def close(self) -> None:
+        self._db.close()
+
+    def is_busy(self, error: Exception) -> bool:
+        return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF in (
+            sqlite3.SQLITE_BUSY,
+            sqlite3.SQLITE_LOCKED,
+        )
+
+    def _patiently(self, text: str) -> None:
+        limit = self._runtime.clock() + BUSY_LIMIT_S
+        while True:
+            try:
+                self._db.execute(text)
+                return
+            except sqlite3.OperationalError as error:
+                if not self.is_busy(error) or self._runtime.clock() > limit:
+                    raise StorageError(sqlite_sentence(self._path, error)) from error
+                self._runtime.block(0.0002 + 0.0006 * self._runtime.random())
+
+
+class PostgresConnection:
+    dialect: DialectName = "postgres"
+
+    def __init__(self, url: str, runtime: Runtime) -> None:
+        try:
+            import psycopg
+        except ImportError as error:
+            raise ConfigError(
+                "a postgresql:// database needs the postgres extra: pip install 'penstock[postgres]'"
+            ) from error
+        self._psycopg = psycopg
+        try:
+            self._db = psycopg.connect(url, autocommit=True, prepare_threshold=1)
+            fsync = self._db.execute("SHOW fsync").fetchone()
+            if fsync is not None and fsync[0] != "on":
+                raise UsageError(
+                    "this PostgreSQL server runs with fsync=off: a power cut would lose accepted documents. "
+                    "Turn fsync on, or use another server."
+                )
+            self._db.execute("SET synchronous_commit = on")
+            # A generic plan is made once; the claim must stay on its partial index whatever the statistics say.
+            self._db.execute("SET plan_cache_mode = force_generic_plan")
+        except psycopg.Error as error:
+            raise StorageError(
+                f"PostgreSQL at {safe_url(url)} does not answer: {str(error).strip().splitlines()[0]}. "
+                "Is it running, and is the URL right?"
+            ) from error
+
+    def run(self, statement: Statement, rows: Sequence[Sequence[Any]] | None = None, /, **params: Any) -> list[Row]:
+        if rows is not None:
+            columns = zip(*rows, strict=True) if rows else ([] for _ in statement.columns)
+            for (name, _), values in zip(statement.columns, columns, strict=True):
+                params[f"r_{name}"] = list(values)
+        cursor = self._db.execute(statement.postgres, params)
+        return cursor.fetchall() if cursor.description else []
+
+    def script(self, text: str) -> list[Row]:
+        cursor = self._db.execute(text)
+        return cursor.fetchall() if cursor.description else []
+
+    def begin(self) -> None:
+        self._db.execute("BEGIN")
+
+    def begin_read(self) -> None:
+        self._db.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+
+    def commit(self) -> None:
+        self._db.execute("COMMIT")
+
+    def rollback(self) -> None:
+        if not self._db.closed:
+            self._db.execute("ROLLBACK")
+
+    def close(self) -> None:
+        self._db.close()
+
+    def is_busy(self, error: Exception) -> bool:
+        errors = self._psycopg.errors
+        return isinstance(error, errors.DeadlockDetected | errors.SerializationFailure | errors.LockNotAvailable)
+
+
+class Database:
+    """Where the ledger lives; opens connections to it."""
+
+    def __init__(self, url: str, runtime: Runtime) -> None:
+        self.url = url
+        self.runtime = runtime
+        if url.startswith("sqlite:///"):
+            self.dialect: DialectName = "sqlite"
+            self.path = Path(url.removeprefix("sqlite:///"))
+        elif url.startswith(("postgresql://", "postgres://")):
+            self.dialect = "postgres"
+        else:
+            raise ConfigError(f"database {safe_url(url)!r}: use sqlite:///FILE or postgresql://…")
+
+    def connect(self) -> Connection:
+        if self.dialect == "sqlite":
+            return SqliteConnection(self.path, self.runtime)
+        return PostgresConnection(self.url, self.runtime)
+
+
+def safe_url(url: str) -> str:
+    """The URL without its password: secrets never reach a log."""
+    parts = urlsplit(url)
+    return url.replace(f":{parts.password}@", ":…@") if parts.password else url
+
+
+def sqlite_sentence(path: Path, error: sqlite3.Error) -> str:
+    """What SQLite met, as a sentence that a person can act on."""
+    text = str(error)
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return f"the ledger {path} was locked by another program for {BUSY_LIMIT_S:.0f} s: close it and try again"
+    if code == sqlite3.SQLITE_FULL:
+        return f"the disk that holds the ledger {path} is full: free some space; nothing accepted is lost"
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+        return f"the ledger {path} cannot be written: check that the folder exists and is yours ({text})"
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return f"{path} is not a Penstock ledger, or is damaged ({text}): restore it from a backup"
+    return f"the ledger {path} could not be used: {text}"

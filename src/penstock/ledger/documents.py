@@ -1,0 +1,159 @@
+"""Documents as their owner sees them."""
+
+import json
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.ledger.database import Connection, Row, Statement
+from penstock.ledger.writer import Verb
+from penstock.model.nouns import Document, DocumentId, Owner, StepView
+from penstock.model.states import DocumentStatus, StepStatus
+
+_DOCUMENT = (
+    "SELECT d.id, d.owner, d.collection, d.source, d.name, d.media_type, d.size, d.sha256, d.metadata, d.status, "
+    "d.retry_count, d.error, g.pages, g.chunks, d.created_at, d.updated_at, g.id IS NOT NULL, "
+    "coalesce(g.sha256 <> d.sha256, false) FROM documents d "
+    "LEFT JOIN generations g ON g.document_id = d.id AND g.state = 'ACTIVE' "
+    "WHERE d.owner = :owner AND d.deleted_at IS NULL "
+)
+_GET = Statement(_DOCUMENT + "AND d.id = :id")
+_LIST = Statement(
+    _DOCUMENT + "AND (:status = '' OR d.status = :status) AND (:collection = '' OR d.collection = :collection) "
+    "AND (:before = '' OR d.id < :before) ORDER BY d.id DESC LIMIT :count"
+)
+_STATES = Statement(
+    "SELECT d.id, d.status FROM {rows} JOIN documents d ON d.id = r.document WHERE d.owner = :owner",
+    rows="document text",
+)
+_UNDER = Statement(
+    "SELECT id, source FROM documents WHERE owner = :owner AND collection = :collection AND deleted_at IS NULL "
+    "AND source >= :low AND source < :high ORDER BY source"
+)
+_PREFIX = Statement(
+    "SELECT id FROM documents WHERE owner = :owner AND deleted_at IS NULL AND id >= :low AND id < :high LIMIT 2"
+)
+_STEPS = Statement(
+    "SELECT name, kind, status, attempts, waiting_on, started_at, finished_at, meta, position, run_id FROM steps "
+    "WHERE owner = :owner AND run_id = (SELECT max(id) FROM runs WHERE document_id = :id) ORDER BY position"
+)
+_RUN = Statement(
+    "SELECT x.id, x.status, x.generation_id, s.body FROM runs x JOIN snapshots s ON s.hash = x.snapshot "
+    "WHERE x.owner = :owner AND x.id = (SELECT max(id) FROM runs WHERE document_id = :id)"
+)
+_ACTIVE = Statement(
+    "SELECT id FROM generations WHERE owner = :owner AND document_id = :id AND state = 'ACTIVE'"
+)
+_COLLECTION = Statement("SELECT index_version, embedder, dimensions FROM collections WHERE owner = :owner AND name = :name")
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """A document, whether search finds it, and whether what it finds is an older version."""
+
+    document: Document
+    searchable: bool
+    stale: bool
+
+
+def _listed(row: Row) -> Listed:
+    document = Document(*row[:8], metadata=json.loads(row[8]), status=DocumentStatus(row[9]),
+        retry_count=row[10], error=row[11], pages=row[12], chunks=row[13], created_at=row[14], updated_at=row[15],
+    )  # fmt: skip
+    has_active = bool(row[16])
+    return Listed(document, has_active and (row[13] or 0) > 0, has_active and bool(row[17]))
+
+
+def get(owner: Owner, connection: Connection, document: str) -> Listed | None:
+    rows = connection.run(_GET, owner=owner, id=document)
+    return _listed(rows[0]) if rows else None
+
+
+def resolve(owner: Owner, connection: Connection, prefix: str) -> DocumentId | None:
+    """A document by its id or an unambiguous beginning of it."""
+    prefix = prefix.upper()
+    rows = connection.run(_PREFIX, owner=owner, low=prefix, high=prefix + "~")
+    if len(rows) == 1 or (rows and rows[0][0] == prefix):
+        return DocumentId(rows[0][0])
+    return None
+
+
+def newest(
+    owner: Owner, connection: Connection, *, status: str, collection: str, before: str, count: int
+) -> list[Listed]:
+    rows = connection.run(_LIST, owner=owner, status=status, collection=collection, before=before, count=count)
+    return [_listed(row) for row in rows]
+
+
+def statuses(owner: Owner, connection: Connection, ids: Sequence[str]) -> dict[str, DocumentStatus]:
+    rows = connection.run(_STATES, [(i,) for i in ids], owner=owner)
+    return {row[0]: DocumentStatus(row[1]) for row in rows}
+
+
+def under(owner: Owner, connection: Connection, collection: str, prefix: str) -> list[tuple[DocumentId, str]]:
+    """Documents whose source begins with a prefix: what `--prune` compares a folder with."""
+    high = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+    rows = connection.run(_UNDER, owner=owner, collection=collection, low=prefix, high=high)
+    return [(DocumentId(row[0]), row[1]) for row in rows]
+
+
+class LastRun(msgspec.Struct, frozen=True):
+    id: str
+    status: str
+    generation: int
+    body: str
+
+
+def last_run(owner: Owner, connection: Connection, document: DocumentId) -> LastRun | None:
+    rows = connection.run(_RUN, owner=owner, id=document)
+    return LastRun(*rows[0]) if rows else None
+
+
+def steps(owner: Owner, connection: Connection, document: DocumentId) -> list[StepView]:
+    return [
+        StepView(row[0], row[1], StepStatus(row[2]), *row[3:7], meta=json.loads(row[7]))
+        for row in connection.run(_STEPS, owner=owner, id=document)
+    ]
+
+
+def active_generation(owner: Owner, connection: Connection, document: DocumentId) -> int | None:
+    rows = connection.run(_ACTIVE, owner=owner, id=document)
+    return rows[0][0] if rows else None
+
+
+class Collection(msgspec.Struct, frozen=True):
+    index_version: int
+    embedder: str | None
+    dimensions: int | None
+
+
+def collection(owner: Owner, connection: Connection, name: str) -> Collection | None:
+    rows = connection.run(_COLLECTION, owner=owner, name=name)
+    return Collection(*rows[0]) if rows else None
+
+
+_MEDIA_TYPE = Statement(
+    "UPDATE documents SET media_type = r.media FROM {rows} WHERE documents.id = r.document",
+    rows="document text, media text",
+)
+_CLAIM_EMBEDDER = Statement(
+    "UPDATE collections SET embedder = :embedder, dimensions = :dimensions "
+    "WHERE owner = :owner AND name = :name AND embedder IS NULL"
+)
+
+
+def _detect(connection: Connection, found: Sequence[tuple[DocumentId, str]]) -> list[None]:
+    connection.run(_MEDIA_TYPE, found)
+    return [None for _ in found]
+
+
+def _bind(connection: Connection, bindings: Sequence[tuple[Owner, str, str, int]]) -> list[Collection | None]:
+    """The first embedder that writes into a collection is its embedder; the answer says which that is."""
+    answers = []
+    for owner, name, embedder, dimensions in bindings:
+        connection.run(_CLAIM_EMBEDDER, owner=owner, name=name, embedder=embedder, dimensions=dimensions)
+        answers.append(collection(owner, connection, name))
+    return answers
+
+
+DETECT = Verb("detect", _detect)
+BIND = Verb("bind", _bind)

@@ -1,0 +1,178 @@
+"""Generations: one attempt each to make a document searchable. Flips, what search must not show, and purges."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.ledger.database import Connection, Statement
+from penstock.ledger.writer import Verb
+from penstock.model.nouns import DocumentId, Generation, GenerationId, Owner, StepId, Token
+
+_REPLACE = Statement(
+    "UPDATE generations SET state = 'SUPERSEDED' FROM {rows} "
+    "WHERE generations.document_id = r.document AND generations.state = 'ACTIVE' RETURNING id",
+    rows="document text",
+)
+_ACTIVATE = Statement(
+    "UPDATE generations SET state = 'ACTIVE', flipped_at = {now}, pages = r.page_count, chunks = r.chunk_count "
+    "FROM {rows} WHERE generations.id = r.generation",
+    rows="generation bigint, page_count int, chunk_count int",
+)
+_PURGE = Statement(
+    "INSERT INTO purges (generation_id, owner, collection, index_version, not_before) "
+    "SELECT g.id, g.owner, g.collection, g.index_version, {now} + :grace FROM {rows} "
+    "JOIN generations g ON g.id = r.generation WHERE true ON CONFLICT (generation_id) DO NOTHING",
+    rows="generation bigint",
+)
+
+
+def activate(
+    connection: Connection,
+    flips: Sequence[tuple[GenerationId, DocumentId, int | None, int]],
+    grace_s: float,
+) -> None:
+    """The old one goes out as the new one comes in; its rows stay a while for readers that began before."""
+    replaced = connection.run(_REPLACE, [(document,) for _, document, _, _ in flips])
+    connection.run(_ACTIVATE, [(generation, pages, chunks) for generation, _, pages, chunks in flips])
+    schedule_purge(connection, [GenerationId(row[0]) for row in replaced], grace_s)
+
+
+def schedule_purge(connection: Connection, ids: Sequence[GenerationId], grace_s: float) -> None:
+    if ids:
+        connection.run(_PURGE, [(generation,) for generation in ids], grace=grace_s)
+
+
+_RETIRE = Statement(
+    "UPDATE generations SET state = 'SUPERSEDED' FROM {rows} "
+    "WHERE generations.document_id = r.document AND generations.state = 'BUILDING' RETURNING id",
+    rows="document text",
+)
+_RETIRE_ALL = Statement(
+    "UPDATE generations SET state = 'SUPERSEDED' FROM {rows} "
+    "WHERE generations.document_id = r.document AND generations.state IN ('BUILDING', 'ACTIVE') RETURNING id",
+    rows="document text",
+)
+
+
+def retire(connection: Connection, documents: Sequence[DocumentId], grace_s: float, *, active: bool = False) -> None:
+    """Give up what is being built (and, for a delete, what is searchable): a purge row sees to its leftovers."""
+    if documents:
+        statement = _RETIRE_ALL if active else _RETIRE
+        rows = connection.run(statement, [(document,) for document in documents])
+        schedule_purge(connection, [GenerationId(row[0]) for row in rows], grace_s)
+
+
+class Writing(msgspec.Struct, frozen=True):
+    step_id: StepId
+    token: Token
+    generation: GenerationId
+
+
+_WRITING = Statement(
+    "UPDATE generations SET written = 1 FROM {rows} JOIN steps s ON s.id = r.step AND s.lease_token = r.lease "
+    "WHERE generations.id = r.generation AND generations.state = 'BUILDING' RETURNING id",
+    rows="generation bigint, step bigint, lease text",
+)
+
+
+def _write(connection: Connection, writings: Sequence[Writing]) -> list[bool]:
+    """Said before the first row goes into the index: from here on search knows what to leave out."""
+    rows = connection.run(_WRITING, [(w.generation, w.step_id, w.token) for w in writings])
+    took = {row[0] for row in rows}
+    return [w.generation in took for w in writings]
+
+
+_CREATE = Statement(
+    "INSERT INTO generations (document_id, owner, collection, index_version, state, raw_key, size, sha256, created_at) "
+    "SELECT r.document, r.owner, r.collection, c.index_version, 'BUILDING', r.raw_key, r.size, r.sha256, {now} "
+    "FROM {rows} JOIN collections c ON c.owner = r.owner AND c.name = r.collection WHERE true "
+    "RETURNING document_id, id",
+    rows="document text, owner text, collection text, raw_key text, size bigint, sha256 text",
+)
+
+
+def create(
+    connection: Connection, rows: Sequence[tuple[DocumentId, Owner, str, str, int, str]]
+) -> dict[DocumentId, GenerationId]:
+    return {DocumentId(row[0]): GenerationId(row[1]) for row in connection.run(_CREATE, rows)}
+
+
+_GET = Statement("SELECT id, document_id, index_version, raw_key, size, sha256 FROM generations WHERE id = :id")
+
+
+def get(connection: Connection, generation: GenerationId) -> Generation:
+    row = connection.run(_GET, id=generation)[0]
+    return Generation(GenerationId(row[0]), DocumentId(row[1]), *row[2:])
+
+
+_HIDDEN = Statement(
+    "SELECT id FROM generations WHERE owner = :owner AND collection = :collection AND index_version = :version "
+    "AND written = 1 AND state <> 'ACTIVE' ORDER BY id DESC LIMIT :count"
+)
+_VISIBLE = Statement(
+    "SELECT g.id, d.id, d.name, d.source, d.metadata FROM {rows} JOIN generations g ON g.id = r.generation "
+    "JOIN documents d ON d.id = g.document_id "
+    "WHERE g.state = 'ACTIVE' AND g.owner = :owner AND d.deleted_at IS NULL",
+    rows="generation bigint",
+)
+
+
+def hidden(owner: Owner, connection: Connection, collection: str, version: int, count: int) -> list[GenerationId]:
+    """Generations with rows in the index that a search must not show: building, superseded, deleted."""
+    rows = connection.run(_HIDDEN, owner=owner, collection=collection, version=version, count=count)
+    return [GenerationId(row[0]) for row in rows]
+
+
+class Visible(msgspec.Struct, frozen=True):
+    document_id: DocumentId
+    name: str
+    source: str
+    metadata: str
+
+
+def visible(
+    owner: Owner, connection: Connection, candidates: Sequence[GenerationId]
+) -> dict[GenerationId, Visible]:
+    """Those of the candidates that are active in this snapshot, with their documents (I5)."""
+    rows = connection.run(_VISIBLE, [(generation,) for generation in candidates], owner=owner)
+    return {GenerationId(row[0]): Visible(DocumentId(row[1]), *row[2:]) for row in rows}
+
+
+class Purge(msgspec.Struct, frozen=True):
+    generation: GenerationId
+    owner: Owner
+    collection: str
+    version: int
+
+
+_DUE = Statement(
+    "SELECT generation_id, owner, collection, index_version FROM purges WHERE not_before <= {now} + :ahead "
+    "ORDER BY not_before LIMIT :count"
+)
+_DONE = Statement("DELETE FROM purges WHERE generation_id IN (SELECT r.generation FROM {rows})", rows="generation bigint")
+_PURGED = Statement(
+    "UPDATE generations SET state = 'PURGED', written = 0 FROM {rows} "
+    "WHERE generations.id = r.generation AND generations.state = 'SUPERSEDED'",
+    rows="generation bigint",
+)
+_FORGET = Statement(
+    "DELETE FROM artifact_refs WHERE generation_id IN (SELECT r.generation FROM {rows})", rows="generation bigint"
+)
+
+
+def due_purges(connection: Connection, count: int, ahead_s: float = 0.0) -> list[Purge]:
+    rows = connection.run(_DUE, count=count, ahead=ahead_s)
+    return [Purge(GenerationId(row[0]), Owner(row[1]), row[2], row[3]) for row in rows]
+
+
+def _purged(connection: Connection, groups: Sequence[tuple[GenerationId, ...]]) -> list[None]:
+    """Their rows are out of the index, durably: the work is done, and their artifacts are free for prune."""
+    rows = [(generation,) for group in groups for generation in group]
+    connection.run(_PURGED, rows)
+    connection.run(_FORGET, rows)
+    connection.run(_DONE, rows)
+    return [None for _ in groups]
+
+
+WRITE = Verb("write", _write)
+PURGED = Verb("purge", _purged)

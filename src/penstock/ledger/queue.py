@@ -1,0 +1,514 @@
+"""The whole life of a lease: claim, heartbeat, complete (chain), flip, error, fail, release, reap, due.
+
+Every verb works on a set. Every write of a step is gated on its lease token (I3) and says whether it took.
+These statements are the engine's own: they cross owners (I10)."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.ledger import checkpoints, dead_letters, generations
+from penstock.ledger.database import Connection, Row, Statement
+from penstock.ledger.writer import Verb
+from penstock.model.nouns import DocumentId, GenerationId, Lease, Owner, RunId, Step, StepId, Token, WorkerId
+from penstock.model.states import SHOWN_AS, DocumentStatus
+
+GRACE_S = 60.0
+"""How long a replaced generation stays for readers whose snapshot still shows it."""
+
+
+class ClaimRequest(msgspec.Struct, frozen=True):
+    worker: WorkerId
+    kinds: tuple[str, ...]
+    count: int
+    token: Token
+    lease_s: float
+
+
+class KeyedClaim(msgspec.Struct, frozen=True):
+    """A claim of a kind that has resource keys: take a free lock, then steps behind it."""
+
+    worker: WorkerId
+    kind: str
+    count: int
+    token: Token
+    lease_s: float
+
+
+class NextStep(msgspec.Struct, frozen=True):
+    """What follows a completed step. With a token it is claimed in the same transaction."""
+
+    position: int
+    name: str
+    kind: str
+    resource_key: str | None
+    token: Token | None
+
+
+class Completion(msgspec.Struct, frozen=True):
+    step: Step
+    worker: WorkerId
+    lease_s: float
+    meta: str
+    next: NextStep
+    output: checkpoints.Output | None = None
+
+
+class Flip(msgspec.Struct, frozen=True):
+    """The end of a run: the generation becomes the searchable one in the transaction of COMPLETED (I5)."""
+
+    step: Step
+    status: DocumentStatus
+    pages: int | None
+    chunks: int
+    meta: str
+    output: checkpoints.Output | None = None
+
+
+class StepFailure(msgspec.Struct, frozen=True):
+    step: Step
+    reason: str
+    error: str
+    traceback: str | None = None
+    page: int | None = None
+    retry_in: float | None = None
+    """Seconds until the next attempt; None: it ends as a dead letter."""
+
+
+class Release(msgspec.Struct, frozen=True):
+    step: Step
+    give_back: bool
+    """The attempt is given back: the cursor moved, or no batch was begun (I7)."""
+
+
+class Beat(msgspec.Struct, frozen=True):
+    worker: WorkerId
+    leases: tuple[Lease, ...]
+    locks: tuple[tuple[str, Token], ...]
+    waiting: tuple[tuple[StepId, str | None], ...]
+    lease_s: float
+
+
+class Reap(msgspec.Struct, frozen=True):
+    by: WorkerId
+    dead: tuple[WorkerId, ...]
+    """Workers known to be dead, whatever their leases say."""
+    crashes: int
+
+
+_STEP = (
+    "id, lease_token, epoch, resource_key, run_id, document_id, generation_id, owner, snapshot, position, "
+    "kind, name, priority, rank, attempts, crashes, errors"
+)
+
+
+def _step(row: Row) -> Step:
+    return Step(
+        lease=Lease(StepId(row[0]), Token(row[1]), row[2], row[3]),
+        run_id=RunId(row[4]),
+        document_id=DocumentId(row[5]),
+        generation_id=GenerationId(row[6]),
+        owner=Owner(row[7]),
+        snapshot=row[8],
+        position=row[9],
+        kind=row[10],
+        name=row[11],
+        priority=row[12],
+        rank=row[13],
+        attempts=row[14],
+        crashes=row[15],
+        errors=row[16],
+    )
+
+
+
+
+_claims: dict[int, Statement] = {}
+
+
+def _claim_statement(kinds: int) -> Statement:
+    """One subselect per kind, each with its own order and limit: the planner walks the left end of the index (I11)."""
+    if kinds not in _claims:
+        selects = " UNION ALL ".join(
+            "SELECT * FROM (SELECT id, priority, rank FROM steps WHERE status = 'PENDING' AND resource_key IS NULL "
+            f"AND kind = :kind{i} ORDER BY priority DESC, rank LIMIT :count {{skip}}) AS k{i}"
+            for i in range(kinds)
+        )
+        _claims[kinds] = Statement(
+            "UPDATE steps SET status = 'RUNNING', lease_token = :token, epoch = epoch + 1, attempts = attempts + 1, "
+            "lease_until = {now} + :lease_s, worker_id = :worker, started_at = coalesce(started_at, {now}), "
+            "waiting_on = NULL "
+            f"WHERE status = 'PENDING' AND id IN (SELECT id FROM ({selects}) AS candidates "
+            f"ORDER BY priority DESC, rank LIMIT :count) RETURNING {_STEP}"
+        )
+    return _claims[kinds]
+
+
+def _claim(connection: Connection, requests: Sequence[ClaimRequest]) -> list[list[Step]]:
+    answers = []
+    for request in requests:
+        kinds = {f"kind{i}": kind for i, kind in enumerate(request.kinds)}
+        rows = connection.run(
+            _claim_statement(len(kinds)),
+            count=request.count,
+            token=request.token,
+            lease_s=request.lease_s,
+            worker=request.worker,
+            **kinds,
+        )
+        steps = sorted((_step(row) for row in rows), key=lambda step: (-step.priority, step.rank))
+        _show(connection, [(step.document_id, step.kind) for step in steps])
+        answers.append(steps)
+    return answers
+
+
+_TAKE_KEY = Statement(
+    "UPDATE locks SET token = :token, worker_id = :worker, purpose = 'step', lease_until = {now} + :lease_s "
+    "WHERE token IS NULL AND resource_key = (SELECT resource_key FROM locks WHERE kind = :kind AND ready = 1 "
+    "AND token IS NULL ORDER BY released_at LIMIT 1 {skip}) RETURNING resource_key"
+)
+_CLAIM_KEYED = Statement(
+    "UPDATE steps SET status = 'RUNNING', lease_token = :token, epoch = epoch + 1, attempts = attempts + 1, "
+    "lease_until = {now} + :lease_s, worker_id = :worker, started_at = coalesce(started_at, {now}), waiting_on = NULL "
+    "WHERE status = 'PENDING' AND id IN (SELECT id FROM steps WHERE status = 'PENDING' AND resource_key IS NOT NULL "
+    f"AND kind = :kind AND resource_key = :key ORDER BY priority DESC, rank LIMIT :count) RETURNING {_STEP}"
+)
+_UNTAKE_KEY = Statement(
+    "UPDATE locks SET token = NULL, worker_id = NULL, purpose = NULL, lease_until = NULL, ready = 0, "
+    "released_at = {now} WHERE resource_key = :key AND token = :token"
+)
+
+
+def _claim_keyed(connection: Connection, requests: Sequence[KeyedClaim]) -> list[list[Step]]:
+    answers: list[list[Step]] = []
+    for request in requests:
+        taken = {"token": request.token, "worker": request.worker, "lease_s": request.lease_s, "kind": request.kind}
+        keys = connection.run(_TAKE_KEY, **taken)
+        if not keys:
+            answers.append([])
+            continue
+        key = keys[0][0]
+        rows = connection.run(_CLAIM_KEYED, key=key, count=request.count, **taken)
+        if not rows:
+            connection.run(_UNTAKE_KEY, key=key, token=request.token)
+        steps = sorted((_step(row) for row in rows), key=lambda step: (-step.priority, step.rank))
+        _show(connection, [(step.document_id, step.kind) for step in steps])
+        answers.append(steps)
+    return answers
+
+
+_SHOW = Statement(
+    "UPDATE documents SET status = r.status, updated_at = {now} FROM {rows} "
+    "WHERE documents.id = r.id AND documents.status <> r.status",
+    rows="id text, status text",
+)
+
+
+def _show(connection: Connection, steps: Sequence[tuple[DocumentId, str]]) -> None:
+    """A document shows what its running step does; custom kinds leave it as it is."""
+    shown = [(document, SHOWN_AS[kind]) for document, kind in steps if kind in SHOWN_AS]
+    if shown:
+        connection.run(_SHOW, shown)
+
+
+
+
+_COMPLETE = Statement(
+    "UPDATE steps SET status = 'COMPLETED', lease_token = NULL, finished_at = {now}, meta = r.meta, error = NULL, "
+    "waiting_on = NULL FROM {rows} WHERE steps.id = r.step AND steps.lease_token = r.token RETURNING id",
+    rows="step bigint, token text, meta text",
+)
+_NEXT = Statement(
+    "INSERT INTO steps (run_id, position, document_id, generation_id, owner, snapshot, name, kind, status, priority, "
+    "rank, resource_key, attempts, epoch, lease_token, lease_until, worker_id, created_at, started_at) "
+    "SELECT r.run_id, r.position, r.document_id, r.generation_id, r.owner, r.snapshot, r.name, r.kind, "
+    "CASE WHEN r.token IS NULL THEN 'PENDING' ELSE 'RUNNING' END, r.priority, r.rank, r.resource_key, "
+    "CASE WHEN r.token IS NULL THEN 0 ELSE 1 END, CASE WHEN r.token IS NULL THEN 0 ELSE 1 END, r.token, "
+    "CASE WHEN r.token IS NOT NULL THEN {now} + :lease_s END, "
+    "CASE WHEN r.token IS NOT NULL THEN :worker END, {now}, CASE WHEN r.token IS NOT NULL THEN {now} END "
+    f"FROM {{rows}} WHERE true RETURNING {_STEP}",
+    rows="run_id text, position int, document_id text, generation_id bigint, owner text, snapshot text, name text, "
+    "kind text, priority int, rank bigint, resource_key text, token text",
+)
+_HIGHEST = Statement(
+    "SELECT priority FROM steps WHERE status = 'PENDING' AND epoch = 0 ORDER BY priority DESC LIMIT 1"
+)
+
+
+class Completed(msgspec.Struct, frozen=True):
+    took: bool
+    next: Step | None
+    """The following step, claimed in the same transaction where that was asked for and nothing more urgent waits."""
+
+
+def _complete(connection: Connection, completions: Sequence[Completion]) -> list[Completed]:
+    took = _finish(connection, [(c.step.lease.step_id, c.step.lease.token, c.meta) for c in completions])
+    done = [c for c in completions if c.step.lease.step_id in took]
+    checkpoints.finish(connection, [c.output for c in done if c.output is not None])
+    following = _insert_next(connection, done)
+    return [
+        Completed(c.step.lease.step_id in took, following.get(c.step.run_id)) for c in completions
+    ]
+
+
+def _finish(connection: Connection, rows: Sequence[tuple[StepId, Token, str]]) -> set[StepId]:
+    return {row[0] for row in connection.run(_COMPLETE, rows)}
+
+
+def _insert_next(connection: Connection, done: Sequence[Completion]) -> dict[RunId, Step]:
+    if not done:
+        return {}
+    waiting = connection.run(_HIGHEST) if any(c.next.token for c in done) else []
+    urgent = waiting[0][0] if waiting else None
+    rows = []
+    for c in done:
+        step, following = c.step, c.next
+        token = following.token if urgent is None or urgent <= step.priority else None
+        rows.append(
+            (step.run_id, following.position, step.document_id, step.generation_id, step.owner, step.snapshot,
+             following.name, following.kind, step.priority, step.rank, following.resource_key, token)
+        )  # fmt: skip
+    inserted = connection.run(_NEXT, rows, lease_s=done[0].lease_s, worker=done[0].worker)
+    claimed = {RunId(row[4]): _step(row) for row in inserted if row[1] is not None}
+    ready(connection, [(c.next.resource_key, c.next.kind) for c in done if c.next.resource_key is not None])
+    before = {c.step.run_id: SHOWN_AS.get(c.step.kind) for c in done}
+    _show(
+        connection,
+        [(s.document_id, s.kind) for s in claimed.values() if SHOWN_AS.get(s.kind) != before[s.run_id]],
+    )
+    return claimed
+
+
+_READY = Statement(
+    "INSERT INTO locks (resource_key, kind, ready) SELECT r.key, r.kind, 1 FROM {rows} WHERE true "
+    "ON CONFLICT (resource_key) DO UPDATE SET ready = 1, kind = excluded.kind",
+    rows="key text, kind text",
+)
+_READY_STEPS = Statement(
+    "SELECT DISTINCT resource_key, kind FROM steps JOIN {rows} ON steps.id = r.step WHERE resource_key IS NOT NULL",
+    rows="step bigint",
+)
+
+
+def ready(connection: Connection, keys: Sequence[tuple[str | None, str]]) -> None:
+    """Steps wait behind these keys. The row is written each time, even if it says so already: on PostgreSQL that
+    makes us wait for a claim that is just about to find nothing there."""
+    if keys:
+        connection.run(_READY, sorted(set(keys), key=str))
+
+
+def ready_steps(connection: Connection, steps: Sequence[StepId]) -> None:
+    """The same for steps that came back to PENDING."""
+    if steps:
+        keys = connection.run(_READY_STEPS, [(step,) for step in steps])
+        ready(connection, [(row[0], row[1]) for row in keys])
+
+
+
+
+# The five conditions of I5 in one statement: lease, lock, run, document, generation.
+_FLIP = Statement(
+    "UPDATE steps SET status = 'COMPLETED', lease_token = NULL, finished_at = {now}, meta = r.meta, error = NULL, "
+    "waiting_on = NULL FROM {rows} WHERE steps.id = r.step AND steps.lease_token = r.token "
+    "AND (steps.resource_key IS NULL OR EXISTS (SELECT 1 FROM locks WHERE locks.resource_key = steps.resource_key "
+    "AND locks.token = r.token AND locks.lease_until > {now})) "
+    "AND EXISTS (SELECT 1 FROM runs WHERE runs.id = steps.run_id AND runs.status = 'OPEN') "
+    "AND EXISTS (SELECT 1 FROM documents WHERE documents.id = steps.document_id AND documents.deleted_at IS NULL) "
+    "AND EXISTS (SELECT 1 FROM generations g WHERE g.id = steps.generation_id AND g.state = 'BUILDING' "
+    "AND NOT EXISTS (SELECT 1 FROM generations a WHERE a.document_id = g.document_id AND a.state = 'ACTIVE' "
+    "AND a.id > g.id)) RETURNING id",
+    rows="step bigint, token text, meta text",
+)
+_END_DOCUMENT = Statement(
+    "UPDATE documents SET status = r.status, error = NULL, updated_at = {now} FROM {rows} WHERE documents.id = r.id",
+    rows="id text, status text",
+)
+_END_RUN = Statement(
+    "UPDATE runs SET status = r.status, finished_at = {now} FROM {rows} WHERE runs.id = r.id AND runs.status = 'OPEN'",
+    rows="id text, status text",
+)
+
+
+def _flip(connection: Connection, flips: Sequence[Flip]) -> list[bool]:
+    rows = [(f.step.lease.step_id, f.step.lease.token, f.meta) for f in flips]
+    took = {row[0] for row in connection.run(_FLIP, rows)}
+    done = [f for f in flips if f.step.lease.step_id in took]
+    if done:
+        checkpoints.finish(connection, [f.output for f in done if f.output is not None])
+        generations.activate(
+            connection, [(f.step.generation_id, f.step.document_id, f.pages, f.chunks) for f in done], GRACE_S
+        )
+        connection.run(_END_DOCUMENT, [(f.step.document_id, f.status) for f in done])
+        connection.run(_END_RUN, [(f.step.run_id, "COMPLETED") for f in done])
+    return [f.step.lease.step_id in took for f in flips]
+
+
+
+
+_ERROR = Statement(
+    "UPDATE steps SET status = 'ERROR', lease_token = NULL, errors = errors + 1, error = r.error, "
+    "not_before = {now} + r.delay, waiting_on = NULL FROM {rows} "
+    "WHERE steps.id = r.step AND steps.lease_token = r.token RETURNING id",
+    rows="step bigint, token text, error text, delay float8",
+)
+_FAIL = Statement(
+    "UPDATE steps SET status = 'FAILED', lease_token = NULL, errors = errors + 1, error = r.error, "
+    "finished_at = {now}, waiting_on = NULL FROM {rows} "
+    "WHERE steps.id = r.step AND steps.lease_token = r.token RETURNING id",
+    rows="step bigint, token text, error text",
+)
+_FAIL_DOCUMENT = Statement(
+    "UPDATE documents SET status = 'FAILED', error = r.error, updated_at = {now} FROM {rows} WHERE documents.id = r.id",
+    rows="id text, error text",
+)
+
+
+def _error(connection: Connection, failures: Sequence[StepFailure]) -> list[bool]:
+    """Back off while attempts remain; otherwise the run ends as a dead letter."""
+    again = [f for f in failures if f.retry_in is not None]
+    last = [f for f in failures if f.retry_in is None]
+    took: set[StepId] = set()
+    if again:
+        rows = [(f.step.lease.step_id, f.step.lease.token, f.error, f.retry_in) for f in again]
+        took |= {row[0] for row in connection.run(_ERROR, rows)}
+    if last:
+        rows_last = [(f.step.lease.step_id, f.step.lease.token, f.error) for f in last]
+        failed = {row[0] for row in connection.run(_FAIL, rows_last)}
+        _bury(connection, [f for f in last if f.step.lease.step_id in failed])
+        took |= failed
+    return [f.step.lease.step_id in took for f in failures]
+
+
+def _bury(connection: Connection, failures: Sequence[StepFailure]) -> None:
+    if not failures:
+        return
+    connection.run(_END_RUN, [(f.step.run_id, "FAILED") for f in failures])
+    connection.run(_FAIL_DOCUMENT, [(f.step.document_id, f.error) for f in failures])
+    dead_letters.bury(
+        connection,
+        [
+            (f.step.owner, f.step.document_id, f.step.run_id, f.step.name, f.step.kind, f.reason, f.error,
+             f.traceback, f.page, f.step.attempts)
+            for f in failures
+        ],  # fmt: skip
+    )
+
+
+_RELEASE = Statement(
+    "UPDATE steps SET status = 'PENDING', lease_token = NULL, waiting_on = NULL, attempts = attempts - r.back "
+    "FROM {rows} WHERE steps.id = r.step AND steps.lease_token = r.token RETURNING id",
+    rows="step bigint, token text, back int",
+)
+
+
+def _release(connection: Connection, releases: Sequence[Release]) -> list[bool]:
+    rows = [(r.step.lease.step_id, r.step.lease.token, int(r.give_back and r.step.attempts > 0)) for r in releases]
+    took = {StepId(row[0]) for row in connection.run(_RELEASE, rows)}
+    ready_steps(connection, sorted(took))
+    return [r.step.lease.step_id in took for r in releases]
+
+
+
+
+_BEAT = Statement(
+    "UPDATE steps SET lease_until = {now} + :lease_s FROM {rows} "
+    "WHERE steps.id = r.step AND steps.lease_token = r.token RETURNING id",
+    rows="step bigint, token text",
+)
+_BEAT_LOCKS = Statement(
+    "UPDATE locks SET lease_until = {now} + :lease_s FROM {rows} "
+    "WHERE locks.resource_key = r.key AND locks.token = r.token RETURNING resource_key",
+    rows="key text, token text",
+)
+_WAITING = Statement(
+    "UPDATE steps SET waiting_on = r.waiting FROM {rows} WHERE steps.id = r.step AND steps.status = 'RUNNING'",
+    rows="step bigint, waiting text",
+)
+_SEEN = Statement("UPDATE workers SET seen_at = {now} WHERE id = :worker")
+
+
+class Beaten(msgspec.Struct, frozen=True):
+    alive: frozenset[StepId]
+    locks: frozenset[str]
+
+
+def _heartbeat(connection: Connection, beats: Sequence[Beat]) -> list[Beaten]:
+    """Extends the leases that are still ours, and tells which these are: the others are lost."""
+    answers = []
+    for beat in beats:
+        alive = connection.run(_BEAT, [(x.step_id, x.token) for x in beat.leases], lease_s=beat.lease_s)
+        held = connection.run(_BEAT_LOCKS, list(beat.locks), lease_s=beat.lease_s) if beat.locks else []
+        if beat.waiting:
+            connection.run(_WAITING, list(beat.waiting))
+        connection.run(_SEEN, worker=beat.worker)
+        answers.append(Beaten(frozenset(row[0] for row in alive), frozenset(row[0] for row in held)))
+    return answers
+
+
+_REAP = Statement(
+    "UPDATE steps SET status = CASE WHEN crashes + 1 >= :limit THEN 'FAILED' ELSE 'PENDING' END, "
+    "crashes = crashes + 1, lease_token = NULL, waiting_on = NULL, "
+    "error = 'the worker ' || worker_id || ' died or was stopped while this step ran' "
+    "WHERE status = 'RUNNING' AND worker_id <> :by AND (lease_until < {now} "
+    f"OR worker_id IN (SELECT r.id FROM {{rows}})) RETURNING {_STEP}, status, error",
+    rows="id text",
+)
+_SWEEP = Statement(
+    "UPDATE locks SET token = NULL, worker_id = NULL, purpose = NULL, lease_until = NULL, released_at = {now} "
+    "WHERE token IS NOT NULL AND (lease_until < {now} OR worker_id IN (SELECT r.id FROM {rows})) RETURNING resource_key",
+    rows="id text",
+)
+_BURY_WORKERS = Statement("DELETE FROM workers WHERE id IN (SELECT r.id FROM {rows})", rows="id text")
+
+
+def _reap(connection: Connection, requests: Sequence[Reap]) -> list[int]:
+    """Takes back the steps and locks of the dead: by lease, whatever worker it was, never our own (I7)."""
+    answers = []
+    for request in requests:
+        dead = [(worker,) for worker in request.dead]
+        rows = connection.run(_REAP, dead, limit=request.crashes, by=request.by)
+        failed = [
+            StepFailure(_step((row[0], "", *row[2:])), "crash_loop", _crash_sentence(request.crashes, row))
+            for row in rows
+            if row[-2] == "FAILED"
+        ]
+        _bury(connection, failed)
+        ready_steps(connection, [StepId(row[0]) for row in rows if row[-2] == "PENDING"])
+        connection.run(_SWEEP, dead)
+        connection.run(_BURY_WORKERS, dead)
+        answers.append(len(rows))
+    return answers
+
+
+def _crash_sentence(limit: int, row: Row) -> str:
+    return (
+        f"step {row[11]!r} took its worker down {limit} times in a row without progress: the document may be what kills "
+        f"it. Look at it, then `penstock retry {row[5]}`"
+    )
+
+
+_DUE = Statement(
+    "UPDATE steps SET status = 'PENDING', not_before = NULL WHERE status = 'ERROR' AND id IN ("
+    "SELECT id FROM steps WHERE status = 'ERROR' AND not_before <= {now} ORDER BY not_before LIMIT :count {skip}) "
+    "RETURNING id"
+)
+
+
+def _due(connection: Connection, counts: Sequence[int]) -> list[int]:
+    answers = []
+    for count in counts:
+        moved = [StepId(row[0]) for row in connection.run(_DUE, count=count)]
+        ready_steps(connection, moved)
+        answers.append(len(moved))
+    return answers
+
+
+CLAIM = Verb("claim", _claim)
+CLAIM_KEYED = Verb("claim_keyed", _claim_keyed)
+COMPLETE = Verb("complete", _complete)
+FLIP = Verb("flip", _flip)
+ERROR = Verb("error", _error)
+RELEASE = Verb("release", _release)
+HEARTBEAT = Verb("heartbeat", _heartbeat)
+REAP = Verb("reap", _reap)
+DUE = Verb("due", _due)

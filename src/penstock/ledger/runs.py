@@ -1,0 +1,400 @@
+"""The start and the end of runs: submit, cancel, retry, delete. Each is one transaction over a whole batch."""
+
+import json
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from penstock.errors import UsageError
+from penstock.ledger import dead_letters, generations
+from penstock.ledger.database import Connection, Statement
+from penstock.ledger.queue import GRACE_S, ready_steps
+from penstock.ledger.writer import Verb
+from penstock.model.nouns import DocumentId, Json, Owner, RunId, StepId
+
+Outcome = Literal["submitted", "resumed", "skipped"]
+
+
+class NewDocument(msgspec.Struct, frozen=True):
+    """A file whose bytes are safe, or that is known to be unchanged (`raw_key` is None)."""
+
+    id: DocumentId
+    run_id: RunId
+    source: str
+    name: str
+    sha256: str
+    size: int
+    raw_key: str | None
+    metadata: Json
+    key: str | None = None
+
+
+class FirstStep(msgspec.Struct, frozen=True):
+    name: str
+    kind: str
+
+
+class Submission(msgspec.Struct, frozen=True):
+    """Documents of one owner and collection that are submitted together."""
+
+    owner: Owner
+    collection: str
+    documents: tuple[NewDocument, ...]
+    snapshot: str
+    body: str
+    settings: str
+    """Fingerprint of everything that decides the outcome besides the bytes."""
+    first: FirstStep
+    priority: int = 0
+    batch: str | None = None
+    retry: bool = False
+
+
+class Submitted(msgspec.Struct, frozen=True):
+    document_id: DocumentId
+    outcome: Outcome
+    status: str
+    stale_settings: bool = False
+    """It is COMPLETED, but with other settings than today's: only a re-index changes that."""
+    needs_bytes: bool = False
+    """It changed under our feet: nothing was submitted, the caller has to store the bytes and come again."""
+
+
+_COLLECTION = Statement(
+    "INSERT INTO collections (owner, name, created_at) VALUES (:owner, :name, {now}) ON CONFLICT DO NOTHING"
+)
+_SNAPSHOT = Statement("INSERT INTO snapshots (hash, body) VALUES (:hash, :body) ON CONFLICT DO NOTHING")
+_KNOWN = Statement(
+    "SELECT d.id, d.source, d.sha256, d.status, x.id, x.settings, x.generation_id, g.raw_key FROM {rows} "
+    "JOIN documents d ON d.owner = :owner AND d.collection = :collection AND d.source = r.source "
+    "AND d.deleted_at IS NULL JOIN runs x ON x.id = (SELECT max(id) FROM runs WHERE runs.document_id = d.id) "
+    "JOIN generations g ON g.id = x.generation_id",
+    rows="source text",
+)
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What the ledger holds under a source: the document and its newest run."""
+
+    id: DocumentId
+    sha256: str
+    status: str
+    run_id: RunId
+    settings: str
+    generation: int
+    raw_key: str
+
+
+def known(owner: Owner, connection: Connection, collection: str, sources: Sequence[str]) -> dict[str, Known]:
+    rows = connection.run(_KNOWN, [(source,) for source in sources], owner=owner, collection=collection)
+    return {row[1]: Known(row[0], *row[2:]) for row in rows}
+
+
+_DOCUMENT = Statement(
+    "INSERT INTO documents (id, owner, collection, source, name, size, sha256, metadata, status, batch, created_at, "
+    "updated_at) SELECT r.id, :owner, :collection, r.source, r.name, r.size, r.sha256, r.metadata, 'PENDING', :batch, "
+    "{now}, {now} FROM {rows} WHERE true",
+    rows="id text, source text, name text, size bigint, sha256 text, metadata text",
+)
+_CHANGED = Statement(
+    "UPDATE documents SET size = r.bytes, sha256 = r.hash, name = r.title, metadata = r.info, error = NULL, "
+    "media_type = NULL, updated_at = {now}, "
+    "status = CASE WHEN status IN ('COMPLETED', 'NOT_INDEXABLE', 'FAILED', 'CANCELLED') THEN 'PENDING' ELSE status END "
+    "FROM {rows} WHERE documents.id = r.document",
+    rows="document text, bytes bigint, hash text, title text, info text",
+)
+_RUN = Statement(
+    "INSERT INTO runs (id, document_id, generation_id, owner, snapshot, settings, status, priority, rank, created_at) "
+    "SELECT r.id, r.document, r.generation, :owner, :snapshot, :settings, 'OPEN', :priority, r.rank, {now} "
+    "FROM {rows} WHERE true",
+    rows="id text, document text, generation bigint, rank bigint",
+)
+_STEP = Statement(
+    "INSERT INTO steps (run_id, position, document_id, generation_id, owner, snapshot, name, kind, status, priority, "
+    "rank, created_at) SELECT r.id, 0, r.document, r.generation, :owner, :snapshot, :name, :kind, 'PENDING', :priority, "
+    "r.rank, {now} FROM {rows} WHERE true",
+    rows="id text, document text, generation bigint, rank bigint",
+)
+# Start-time fair queuing: an owner starts at the front of what has not begun, never before it.
+_FRONT = Statement(
+    "SELECT (SELECT min(rank) FROM steps WHERE status = 'PENDING' AND epoch = 0 AND priority = :priority), "
+    "(SELECT max(last_rank) FROM ranks WHERE priority = :priority), "
+    "(SELECT last_rank FROM ranks WHERE priority = :priority AND owner = :owner)"
+)
+_LAST_RANK = Statement(
+    "INSERT INTO ranks (owner, priority, last_rank) VALUES (:owner, :priority, :rank) "
+    "ON CONFLICT (priority, owner) DO UPDATE SET last_rank = excluded.last_rank"
+)
+_KEYS = Statement(
+    "SELECT k.key, k.sha256, k.document_id, d.status FROM {rows} JOIN idempotency_keys k "
+    "ON k.owner = :owner AND k.key = r.key JOIN documents d ON d.id = k.document_id",
+    rows="key text",
+)
+_KEEP_KEY = Statement(
+    "INSERT INTO idempotency_keys (owner, key, sha256, document_id, created_at) "
+    "SELECT :owner, r.key, r.sha256, r.document, {now} FROM {rows} WHERE true",
+    rows="key text, sha256 text, document text",
+)
+
+
+def _submit(connection: Connection, submissions: Sequence[Submission]) -> list[list[Submitted]]:
+    return [_submit_one(connection, submission) for submission in submissions]
+
+
+def _submit_one(connection: Connection, s: Submission) -> list[Submitted]:
+    connection.run(_COLLECTION, owner=s.owner, name=s.collection)
+    connection.run(_SNAPSHOT, hash=s.snapshot, body=s.body)
+    keyed = _answers_by_key(connection, s)
+    there = known(s.owner, connection, s.collection, [d.source for d in s.documents])
+    answers: dict[str, Submitted] = {}
+    start: list[tuple[NewDocument, Known | None]] = []
+    replay: list[Known] = []
+    for document in s.documents:
+        if document.key is not None and document.key in keyed:
+            answers[document.source] = keyed[document.key]
+            continue
+        old = there.get(document.source)
+        verdict = _again(document, old, s)
+        if verdict == "start":
+            if document.raw_key is None and (old is None or old.sha256 != document.sha256):
+                answers[document.source] = Submitted(document.id, "skipped", "PENDING", needs_bytes=True)
+            else:
+                start.append((document, old))
+                answers[document.source] = Submitted(old.id if old else document.id, "submitted", "PENDING")
+            continue
+        assert old is not None
+        if verdict == "replay":
+            replay.append(old)
+        stale = old.status == "COMPLETED" and old.settings != s.settings
+        outcome: Outcome = "skipped" if verdict == "skip" else "resumed"
+        answers[document.source] = Submitted(old.id, outcome, old.status, stale_settings=stale)
+    _start(connection, s, start)
+    _replay(connection, s.owner, replay)
+    _keep_keys(connection, s, answers)
+    return [answers[document.source] for document in s.documents]
+
+
+def _again(document: NewDocument, old: Known | None, s: Submission) -> Literal["start", "skip", "resume", "replay"]:
+    """The rules of "Again": what a second submit of one source means."""
+    if old is None or old.sha256 != document.sha256:
+        return "start"
+    if old.status == "COMPLETED":
+        return "skip"
+    if old.status not in ("FAILED", "NOT_INDEXABLE", "CANCELLED"):
+        return "resume"
+    changed = old.settings != s.settings
+    if not s.retry and (not changed or old.status == "CANCELLED"):
+        return "skip"
+    return "start" if changed or old.status == "NOT_INDEXABLE" else "replay"
+
+
+def _start(connection: Connection, s: Submission, fresh: Sequence[tuple[NewDocument, Known | None]]) -> None:
+    """New runs: for new documents, changed bytes, or changed settings of what had failed."""
+    if not fresh:
+        return
+    changed = [(d, old) for d, old in fresh if old is not None]
+    if changed:
+        ids = [old.id for _, old in changed]
+        _stop_runs(connection, ids)
+        generations.retire(connection, ids, GRACE_S)
+        dead_letters.close(s.owner, connection, ids, "REPLAYED")
+        connection.run(
+            _CHANGED, [(old.id, d.size, d.sha256, d.name, json.dumps(d.metadata)) for d, old in changed]
+        )
+    new = [d for d, old in fresh if old is None]
+    if new:
+        rows = [(d.id, d.source, d.name, d.size, d.sha256, json.dumps(d.metadata)) for d in new]
+        connection.run(_DOCUMENT, rows, owner=s.owner, collection=s.collection, batch=s.batch)
+    made = generations.create(
+        connection,
+        [
+            (old.id if old else d.id, s.owner, s.collection, d.raw_key or (old.raw_key if old else ""), d.size, d.sha256)
+            for d, old in fresh
+        ],
+    )
+    rank = _next_rank(connection, s, len(fresh))
+    runs = []
+    for i, (d, old) in enumerate(fresh):
+        document = old.id if old else d.id
+        runs.append((d.run_id, document, made[document], rank + i))
+    common = {"owner": s.owner, "snapshot": s.snapshot, "priority": s.priority}
+    connection.run(_RUN, runs, settings=s.settings, **common)
+    connection.run(_STEP, runs, name=s.first.name, kind=s.first.kind, **common)
+
+
+def _next_rank(connection: Connection, s: Submission, count: int) -> int:
+    front, largest, own = connection.run(_FRONT, priority=s.priority, owner=s.owner)[0]
+    virtual = front if front is not None else (largest or 0)
+    first: int = max(virtual, own or 0) + 1
+    connection.run(_LAST_RANK, owner=s.owner, priority=s.priority, rank=first + count - 1)
+    return first
+
+
+def _answers_by_key(connection: Connection, s: Submission) -> dict[str, Submitted]:
+    keys = {d.key: d for d in s.documents if d.key is not None}
+    if not keys:
+        return {}
+    answers = {}
+    for key, sha256, document, status in connection.run(_KEYS, [(key,) for key in keys], owner=s.owner):
+        if keys[key].sha256 != sha256:
+            raise UsageError(
+                f"the idempotency key {key!r} was used before with other bytes (document {document}): "
+                "use a new key for new content"
+            )
+        answers[key] = Submitted(DocumentId(document), "skipped", status)
+    return answers
+
+
+def _keep_keys(connection: Connection, s: Submission, answers: dict[str, Submitted]) -> None:
+    rows = [
+        (d.key, d.sha256, answers[d.source].document_id)
+        for d in s.documents
+        if d.key is not None and not answers[d.source].needs_bytes
+    ]
+    if rows:
+        present = {row[0] for row in connection.run(_KEYS, [(row[0],) for row in rows], owner=s.owner)}
+        connection.run(_KEEP_KEY, [row for row in rows if row[0] not in present], owner=s.owner)
+
+
+_STOP_STEPS = Statement(
+    "UPDATE steps SET status = 'CANCELLED', lease_token = NULL, finished_at = {now}, waiting_on = NULL "
+    "WHERE status IN ('PENDING', 'RUNNING', 'ERROR') AND run_id IN (SELECT x.id FROM {rows} "
+    "JOIN runs x ON x.document_id = r.document WHERE x.status = 'OPEN')",
+    rows="document text",
+)
+_STOP_RUNS = Statement(
+    "UPDATE runs SET status = 'CANCELLED', finished_at = {now} WHERE status = 'OPEN' "
+    "AND document_id IN (SELECT r.document FROM {rows}) RETURNING document_id",
+    rows="document text",
+)
+
+
+def _stop_runs(connection: Connection, documents: Sequence[DocumentId]) -> set[DocumentId]:
+    """Open runs end here; whoever holds a lease on their steps has lost it."""
+    rows = [(document,) for document in documents]
+    connection.run(_STOP_STEPS, rows)
+    return {DocumentId(row[0]) for row in connection.run(_STOP_RUNS, rows)}
+
+
+_CANCEL = Statement(
+    "UPDATE documents SET status = 'CANCELLED', updated_at = {now} "
+    "WHERE owner = :owner AND id IN (SELECT r.document FROM {rows})",
+    rows="document text",
+)
+_MINE = Statement(
+    "SELECT id, status FROM documents WHERE owner = :owner AND deleted_at IS NULL "
+    "AND id IN (SELECT r.document FROM {rows})",
+    rows="document text",
+)
+
+
+class Selected(msgspec.Struct, frozen=True):
+    owner: Owner
+    documents: tuple[DocumentId, ...]
+
+
+def _statuses(connection: Connection, chosen: Selected) -> dict[DocumentId, str]:
+    rows = connection.run(_MINE, [(document,) for document in chosen.documents], owner=chosen.owner)
+    return {DocumentId(row[0]): row[1] for row in rows}
+
+
+def _cancel(connection: Connection, requests: Sequence[Selected]) -> list[set[DocumentId]]:
+    answers = []
+    for request in requests:
+        stopped = _stop_runs(connection, list(_statuses(connection, request)))
+        if stopped:
+            connection.run(_CANCEL, [(document,) for document in stopped], owner=request.owner)
+        answers.append(stopped)
+    return answers
+
+
+_TOMBSTONE = Statement(
+    "UPDATE documents SET deleted_at = {now}, updated_at = {now} "
+    "WHERE owner = :owner AND id IN (SELECT r.document FROM {rows})",
+    rows="document text",
+)
+_FORGET_KEYS = Statement(
+    "DELETE FROM idempotency_keys WHERE owner = :owner AND document_id IN (SELECT r.document FROM {rows})",
+    rows="document text",
+)
+
+
+def _delete(connection: Connection, requests: Sequence[Selected]) -> list[set[DocumentId]]:
+    """Cancel, tombstone and purge rows in one transaction: no search that starts after this finds them (I5)."""
+    answers = []
+    for request in requests:
+        there = _statuses(connection, request)
+        if there:
+            rows = [(document,) for document in there]
+            stopped = _stop_runs(connection, list(there))
+            if stopped:
+                connection.run(_CANCEL, [(document,) for document in stopped], owner=request.owner)
+            generations.retire(connection, list(there), GRACE_S, active=True)
+            connection.run(_TOMBSTONE, rows, owner=request.owner)
+            connection.run(_FORGET_KEYS, rows, owner=request.owner)
+            dead_letters.close(request.owner, connection, list(there), "DISCARDED")
+        answers.append(set(there))
+    return answers
+
+
+_LAST_RUNS = Statement(
+    "SELECT d.id, d.sha256, d.status, x.id, x.settings, x.generation_id, g.raw_key FROM {rows} "
+    "JOIN documents d ON d.id = r.document AND d.owner = :owner AND d.deleted_at IS NULL "
+    "JOIN runs x ON x.id = (SELECT max(id) FROM runs WHERE runs.document_id = d.id) "
+    "JOIN generations g ON g.id = x.generation_id "
+    "WHERE d.status IN ('FAILED', 'CANCELLED', 'NOT_INDEXABLE')",
+    rows="document text",
+)
+_REOPEN = Statement(
+    "UPDATE runs SET status = 'OPEN', finished_at = NULL WHERE id IN (SELECT r.run FROM {rows})", rows="run text"
+)
+_REVIVE = Statement(
+    "UPDATE steps SET status = 'PENDING', attempts = 0, crashes = 0, errors = 0, not_before = NULL, finished_at = NULL "
+    "WHERE status IN ('FAILED', 'CANCELLED') AND run_id IN (SELECT r.run FROM {rows}) RETURNING id",
+    rows="run text",
+)
+_RETRIED = Statement(
+    "UPDATE documents SET status = 'PENDING', error = NULL, retry_count = retry_count + 1, updated_at = {now} "
+    "WHERE id IN (SELECT r.document FROM {rows})",
+    rows="document text",
+)
+
+
+def _replay(connection: Connection, owner: Owner, old: Sequence[Known]) -> None:
+    """The same run goes on from its checkpoint, attempts at zero."""
+    if not old:
+        return
+    connection.run(_RETRIED, [(k.id,) for k in old])
+    connection.run(_REOPEN, [(k.run_id,) for k in old])
+    revived = connection.run(_REVIVE, [(k.run_id,) for k in old])
+    ready_steps(connection, [StepId(row[0]) for row in revived])
+    dead_letters.close(owner, connection, [k.id for k in old], "REPLAYED")
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """A retry; where today's settings differ from the run's, or nothing failed (NOT_INDEXABLE), a new run starts."""
+
+    submission: Submission
+    """Carries owner, snapshot and settings; its documents name (id, run id) of what to retry."""
+
+
+def _retry(connection: Connection, requests: Sequence[Retry]) -> list[set[DocumentId]]:
+    answers = []
+    for request in requests:
+        s = request.submission
+        rows = connection.run(_LAST_RUNS, [(d.id,) for d in s.documents], owner=s.owner)
+        old = {DocumentId(row[0]): Known(*row) for row in rows}
+        connection.run(_SNAPSHOT, hash=s.snapshot, body=s.body)
+        fresh = {i for i, k in old.items() if k.settings != s.settings or k.status == "NOT_INDEXABLE"}
+        _replay(connection, s.owner, [k for i, k in old.items() if i not in fresh])
+        _start(connection, s, [(d, old[d.id]) for d in s.documents if d.id in fresh])
+        answers.append(set(old))
+    return answers
+
+
+SUBMIT = Verb("submit", _submit)
+CANCEL = Verb("cancel", _cancel)
+DELETE = Verb("delete", _delete)
+RETRY = Verb("retry", _retry)
+

@@ -1,0 +1,148 @@
+"""The ledger as the rest of the house holds it: write through the one writer, read on connections of its own."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from queue import Empty, SimpleQueue
+from typing import Concatenate, ParamSpec, TypeVar
+
+from penstock.errors import LedgerTooNew, UsageError
+from penstock.ledger.database import Connection, Database, Statement, safe_url
+from penstock.ledger.migrations import LATEST, MIGRATIONS
+from penstock.ledger.writer import Item, Result, Verb, Writer
+from penstock.runtime import Runtime
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_VERSION = Statement("SELECT max(version) FROM schema_versions")
+_STAMP = Statement("INSERT INTO schema_versions (version, applied_at) VALUES (:version, {now})")
+_TABLES = {
+    "sqlite": "SELECT count(*) FROM sqlite_schema WHERE name = 'schema_versions'",
+    "postgres": "SELECT count(*) FROM pg_tables WHERE tablename = 'schema_versions' "
+    "AND schemaname = ANY (current_schemas(false))",
+}
+
+
+class Ledger:
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self._runtime: Runtime = database.runtime
+        self._writer = Writer(database)
+        self._idle: SimpleQueue[Connection] = SimpleQueue()
+
+    @property
+    def commits(self) -> int:
+        return self._writer.commits
+
+    async def open(self, *, migrate: bool = True) -> None:
+        """A new ledger is made; an older one is migrated (an embedded one at once, a shared one when told to)."""
+        await self._runtime.run_blocking("read", self._open, migrate or self.database.dialect == "sqlite")
+
+    async def write(self, verb: Verb[Item, Result], item: Item) -> Result:
+        return await self._writer.write(verb, item)
+
+    async def read(
+        self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        return await self._runtime.run_blocking("read", lambda: self._with(lambda c: function(c, *args, **kwargs)))
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator["Snapshot"]:
+        """Reads that all see one moment of the ledger, until the block ends."""
+        connection = await self._runtime.run_blocking("read", self._begin)
+        try:
+            yield Snapshot(connection, self._runtime)
+        finally:
+            await self._runtime.run_blocking("read", self._end, connection)
+
+    async def close(self) -> None:
+        self._writer.close()
+        while True:
+            try:
+                self._idle.get_nowait().close()
+            except Empty:
+                return
+
+    def _with(self, function: Callable[[Connection], T]) -> T:
+        connection = self._take()
+        try:
+            answer = function(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._idle.put(connection)
+        return answer
+
+    def _take(self) -> Connection:
+        try:
+            return self._idle.get_nowait()
+        except Empty:
+            return self.database.connect()
+
+    def _begin(self) -> Connection:
+        connection = self._take()
+        connection.begin_read()
+        return connection
+
+    def _end(self, connection: Connection) -> None:
+        connection.rollback()
+        self._idle.put(connection)
+
+    def _open(self, migrate: bool) -> None:
+        if self.database.dialect == "sqlite":
+            self.database.path.parent.mkdir(parents=True, exist_ok=True)
+        self._with(lambda connection: self._check_version(connection, migrate))
+
+    def _check_version(self, connection: Connection, migrate: bool) -> None:
+        version = self._version(connection)
+        if version == LATEST:
+            return
+        if version > LATEST:
+            raise LedgerTooNew(
+                f"the ledger {safe_url(self.database.url)} has version {version}; this Penstock knows {LATEST}. "
+                "Upgrade Penstock, or point it at another home."
+            )
+        if version and not migrate:
+            raise UsageError(
+                f"the ledger {safe_url(self.database.url)} has version {version} of {LATEST}: run `penstock db migrate`"
+            )
+        self._migrate(connection)
+
+    def _version(self, connection: Connection) -> int:
+        if not connection.script(_TABLES[connection.dialect])[0][0]:
+            return 0
+        return connection.run(_VERSION)[0][0] or 0
+
+    def _migrate(self, connection: Connection) -> None:
+        """All or nothing, and one at a time: PostgreSQL has transactional DDL, and so has SQLite."""
+        connection.begin()
+        try:
+            if connection.dialect == "postgres":
+                connection.script("SELECT pg_advisory_xact_lock(7236748365901)")
+            version = self._version(connection)
+            if version == 0:
+                connection.script(
+                    "CREATE TABLE IF NOT EXISTS schema_versions (version INTEGER PRIMARY KEY, "
+                    + ("applied_at REAL NOT NULL)" if connection.dialect == "sqlite" else "applied_at float8 NOT NULL)")
+                )
+            for number, statements in enumerate(MIGRATIONS[version:], version + 1):
+                for text in statements(connection.dialect):
+                    connection.script(text)
+                connection.run(_STAMP, version=number)
+            connection.commit()
+        except BaseException:
+            connection.rollback()
+            raise
+
+
+class Snapshot:
+    """One moment of the ledger."""
+
+    def __init__(self, connection: Connection, runtime: Runtime) -> None:
+        self._connection = connection
+        self._runtime = runtime
+
+    async def read(
+        self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        return await self._runtime.run_blocking("read", lambda: function(self._connection, *args, **kwargs))

@@ -1,0 +1,60 @@
+"""What is left to do, across owners: for a worker that wants to know whether to wait, and for how long."""
+
+import msgspec
+
+from penstock.ledger.database import Connection, Statement
+from penstock.ledger.writer import Verb
+
+
+class Left(msgspec.Struct, frozen=True):
+    claimable: bool
+    running: bool
+    backed_off: float | None
+    """Seconds until the next backed-off step is due; negative if it is overdue."""
+
+    @property
+    def anything(self) -> bool:
+        return self.claimable or self.running or self.backed_off is not None
+
+
+_LEFT = Statement(
+    "SELECT EXISTS (SELECT 1 FROM steps WHERE status = 'PENDING'), EXISTS (SELECT 1 FROM steps WHERE status = 'RUNNING'), "
+    "(SELECT min(not_before) - {now} FROM steps WHERE status = 'ERROR')"
+)
+_KINDS = Statement("SELECT body FROM snapshots")
+_SNAPSHOT = Statement("SELECT body FROM snapshots WHERE hash = :hash")
+_PACES = Statement("SELECT kind, seconds FROM paces")
+_PACE = Statement(
+    "INSERT INTO paces (kind, seconds) SELECT r.name, r.pace FROM {rows} WHERE true "
+    "ON CONFLICT (kind) DO UPDATE SET seconds = excluded.seconds",
+    rows="name text, pace float8",
+)
+
+
+def left(connection: Connection) -> Left:
+    claimable, running, backed_off = connection.run(_LEFT)[0]
+    return Left(bool(claimable), bool(running), backed_off)
+
+
+def snapshot(connection: Connection, digest: str) -> str:
+    body: str = connection.run(_SNAPSHOT, hash=digest)[0][0]
+    return body
+
+
+def snapshots(connection: Connection) -> list[str]:
+    return [row[0] for row in connection.run(_KINDS)]
+
+
+def paces(connection: Connection) -> dict[str, float]:
+    """Seconds that a batch of each kind took, smoothed: kept so that a fresh process knows what fits its budget."""
+    return {row[0]: row[1] for row in connection.run(_PACES)}
+
+
+def _keep_paces(connection: Connection, measured: list[dict[str, float]]) -> list[None]:
+    merged = {kind: pace for one in measured for kind, pace in one.items()}
+    if merged:
+        connection.run(_PACE, sorted(merged.items()))
+    return [None for _ in measured]
+
+
+KEEP_PACES: Verb[dict[str, float], None] = Verb("pace", lambda connection, items: _keep_paces(connection, list(items)))

@@ -1,0 +1,160 @@
+"""The one writer of a process. It takes a waiting write, drains what else is queued, runs the verbs of the whole group
+as sets in one transaction, commits, and then tells each waiter what became of its own write."""
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from penstock.errors import PenstockError, StorageError
+from penstock.ledger.database import Connection, Database
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+GROUP_LIMIT = 64
+BUSY_RETRIES = 20
+
+_names: list[str] = []
+
+
+@dataclass(frozen=True, eq=False)
+class Verb(Generic[Item, Result]):
+    """A set-based write: one result for each item, in order. Its name is the failpoint's name, too."""
+
+    name: str
+    function: Callable[[Connection, Sequence[Item]], Sequence[Result]]
+
+    def __post_init__(self) -> None:
+        _names.append(self.name)
+
+
+def failpoints() -> list[str]:
+    """The names of all failpoints at this door: before and after the commit of each verb."""
+    return [f"ledger.{name}.{side}" for name in _names for side in ("before", "after")]
+
+
+@dataclass(eq=False)
+class _Write:
+    verb: Verb[Any, Any]
+    item: Any
+    future: asyncio.Future[Any]
+    loop: asyncio.AbstractEventLoop
+
+
+class Writer:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._queue: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._connection: Connection | None = None
+        self._failpoints = database.runtime.failpoints
+        self.commits = 0
+
+    async def write(self, verb: Verb[Item, Result], item: Item) -> Result:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="penstock-ledger", daemon=True)
+            self._thread.start()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        self._queue.put(_Write(verb, item, future, loop))
+        result: Result = await future
+        return result
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _work(self) -> None:
+        stopping = False
+        while not stopping:
+            first = self._queue.get()
+            group: list[_Write] = []
+            while first is not None:
+                group.append(first)
+                if len(group) == GROUP_LIMIT:
+                    break
+                try:
+                    first = self._queue.get_nowait()
+                except queue.Empty:
+                    break
+            else:
+                stopping = True
+            if group:
+                self._settle(group)
+        if self._connection is not None:
+            self._connection.close()
+
+    def _settle(self, group: list[_Write]) -> None:
+        """One bad write must not sink the group: if the group fails, each of its writes is tried alone."""
+        try:
+            outcomes: list[tuple[_Write, Any, Exception | None]] = [
+                (write, result, None) for write, result in zip(group, self._transact(group), strict=True)
+            ]
+        except Exception as error:
+            if len(group) > 1:
+                for write in group:
+                    self._settle([write])
+                return
+            outcomes = [(group[0], None, error)]
+        loop = group[0].loop
+        loop.call_soon_threadsafe(_resolve, outcomes)
+
+    def _transact(self, group: list[_Write]) -> list[Any]:
+        by_verb: dict[Verb[Any, Any], list[int]] = {}
+        for i, write in enumerate(group):
+            by_verb.setdefault(write.verb, []).append(i)
+        for attempt in range(BUSY_RETRIES + 1):
+            connection = self._connect()
+            try:
+                results: list[Any] = [None] * len(group)
+                connection.begin()
+                for verb, places in by_verb.items():
+                    answers = verb.function(connection, [group[i].item for i in places])
+                    for place, answer in zip(places, answers, strict=True):
+                        results[place] = answer
+                if self._failpoints.armed:
+                    self._pass(by_verb, "before")
+                connection.commit()
+                self.commits += 1
+                if self._failpoints.armed:
+                    self._pass(by_verb, "after")
+                return results
+            except Exception as error:
+                self._abandon(connection)
+                if attempt == BUSY_RETRIES or not connection.is_busy(error):
+                    raise
+                self._database.runtime.block(0.001 + 0.01 * self._database.runtime.random())
+        raise StorageError("unreachable")
+
+    def _pass(self, verbs: dict[Verb[Any, Any], list[int]], side: str) -> None:
+        for verb in verbs:
+            self._failpoints.hit(f"ledger.{verb.name}.{side}")
+
+    def _connect(self) -> Connection:
+        if self._connection is None:
+            self._connection = self._database.connect()
+        return self._connection
+
+    def _abandon(self, connection: Connection) -> None:
+        """After an error the transaction is rolled back; a connection that cannot even do that is dropped."""
+        try:
+            connection.rollback()
+        except Exception:
+            self._connection = None
+
+
+def _resolve(outcomes: list[tuple[_Write, Any, Exception | None]]) -> None:
+    for write, result, error in outcomes:
+        if write.future.done():
+            continue
+        if error is None:
+            write.future.set_result(result)
+        elif isinstance(error, PenstockError):
+            write.future.set_exception(error)
+        else:
+            write.future.set_exception(StorageError(f"the ledger refused {write.verb.name}: {error}"))
