@@ -74,10 +74,15 @@ def drop_torn_manifest(root: Path) -> None:
         _fsync(root / "_versions")
 
 
-def superseded_since(root: Path, moment: float) -> float | None:
-    """When the version was made that was the latest at `moment`; no reader that came later holds an older one."""
-    times = [(root / name).stat().st_mtime for name in listing(root, ["_versions"]) if name.endswith(".manifest")]
-    return max((made for made in times if made <= moment), default=None)
+def replaced_before(root: Path, moment: float) -> list[int]:
+    """The versions that were not the latest any more at that moment: no reader that came later holds one of them."""
+    made = {
+        _NEWEST - int(Path(name).stem): (root / name).stat().st_mtime
+        for name in listing(root, ["_versions"])
+        if name.endswith(".manifest")
+    }
+    latest = max((version for version, time in made.items() if time <= moment), default=0)
+    return sorted(version for version in made if version < latest)
 
 
 def remove_table(path: Path, trash: Path) -> None:

@@ -50,7 +50,9 @@ def arrow_table(rows: Sequence[IndexRows], dimensions: int) -> Any:
         pa.array(np.repeat([part.generation for part in rows], lengths), pa.int64()),
         pa.array([chunk.ordinal for chunk in chunks], pa.int32()),
         pa.array(np.repeat([part.epoch for part in rows], lengths), pa.int32()),
-        pa.array(list(itertools.chain.from_iterable([part.document_id] * len(part.chunks) for part in rows)), pa.string()),
+        pa.array(
+            list(itertools.chain.from_iterable([part.document_id] * len(part.chunks) for part in rows)), pa.string()
+        ),
         pa.array([chunk.page for chunk in chunks], pa.int32()),
         pa.array([chunk.page_end for chunk in chunks], pa.int32()),
         pa.array([chunk.start for chunk in chunks], pa.int32()),
@@ -98,7 +100,11 @@ def stored_rows(batches: Iterator[Any]) -> list[StoredRow]:
         if batch.num_rows:
             columns = [batch.column(name).to_pylist() for name in SCAN_COLUMNS]
             return [
-                StoredRow(generation, ordinal, epoch, row_digest(Chunk(ordinal, *seen, tuple(headings))))
-                for generation, ordinal, epoch, *seen, headings in zip(*columns, strict=True)
+                StoredRow(generation, ordinal, epoch, row_digest(_chunk(ordinal, *seen)))
+                for generation, ordinal, epoch, *seen in zip(*columns, strict=True)
             ]
     return []
+
+
+def _chunk(ordinal: int, text: str, page: int, page_end: int, start: int, end: int, headings: list[str]) -> Chunk:
+    return Chunk(ordinal, text, page, page_end, start, end, tuple(headings))

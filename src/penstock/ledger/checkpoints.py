@@ -181,9 +181,7 @@ def _rewind_one(connection: Connection, rewind: Rewind) -> bool:
     step, key = rewind.step, {"artifact": rewind.artifact_id, "ordinal": rewind.ordinal}
     if not connection.run(_HELD, step=step.lease.step_id, token=step.lease.token):
         return False
-    producer = connection.run(
-        _PRODUCER, run=step.run_id, generation=step.generation_id, artifact=rewind.artifact_id
-    )
+    producer = connection.run(_PRODUCER, run=step.run_id, generation=step.generation_id, artifact=rewind.artifact_id)
     if not producer:
         return False
     torn = connection.run(_TORN, **key)
@@ -229,4 +227,3 @@ def being_built(connection: Connection, artifact_id: ArtifactId) -> bool:
 OPEN = Verb("open", _open)
 CHECKPOINT = Verb("checkpoint", _checkpoint)
 REWIND = Verb("rewind", _rewind)
-

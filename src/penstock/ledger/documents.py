@@ -35,16 +35,17 @@ _PREFIX = Statement(
 )
 _STEPS = Statement(
     "SELECT name, kind, status, attempts, waiting_on, started_at, finished_at, meta, position, run_id FROM steps "
-    "WHERE owner = :owner AND run_id = (SELECT max(id) FROM runs WHERE document_id = :id) ORDER BY position"
+    "WHERE owner = :owner AND generation_id = (SELECT max(generation_id) FROM runs WHERE document_id = :id) "
+    "AND document_id = :id ORDER BY position"
 )
 _RUN = Statement(
     "SELECT x.id, x.status, x.generation_id, s.body FROM runs x JOIN snapshots s ON s.hash = x.snapshot "
-    "WHERE x.owner = :owner AND x.id = (SELECT max(id) FROM runs WHERE document_id = :id)"
+    "WHERE x.owner = :owner AND x.document_id = :id ORDER BY x.generation_id DESC LIMIT 1"
 )
-_ACTIVE = Statement(
-    "SELECT id FROM generations WHERE owner = :owner AND document_id = :id AND state = 'ACTIVE'"
+_ACTIVE = Statement("SELECT id FROM generations WHERE owner = :owner AND document_id = :id AND state = 'ACTIVE'")
+_COLLECTION = Statement(
+    "SELECT index_version, embedder, dimensions FROM collections WHERE owner = :owner AND name = :name"
 )
-_COLLECTION = Statement("SELECT index_version, embedder, dimensions FROM collections WHERE owner = :owner AND name = :name")
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -131,19 +132,10 @@ def collection(owner: Owner, connection: Connection, name: str) -> Collection | 
     return Collection(*rows[0]) if rows else None
 
 
-_MEDIA_TYPE = Statement(
-    "UPDATE documents SET media_type = r.media FROM {rows} WHERE documents.id = r.document",
-    rows="document text, media text",
-)
 _CLAIM_EMBEDDER = Statement(
     "UPDATE collections SET embedder = :embedder, dimensions = :dimensions "
     "WHERE owner = :owner AND name = :name AND embedder IS NULL"
 )
-
-
-def _detect(connection: Connection, found: Sequence[tuple[DocumentId, str]]) -> list[None]:
-    connection.run(_MEDIA_TYPE, found)
-    return [None for _ in found]
 
 
 def _bind(connection: Connection, bindings: Sequence[tuple[Owner, str, str, int]]) -> list[Collection | None]:
@@ -155,5 +147,4 @@ def _bind(connection: Connection, bindings: Sequence[tuple[Owner, str, str, int]
     return answers
 
 
-DETECT = Verb("detect", _detect)
 BIND = Verb("bind", _bind)

@@ -68,18 +68,25 @@ class Writing(msgspec.Struct, frozen=True):
     generation: GenerationId
 
 
-_WRITING = Statement(
-    "UPDATE generations SET written = 1 FROM {rows} JOIN steps s ON s.id = r.step AND s.lease_token = r.lease "
-    "WHERE generations.id = r.generation AND generations.state = 'BUILDING' RETURNING id",
+_UNWRITTEN = Statement(
+    "SELECT g.id, g.written FROM {rows} JOIN generations g ON g.id = r.generation AND g.state = 'BUILDING' "
+    "JOIN steps s ON s.id = r.step AND s.lease_token = r.lease",
     rows="generation bigint, step bigint, lease text",
+)
+_WRITTEN = Statement(
+    "UPDATE generations SET written = 1 FROM {rows} WHERE generations.id = r.generation", rows="generation bigint"
 )
 
 
-def _write(connection: Connection, writings: Sequence[Writing]) -> list[bool]:
-    """Said before the first row goes into the index: from here on search knows what to leave out."""
-    rows = connection.run(_WRITING, [(w.generation, w.step_id, w.token) for w in writings])
-    took = {row[0] for row in rows}
-    return [w.generation in took for w in writings]
+def _write(connection: Connection, writings: Sequence[Writing]) -> list[bool | None]:
+    """Said before the first row goes into the index: from here on search knows what to leave out. Answers whether
+    rows may be there already, from an attempt before; None: the lease is lost."""
+    rows = connection.run(_UNWRITTEN, [(w.generation, w.step_id, w.token) for w in writings])
+    before = {row[0]: bool(row[1]) for row in rows}
+    fresh = [(generation,) for generation, written in before.items() if not written]
+    if fresh:
+        connection.run(_WRITTEN, fresh)
+    return [before.get(w.generation) for w in writings]
 
 
 _CREATE = Statement(
@@ -130,9 +137,7 @@ class Visible(msgspec.Struct, frozen=True):
     metadata: str
 
 
-def visible(
-    owner: Owner, connection: Connection, candidates: Sequence[GenerationId]
-) -> dict[GenerationId, Visible]:
+def visible(owner: Owner, connection: Connection, candidates: Sequence[GenerationId]) -> dict[GenerationId, Visible]:
     """Those of the candidates that are active in this snapshot, with their documents (I5)."""
     rows = connection.run(_VISIBLE, [(generation,) for generation in candidates], owner=owner)
     return {GenerationId(row[0]): Visible(DocumentId(row[1]), *row[2:]) for row in rows}
@@ -149,7 +154,9 @@ _DUE = Statement(
     "SELECT generation_id, owner, collection, index_version FROM purges WHERE not_before <= {now} + :ahead "
     "ORDER BY not_before LIMIT :count"
 )
-_DONE = Statement("DELETE FROM purges WHERE generation_id IN (SELECT r.generation FROM {rows})", rows="generation bigint")
+_DONE = Statement(
+    "DELETE FROM purges WHERE generation_id IN (SELECT r.generation FROM {rows})", rows="generation bigint"
+)
 _PURGED = Statement(
     "UPDATE generations SET state = 'PURGED', written = 0 FROM {rows} "
     "WHERE generations.id = r.generation AND generations.state = 'SUPERSEDED'",

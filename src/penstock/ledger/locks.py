@@ -37,11 +37,7 @@ _HELD = Statement("SELECT 1 FROM locks WHERE resource_key = :key AND token = :to
 
 def _acquire(connection: Connection, requests: Sequence[Acquire]) -> list[bool]:
     return [
-        bool(
-            connection.run(
-                _ACQUIRE, key=r.key, token=r.token, worker=r.worker, purpose=r.purpose, lease_s=r.lease_s
-            )
-        )
+        bool(connection.run(_ACQUIRE, key=r.key, token=r.token, worker=r.worker, purpose=r.purpose, lease_s=r.lease_s))
         for r in requests
     ]
 

@@ -52,6 +52,8 @@ class Completion(msgspec.Struct, frozen=True):
     meta: str
     next: NextStep
     output: checkpoints.Output | None = None
+    media_type: str | None = None
+    """What the step found the document to be."""
 
 
 class Flip(msgspec.Struct, frozen=True):
@@ -119,8 +121,6 @@ def _step(row: Row) -> Step:
         crashes=row[15],
         errors=row[16],
     )
-
-
 
 
 _claims: dict[int, Statement] = {}
@@ -211,8 +211,6 @@ def _show(connection: Connection, steps: Sequence[tuple[DocumentId, str]]) -> No
         connection.run(_SHOW, shown)
 
 
-
-
 _COMPLETE = Statement(
     "UPDATE steps SET status = 'COMPLETED', lease_token = NULL, finished_at = {now}, meta = r.meta, error = NULL, "
     "waiting_on = NULL FROM {rows} WHERE steps.id = r.step AND steps.lease_token = r.token RETURNING id",
@@ -230,9 +228,11 @@ _NEXT = Statement(
     rows="run_id text, position int, document_id text, generation_id bigint, owner text, snapshot text, name text, "
     "kind text, priority int, rank bigint, resource_key text, token text",
 )
-_HIGHEST = Statement(
-    "SELECT priority FROM steps WHERE status = 'PENDING' AND epoch = 0 ORDER BY priority DESC LIMIT 1"
+_MEDIA_TYPE = Statement(
+    "UPDATE documents SET media_type = r.media FROM {rows} WHERE documents.id = r.document",
+    rows="document text, media text",
 )
+_HIGHEST = Statement("SELECT priority FROM steps WHERE status = 'PENDING' AND epoch = 0 ORDER BY priority DESC LIMIT 1")
 
 
 class Completed(msgspec.Struct, frozen=True):
@@ -245,10 +245,11 @@ def _complete(connection: Connection, completions: Sequence[Completion]) -> list
     took = _finish(connection, [(c.step.lease.step_id, c.step.lease.token, c.meta) for c in completions])
     done = [c for c in completions if c.step.lease.step_id in took]
     checkpoints.finish(connection, [c.output for c in done if c.output is not None])
+    detected = [(c.step.document_id, c.media_type) for c in done if c.media_type is not None]
+    if detected:
+        connection.run(_MEDIA_TYPE, detected)
     following = _insert_next(connection, done)
-    return [
-        Completed(c.step.lease.step_id in took, following.get(c.step.run_id)) for c in completions
-    ]
+    return [Completed(c.step.lease.step_id in took, following.get(c.step.run_id)) for c in completions]
 
 
 def _finish(connection: Connection, rows: Sequence[tuple[StepId, Token, str]]) -> set[StepId]:
@@ -304,8 +305,6 @@ def ready_steps(connection: Connection, steps: Sequence[StepId]) -> None:
         ready(connection, [(row[0], row[1]) for row in keys])
 
 
-
-
 # The five conditions of I5 in one statement: lease, lock, run, document, generation.
 _FLIP = Statement(
     "UPDATE steps SET status = 'COMPLETED', lease_token = NULL, finished_at = {now}, meta = r.meta, error = NULL, "
@@ -341,8 +340,6 @@ def _flip(connection: Connection, flips: Sequence[Flip]) -> list[bool]:
         connection.run(_END_DOCUMENT, [(f.step.document_id, f.status) for f in done])
         connection.run(_END_RUN, [(f.step.run_id, "COMPLETED") for f in done])
     return [f.step.lease.step_id in took for f in flips]
-
-
 
 
 _ERROR = Statement(
@@ -387,8 +384,18 @@ def _bury(connection: Connection, failures: Sequence[StepFailure]) -> None:
     dead_letters.bury(
         connection,
         [
-            (f.step.owner, f.step.document_id, f.step.run_id, f.step.name, f.step.kind, f.reason, f.error,
-             f.traceback, f.page, f.step.attempts)
+            (
+                f.step.owner,
+                f.step.document_id,
+                f.step.run_id,
+                f.step.name,
+                f.step.kind,
+                f.reason,
+                f.error,
+                f.traceback,
+                f.page,
+                f.step.attempts,
+            )
             for f in failures
         ],  # fmt: skip
     )
@@ -406,8 +413,6 @@ def _release(connection: Connection, releases: Sequence[Release]) -> list[bool]:
     took = {StepId(row[0]) for row in connection.run(_RELEASE, rows)}
     ready_steps(connection, sorted(took))
     return [r.step.lease.step_id in took for r in releases]
-
-
 
 
 _BEAT = Statement(

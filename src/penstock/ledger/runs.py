@@ -68,7 +68,7 @@ _SNAPSHOT = Statement("INSERT INTO snapshots (hash, body) VALUES (:hash, :body) 
 _KNOWN = Statement(
     "SELECT d.id, d.source, d.sha256, d.status, x.id, x.settings, x.generation_id, g.raw_key FROM {rows} "
     "JOIN documents d ON d.owner = :owner AND d.collection = :collection AND d.source = r.source "
-    "AND d.deleted_at IS NULL JOIN runs x ON x.id = (SELECT max(id) FROM runs WHERE runs.document_id = d.id) "
+    "AND d.deleted_at IS NULL JOIN runs x ON x.document_id = d.id AND x.generation_id = (SELECT max(generation_id) FROM runs WHERE runs.document_id = d.id) "
     "JOIN generations g ON g.id = x.generation_id",
     rows="source text",
 )
@@ -199,9 +199,7 @@ def _start(connection: Connection, s: Submission, fresh: Sequence[tuple[NewDocum
         _stop_runs(connection, ids)
         generations.retire(connection, ids, GRACE_S)
         dead_letters.close(s.owner, connection, ids, "REPLAYED")
-        connection.run(
-            _CHANGED, [(old.id, d.size, d.sha256, d.name, json.dumps(d.metadata)) for d, old in changed]
-        )
+        connection.run(_CHANGED, [(old.id, d.size, d.sha256, d.name, json.dumps(d.metadata)) for d, old in changed])
     new = [d for d, old in fresh if old is None]
     if new:
         rows = [(d.id, d.source, d.name, d.size, d.sha256, json.dumps(d.metadata)) for d in new]
@@ -209,7 +207,14 @@ def _start(connection: Connection, s: Submission, fresh: Sequence[tuple[NewDocum
     made = generations.create(
         connection,
         [
-            (old.id if old else d.id, s.owner, s.collection, d.raw_key or (old.raw_key if old else ""), d.size, d.sha256)
+            (
+                old.id if old else d.id,
+                s.owner,
+                s.collection,
+                d.raw_key or (old.raw_key if old else ""),
+                d.size,
+                d.sha256,
+            )
             for d, old in fresh
         ],
     )
@@ -341,7 +346,7 @@ def _delete(connection: Connection, requests: Sequence[Selected]) -> list[set[Do
 _LAST_RUNS = Statement(
     "SELECT d.id, d.sha256, d.status, x.id, x.settings, x.generation_id, g.raw_key FROM {rows} "
     "JOIN documents d ON d.id = r.document AND d.owner = :owner AND d.deleted_at IS NULL "
-    "JOIN runs x ON x.id = (SELECT max(id) FROM runs WHERE runs.document_id = d.id) "
+    "JOIN runs x ON x.document_id = d.id AND x.generation_id = (SELECT max(generation_id) FROM runs WHERE runs.document_id = d.id) "
     "JOIN generations g ON g.id = x.generation_id "
     "WHERE d.status IN ('FAILED', 'CANCELLED', 'NOT_INDEXABLE')",
     rows="document text",
@@ -397,4 +402,3 @@ SUBMIT = Verb("submit", _submit)
 CANCEL = Verb("cancel", _cancel)
 DELETE = Verb("delete", _delete)
 RETRY = Verb("retry", _retry)
-

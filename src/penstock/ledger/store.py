@@ -41,9 +41,7 @@ class Ledger:
     async def write(self, verb: Verb[Item, Result], item: Item) -> Result:
         return await self._writer.write(verb, item)
 
-    async def read(
-        self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    async def read(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._runtime.run_blocking("read", lambda: self._with(lambda c: function(c, *args, **kwargs)))
 
     @asynccontextmanager
@@ -142,7 +140,5 @@ class Snapshot:
         self._connection = connection
         self._runtime = runtime
 
-    async def read(
-        self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    async def read(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._runtime.run_blocking("read", lambda: function(self._connection, *args, **kwargs))

@@ -25,7 +25,8 @@ class Page(msgspec.Struct, frozen=True, array_like=True):
     label: str | None = None
     blocks: tuple[Block, ...] = ()
     path: tuple[str, ...] = ()
-    """The headings that are open where the page begins, outermost first."""
+    """The headings that are open where the page begins, outermost first: `path[i]` is of level i + 1, "" if that
+    level was skipped."""
 
 
 class Heading(msgspec.Struct, frozen=True, array_like=True):

@@ -94,7 +94,7 @@ TABLES = (
   created_at {real} NOT NULL,
   finished_at {real}
 )""",
-    """CREATE INDEX runs_document ON runs (document_id, id)""",
+    """CREATE UNIQUE INDEX runs_document ON runs (document_id, generation_id)""",
     """CREATE UNIQUE INDEX runs_open ON runs (document_id) WHERE status = 'OPEN'""",
     """CREATE TABLE steps (
   id {row_id},
@@ -137,6 +137,7 @@ TABLES = (
     """CREATE INDEX steps_unclaimed ON steps (priority, rank) WHERE status = 'PENDING' AND epoch = 0""",
     """CREATE INDEX steps_running ON steps (lease_until) WHERE status = 'RUNNING'""",
     """CREATE INDEX steps_backed_off ON steps (not_before) WHERE status = 'ERROR'""",
+    """CREATE INDEX steps_document ON steps (document_id)""",
     """CREATE TABLE ranks (
   owner TEXT NOT NULL,
   priority INTEGER NOT NULL,
@@ -264,9 +265,7 @@ def statements(dialect: str) -> list[str]:
             "RAISE EXCEPTION 'illegal transition of %: % to %', TG_TABLE_NAME, OLD.status, NEW.status; END $$"
         )
     for table, transitions in (("documents", DOCUMENT_TRANSITIONS), ("steps", STEP_TRANSITIONS)):
-        guard = (
-            f"OLD.status <> NEW.status AND (OLD.status || '>' || NEW.status) NOT IN ({_pairs(transitions)})"
-        )
+        guard = f"OLD.status <> NEW.status AND (OLD.status || '>' || NEW.status) NOT IN ({_pairs(transitions)})"
         if dialect == "postgres":
             out.append(
                 f"CREATE TRIGGER {table}_transition BEFORE UPDATE OF status ON {table} FOR EACH ROW "

@@ -1,0 +1,115 @@
+"""The checkpoint writer: buffers what a stage makes and decides itself when to flush.
+
+A flush writes one segment, then the gated row that names it together with the cursor behind it. A kill in between
+leaves a blob that nobody names; a kill after it has lost nothing."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from penstock.artifacts.segments import Codec, digest
+from penstock.blobs.base import Blobs
+from penstock.model.nouns import Artifact, Json, Segment
+from penstock.runtime import Runtime
+
+T = TypeVar("T")
+
+FLUSH_S = 1.0
+FLUSH_BYTES = 4 << 20
+
+
+class Flush(msgspec.Struct, frozen=True):
+    segments: tuple[Segment, ...]
+    cursor: Json
+    items: int
+
+
+class Checkpoint(Generic[T]):
+    def __init__(
+        self,
+        *,
+        artifact: Artifact,
+        codec: Codec[T],
+        prefix: str,
+        blobs: Blobs,
+        runtime: Runtime,
+        commit: Callable[[Flush], Awaitable[None]],
+        after_batch: Callable[[], Awaitable[None]],
+        eager: bool,
+    ) -> None:
+        """`prefix` begins the segment keys and carries the epoch; `after_batch` may end the step between two batches;
+        `eager`: flush every batch, because the step has crashed before and must show progress."""
+        self.cursor: Json = artifact.cursor
+        self.items = artifact.items
+        self.moved = False
+        """Something was committed since the step was claimed."""
+        self.begun = False
+        """A batch was handed in since the step was claimed."""
+        self._codec = codec
+        self._prefix = prefix
+        self._blobs = blobs
+        self._runtime = runtime
+        self._commit = commit
+        self._after_batch = after_batch
+        self._eager = eager
+        self._segments = artifact.segments
+        self._buffer: list[T] = []
+        self._buffered_items = 0
+        self._buffered_bytes = 0
+        self._start_cursor: Json = artifact.cursor
+        self._flushed_at = runtime.clock()
+
+    async def append(
+        self, items: Sequence[T], cursor: dict[str, Any], *, count: int | None = None, size: int = 0
+    ) -> None:
+        """One batch and the cursor behind it. `count`: how many items these are, where one object holds many; `size`:
+        about how many bytes."""
+        self._buffer.extend(items)
+        self._buffered_items += len(items) if count is None else count
+        self._buffered_bytes += size
+        self.cursor = cursor
+        self.begun = True
+        late = self._runtime.clock() - self._flushed_at >= FLUSH_S
+        if self._eager or late or self._buffered_bytes >= FLUSH_BYTES:
+            await self.flush()
+        await self._after_batch()
+
+    async def flush(self) -> None:
+        """Write and commit what is buffered; nothing to do if the cursor has not moved."""
+        if self.cursor == self._start_cursor and not self._buffer:
+            return
+        flush = await self._write()
+        await self._commit(flush)
+        self.moved = True
+        self._flushed_at = self._runtime.clock()
+
+    async def close(self) -> Flush:
+        """The last segment, written but not named yet: that is done by the transaction that completes the step."""
+        return await self._write()
+
+    @property
+    def segments(self) -> int:
+        return self._segments
+
+    @property
+    def total(self) -> int:
+        """Items so far, those not flushed yet included."""
+        return self.items + self._buffered_items
+
+    async def _write(self) -> Flush:
+        segments: tuple[Segment, ...] = ()
+        if self._buffer:
+            data = self._codec.encode(self._buffer)
+            key = f"{self._prefix}-{self._segments:06d}"
+            await self._blobs.put(key, data, durable=False)
+            segments = (
+                Segment(
+                    self._segments, key, digest(data), len(data), self._buffered_items, self.items, self._start_cursor
+                ),
+            )
+            self._segments += 1
+            self.items += self._buffered_items
+        self._buffer, self._buffered_items, self._buffered_bytes = [], 0, 0
+        self._start_cursor = self.cursor
+        return Flush(segments, self.cursor, self.items)

@@ -1,0 +1,11 @@
+"""Fingerprints: what an artifact is made of. Equal fingerprints of one owner mean the same artifact."""
+
+import hashlib
+import json
+from typing import Any
+
+
+def fingerprint(*parts: Any) -> str:
+    """A short name for JSON values, the same on every machine."""
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:40]

@@ -1,0 +1,146 @@
+"""Plain text and Markdown, streamed in windows that the input alone decides."""
+
+import codecs
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+
+from penstock.errors import Transient
+from penstock.extractors import markdown
+from penstock.extractors.base import Extracted, Source
+from penstock.extractors.encodings import UTF8, Utf8Check, byte_order_mark, legacy, shift_after, wide
+from penstock.extractors.media import HEAD, MARKDOWN
+from penstock.model.items import Page
+from penstock.runtime import Runtime
+
+WINDOW = 256 * 1024
+_SCAN = 1024 * 1024
+_BEFORE_BAD, _SAMPLE = 16 * 1024, 64 * 1024
+
+_CUTS = (("\f",), ("\n\n", "\r\n\r\n", "\r\r"), ("\n",), ("\r",), (" ", "\t"))
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+class _Cursor(msgspec.Struct, frozen=True):
+    encoding: str
+    offset: int
+    page: int = 1
+    path: tuple[str, ...] = ()
+    fence: str = ""
+    shift: str = ""
+    """The escape sequence that holds at `offset`, for encodings that have a state."""
+
+
+class TextExtractor:
+    """A window is at most `WINDOW` bytes and ends at its last form feed, blank line, line end or blank. It is one page,
+    or as many as form feeds divide it into."""
+
+    def __init__(self, runtime: Runtime, window: int = WINDOW) -> None:
+        if window % 4:
+            raise ValueError("a window holds whole UTF-32 units: its size is a multiple of 4")
+        self._runtime = runtime
+        self._window = window
+
+    @property
+    def version(self) -> str:
+        return "text-1"
+
+    async def extract(
+        self, source: Source, media_type: str, params: dict[str, Any], cursor: dict[str, Any]
+    ) -> AsyncIterator[Extracted]:
+        head = b""
+        if cursor:
+            at = msgspec.convert(cursor, _Cursor)
+        else:
+            head = await _read(source, 0, _SCAN)
+            encoding, offset = await self._encoding(source, head)
+            at = _Cursor(encoding, offset)
+        while at.offset < source.size:
+            known = len(head) == source.size or at.offset + self._window <= len(head)
+            data = head[at.offset : at.offset + self._window] if known else await _read(source, at.offset, self._window)
+            last = at.offset + len(data) >= source.size
+            pages, at = await self._runtime.run_blocking("cpu", _read_window, data, last, at, media_type)
+            yield Extracted(pages, msgspec.to_builtins(at))
+
+    async def _encoding(self, source: Source, head: bytes) -> tuple[str, int]:
+        """The encoding, and where the text begins."""
+        mark = byte_order_mark(head)
+        if mark:
+            return mark
+        guess = wide(head[:HEAD])
+        if guess:
+            return guess, 0
+        check, block, offset = Utf8Check(), head, 0
+        while block:
+            offset += len(block)
+            await self._runtime.run_blocking("cpu", check.feed, block, offset >= source.size)
+            if check.first_bad is not None:
+                begin = max(0, check.first_bad - _BEFORE_BAD)
+                sample = await _read(source, begin, _SAMPLE)
+                return await self._runtime.run_blocking("cpu", legacy, sample, check.first_bad - begin), 0
+            block = await _read(source, offset, _SCAN)
+        return check.encoding, 0
+
+
+async def _read(source: Source, offset: int, length: int) -> bytes:
+    wanted = min(length, source.size - offset)
+    data = await source.read_range(offset, wanted) if wanted > 0 else b""
+    if len(data) != wanted:
+        raise Transient(
+            f"{source.name}: {len(data)} of {wanted} bytes could be read at offset {offset}; "
+            "the stored file is shorter than it was when it was accepted",
+            reason="short_read",
+        )
+    return data
+
+
+def _read_window(data: bytes, last: bool, at: _Cursor, media_type: str) -> tuple[list[Page], _Cursor]:
+    text, used = _decode(data, last, at)
+    texts = text.split("\f")
+    if not texts[-1] and len(texts) > 1:
+        texts.pop()
+    state = markdown.State(at.path, at.fence)
+    pages = []
+    for number, page_text in enumerate(texts, at.page):
+        if media_type == MARKDOWN:
+            blocks, after = markdown.scan(page_text, state, first=number == 1)
+            pages.append(Page(number, page_text, None, blocks, state.path))
+            state = after
+        else:
+            pages.append(Page(number, page_text))
+    shift = shift_after(data[:used], at.encoding, at.shift)
+    return pages, _Cursor(at.encoding, at.offset + used, at.page + len(pages), state.path, state.fence, shift)
+
+
+def _decode(data: bytes, last: bool, at: _Cursor) -> tuple[str, int]:
+    """The text of a window, and how many bytes it took."""
+    used = len(data) if last else _cut(data, at.encoding)
+    shift = at.shift.encode("ascii")
+    if used:
+        text = (shift + data[:used]).decode(at.encoding, "replace")
+    else:
+        decoder = codecs.getincrementaldecoder(at.encoding)("replace")
+        text = decoder.decode(shift + data)
+        used = len(data) - len(decoder.getstate()[0])
+    if at.encoding != UTF8:
+        text = _SURROGATES.sub("\ufffd", text)
+    return text.replace("\0", "\ufffd"), used
+
+
+def _cut(data: bytes, encoding: str) -> int:
+    """Just past the last place where the window may end; 0 if there is none but between two characters."""
+    unit = 4 if encoding.startswith("utf-32") else 2 if encoding.startswith("utf-16") else 1
+    for marks in _CUTS:
+        cut = max(_past_last(data, mark.encode(encoding), unit) for mark in marks)
+        if cut:
+            return cut
+    return 0
+
+
+def _past_last(data: bytes, mark: bytes, unit: int) -> int:
+    at = data.rfind(mark)
+    while at >= 0 and at % unit:
+        at = data.rfind(mark, 0, at + len(mark) - 1)
+    return at + len(mark) if at >= 0 else 0

@@ -1,0 +1,127 @@
+"""Searches and scans of one Lance dataset: blocking, on the threads of the read lane."""
+
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import StorageError
+from penstock.indexes import lance_files as files
+from penstock.indexes import lance_rows as rows
+from penstock.indexes.base import IndexHit
+from penstock.indexes.lance_upkeep import PROBES
+from penstock.model.items import Vectors
+
+QUERY_LENGTH = 4_000
+"""Characters of a query that are looked at: every word of it costs a walk through its rows."""
+
+
+def open_dataset(path: Path, session: Any) -> Any:
+    """None while there is no table."""
+    import lance
+
+    if not path.exists():
+        return None
+    files.drop_torn_manifest(path)
+    return lance.dataset(str(path), session=session)
+
+
+class LanceReader:
+    """One handle, kept open and brought to the latest version for each query."""
+
+    def __init__(self, path: Path, session: Callable[[], Any]) -> None:
+        self._path = path
+        self._session = session
+        self._dataset: Any = None
+        # Lance forbids that one thread refreshes a handle while another makes a scanner of it.
+        self._lock = threading.Lock()
+
+    def dimensions(self) -> int | None:
+        found: int | None = self._latest(rows.dimensions_of)
+        return found
+
+    def count(self) -> int:
+        return self._latest(lambda dataset: int(dataset.count_rows())) or 0
+
+    def batches(self) -> Iterator[Any]:
+        scanner = self._latest(lambda dataset: dataset.scanner(columns=rows.SCAN_COLUMNS))
+        return iter(()) if scanner is None else iter(scanner.to_batches())
+
+    def search_vector(self, vector: Vectors, k: int, hidden: Sequence[int]) -> list[IndexHit]:
+        dimensions = self.dimensions()
+        if dimensions is not None and vector.shape != (dimensions,):
+            raise rows.mismatch(dimensions, int(vector.shape[-1]))
+
+        def nearest(fetch: int) -> dict[str, Any]:
+            # `dot` and not `cosine`: they agree on unit vectors, and a zero vector is no NaN.
+            return {
+                "nearest": {"column": "vector", "q": vector, "k": fetch, "metric": "dot", "minimum_nprobes": PROBES}
+            }
+
+        return self._best(nearest, "_distance", lambda distance: 1.0 - distance, k, hidden)
+
+    def search_text(self, query: str, k: int, hidden: Sequence[int]) -> list[IndexHit]:
+        from lance.query import MatchQuery
+
+        readable = query.encode("utf-8", "replace").decode()
+        words = " ".join(dict.fromkeys(readable.split()))[:QUERY_LENGTH]
+        if not words:
+            return []
+
+        def match(fetch: int) -> dict[str, Any]:
+            return {"full_text_query": MatchQuery(words, "text"), "limit": fetch}
+
+        return self._best(match, "_score", float, k, hidden)
+
+    def _best(
+        self,
+        options: Callable[[int], dict[str, Any]],
+        measure: str,
+        score: Callable[[float], float],
+        k: int,
+        hidden: Sequence[int],
+    ) -> list[IndexHit]:
+        """Fetches more until k different ids are left or there are no more rows."""
+        shown: dict[str, Any] = {"columns": [*rows.HIT_COLUMNS, measure], "fast_search": False}
+        if hidden:
+            shown |= {"filter": f"generation NOT IN ({','.join(str(int(one)) for one in hidden)})", "prefilter": True}
+        fetch = k
+        while fetch > 0:
+            asked = shown | options(fetch)
+            scanner = self._latest(functools.partial(_scanner, asked))
+            table = None if scanner is None else self._read(scanner.to_table)
+            if table is None:
+                break
+            hits = rows.hits(table, [score(value) for value in table[measure].to_pylist()])
+            if len(hits) >= k or table.num_rows < fetch:
+                return hits[:k]
+            fetch *= 2
+        return []
+
+    def _latest(self, ask: Callable[[Any], Any]) -> Any:
+        """What `ask` says of the latest version; None while there is no table."""
+        with self._lock:
+            return self._read(lambda: self._ask(ask))
+
+    def _ask(self, ask: Callable[[Any], Any]) -> Any:
+        if self._dataset is None:
+            self._dataset = open_dataset(self._path, self._session())
+        else:
+            self._dataset.checkout_latest()
+        return None if self._dataset is None else ask(self._dataset)
+
+    def _read(self, action: Callable[[], Any]) -> Any:
+        try:
+            return action()
+        except (OSError, ValueError, RuntimeError) as error:
+            if not self._path.exists():
+                self._dataset = None
+                return None
+            raise StorageError(
+                f"The index table {self._path} cannot be read: {error}. `penstock check --repair` rebuilds it."
+            ) from error
+
+
+def _scanner(options: dict[str, Any], dataset: Any) -> Any:
+    return dataset.scanner(**options)

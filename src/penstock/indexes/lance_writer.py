@@ -1,0 +1,204 @@
+"""Changes to one Lance dataset: blocking, on the one thread of the index lane.
+
+New files are written and fsynced first (`stage_…`), then the caller verifies its lock, then one small commit names them
+(`commit`). Only where Lance commits by itself (`update`: index updates, the remapping of indexes in a compaction)
+does the fsync follow the commit.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.indexes import lance_files as files
+from penstock.indexes import lance_rows as rows
+from penstock.indexes import lance_upkeep as upkeep
+from penstock.indexes.base import IndexRows
+from penstock.indexes.lance_reader import open_dataset
+
+RUNS = 50
+"""Ranges in one filter; more than these become a list."""
+
+
+@dataclass(frozen=True)
+class Staged:
+    """An operation on `version` whose new files are durable already."""
+
+    operation: Any
+    version: int
+    removed: int = 0
+
+
+class LanceWriter:
+    def __init__(self, path: Path, top: Path, session: Callable[[], Any]) -> None:
+        self._path = path
+        self._top = top
+        self._session = session
+        self._dataset: Any = None
+
+    def latest(self) -> Any:
+        if self._dataset is None or not self._path.exists():
+            self._dataset = open_dataset(self._path, self._session())
+        else:
+            self._dataset.checkout_latest()
+        return self._dataset
+
+    def stage_create(self, dimensions: int, workshop: Path) -> Path | None:
+        """An empty table with an empty text index, made whole and durable beside its place."""
+        import lance
+
+        dataset = self.latest()
+        if dataset is not None:
+            if (present := rows.dimensions_of(dataset)) != dimensions:
+                raise rows.mismatch(present, dimensions)
+            return None
+        workshop.parent.mkdir(parents=True, exist_ok=True)
+        upkeep.create_text_index(lance.write_dataset(rows.schema(dimensions).empty_table(), str(workshop)))
+        for folder in (*files.FOLDERS, "_indices"):
+            (workshop / folder).mkdir(exist_ok=True)
+        files.sync(workshop, files.everything(workshop))
+        return workshop
+
+    def commit_create(self, workshop: Path) -> None:
+        """A rename onto a table that somebody else has just made fails, and theirs stands."""
+        try:
+            workshop.rename(self._path)
+        except OSError:
+            if not self._path.exists():
+                raise
+        files.sync_folders(self._path, self._top)
+
+    def stage_append(self, new: Sequence[IndexRows]) -> Staged:
+        from lance import LanceOperation
+
+        dataset = self.latest()
+        return Staged(LanceOperation.Append(self._write(dataset, new)), dataset.version)
+
+    def stage_merge(self, new: Sequence[IndexRows]) -> Staged:
+        """Lance's own merge keeps doubles double; here the rows of an id make way for one."""
+        from lance import LanceOperation
+
+        dataset = self.latest()
+        ids = {(part.generation, chunk.ordinal) for part in new for chunk in part.chunks}
+        present = _find(dataset, sorted({part.generation for part in new}))
+        pairs = zip(present["generation"].tolist(), present["ordinal"].tolist(), strict=True)
+        replaced = present["_rowaddr"][np.fromiter((pair in ids for pair in pairs), bool, len(present["ordinal"]))]
+        fragments = self._write(dataset, new)
+        if not len(replaced):
+            return Staged(LanceOperation.Append(fragments), dataset.version)
+        updated, emptied = self._without(dataset, replaced)
+        operation = LanceOperation.Update(
+            removed_fragment_ids=emptied, updated_fragments=updated, new_fragments=fragments, update_mode="rewrite_rows"
+        )
+        return Staged(operation, dataset.version, len(replaced))
+
+    def stage_delete(self, generations: Sequence[int]) -> Staged | None:
+        dataset = self.latest()
+        return None if dataset is None else self._stage_removal(dataset, _find(dataset, generations)["_rowaddr"])
+
+    def stage_dedupe(self, generations: Sequence[int]) -> Staged | None:
+        dataset = self.latest()
+        if dataset is None:
+            return None
+        found = _find(dataset, generations)
+        order = np.lexsort((found["_rowaddr"], -found["epoch"], found["ordinal"], found["generation"]))
+        generation, ordinal = found["generation"][order], found["ordinal"][order]
+        again = np.zeros(len(order), bool)
+        again[1:] = (generation[1:] == generation[:-1]) & (ordinal[1:] == ordinal[:-1])
+        return self._stage_removal(dataset, found["_rowaddr"][order][again])
+
+    def stage_compaction(self, only: Callable[[Any], list[int]] | None) -> Any:
+        """Small files written anew as larger ones; None if there is nothing to gain."""
+        from lance.optimize import Compaction, CompactionOptions
+
+        dataset = self.latest()
+        if dataset is None:
+            return None
+        options: CompactionOptions = {"target_rows_per_fragment": upkeep.FILE_ROWS}
+        if only is not None:
+            options["excluded_fragment_ids"] = sorted(set(dataset.fragment_ids()) - set(only(dataset)))
+        before = files.listing(self._path, ["data"])
+        rewritten = [task.execute(dataset) for task in Compaction.plan(dataset, options).tasks]
+        files.sync(self._path, files.listing(self._path, ["data"]) - before)
+        return rewritten or None
+
+    def commit(self, staged: Staged) -> None:
+        """Durable when it returns. Lance itself rebases onto what others committed since, where that is possible."""
+        from lance import LanceDataset
+        from lance.dataset import Transaction
+
+        transaction = Transaction(staged.version, staged.operation)
+        self._dataset = LanceDataset.commit(self._dataset, transaction)
+        names = {f"_transactions/{staged.version}-{transaction.uuid}.txn", files.manifest(self._dataset.version)}
+        if not all((self._path / name).exists() for name in names):
+            names = files.everything(self._path)
+        files.sync(self._path, {*names, files.HINT})
+
+    def commit_compaction(self, rewritten: Any) -> None:
+        from lance.optimize import Compaction
+
+        self.update(lambda dataset: Compaction.commit(dataset, rewritten))
+
+    def update(self, action: Callable[[Any], Any]) -> None:
+        dataset = self.latest()
+        before = files.everything(self._path)
+        action(dataset)
+        files.sync(self._path, {*(files.everything(self._path) - before), files.HINT})
+
+    def clean(self, before: float) -> None:
+        """Remove the versions that were replaced before that moment, by number: by age Lance would remove a quiet
+        table's latest version as soon as it is replaced, under its readers. Files that no version names may belong
+        to a commit in progress; Lance leaves them alone for seven days."""
+        dataset = self.latest()
+        if dataset is not None and (versions := files.replaced_before(self._path, before)):
+            dataset.cleanup_old_versions(versions=versions, delete_unverified=False)
+
+    def _write(self, dataset: Any, new: Sequence[IndexRows]) -> Any:
+        from lance.fragment import write_fragments
+
+        fragments = write_fragments(rows.arrow_table(new, rows.dimensions_of(dataset)), dataset, mode="append")
+        files.sync(self._path, [f"data/{file.path}" for part in fragments for file in part.files])
+        return fragments
+
+    def _stage_removal(self, dataset: Any, addresses: NDArray[np.uint64]) -> Staged | None:
+        from lance import LanceOperation
+
+        if not len(addresses):
+            return None
+        updated, emptied = self._without(dataset, addresses)
+        return Staged(LanceOperation.Delete(updated, emptied, "by row address"), dataset.version, len(addresses))
+
+    def _without(self, dataset: Any, addresses: NDArray[np.uint64]) -> tuple[list[Any], list[int]]:
+        """Fragments as they are without these rows, and the fragments that have none left."""
+        updated, emptied = [], []
+        before = files.listing(self._path, ["_deletions"])
+        addresses = np.sort(addresses)
+        for fragment_id in np.unique(addresses >> 32).tolist():
+            mine = addresses[addresses >> 32 == fragment_id]
+            left = dataset.get_fragment(fragment_id).delete(_rows_at(mine))
+            if left is None:
+                emptied.append(fragment_id)
+            else:
+                updated.append(left)
+        files.sync(self._path, files.listing(self._path, ["_deletions"]) - before)
+        return updated, emptied
+
+
+def _find(dataset: Any, generations: Sequence[int]) -> dict[str, NDArray[Any]]:
+    columns = ["generation", "ordinal", "epoch"]
+    wanted = f"generation IN ({','.join(str(int(one)) for one in generations)})"
+    table = dataset.scanner(columns=columns, filter=wanted, with_row_address=True).to_table()
+    return {name: table[name].to_numpy() for name in [*columns, "_rowaddr"]}
+
+
+def _rows_at(addresses: NDArray[np.uint64]) -> str:
+    """A filter for these sorted addresses: as ranges if that is short."""
+    starts = np.flatnonzero(np.diff(addresses, prepend=addresses[:1]) != 1)
+    if len(starts) > RUNS:
+        return f"_rowaddr IN ({','.join(map(str, addresses.tolist()))})"
+    ends = [*(starts[1:] - 1).tolist(), len(addresses) - 1]
+    runs = zip(starts.tolist(), ends, strict=True)
+    return " OR ".join(f"(_rowaddr BETWEEN {addresses[first]} AND {addresses[last]})" for first, last in runs)

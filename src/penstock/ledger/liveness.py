@@ -1,0 +1,91 @@
+"""Who is alive, whatever a PID says: a worker holds a lock that the system lets go of when it dies. On an embedded
+ledger that is an flock on a file in the home, on PostgreSQL a session advisory lock."""
+
+import fcntl
+import os
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from penstock.ledger.database import Connection, Statement
+from penstock.model.nouns import WorkerId
+
+_ADVISORY_CLASS = 0x50454E53
+_HOLD = Statement("SELECT pg_advisory_lock(:class, :key)")
+_TRY = Statement("SELECT pg_try_advisory_lock(:class, :key)")
+_LET_GO = Statement("SELECT pg_advisory_unlock(:class, :key)")
+
+
+class Liveness(Protocol):
+    def hold(self, worker: WorkerId, connection: Connection) -> None:
+        """Be alive under this name for as long as the connection and the process last."""
+
+    def dead(self, workers: Sequence[WorkerId], connection: Connection) -> list[WorkerId]:
+        """Those whose lock can be taken: they are gone."""
+
+    def leave(self, worker: WorkerId) -> None: ...
+
+
+class FileLiveness:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._held: dict[WorkerId, int] = {}
+
+    def hold(self, worker: WorkerId, connection: Connection) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._folder / worker, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        self._held[worker] = descriptor
+
+    def dead(self, workers: Sequence[WorkerId], connection: Connection) -> list[WorkerId]:
+        return [worker for worker in workers if worker not in self._held and self._is_dead(worker)]
+
+    def _is_dead(self, worker: WorkerId) -> bool:
+        path = self._folder / worker
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            # A row is written after its file: no file means that the worker has left, or was swept by another.
+            return True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink(missing_ok=True)
+            return True
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(descriptor)
+
+    def leave(self, worker: WorkerId) -> None:
+        descriptor = self._held.pop(worker, None)
+        if descriptor is not None:
+            (self._folder / worker).unlink(missing_ok=True)
+            os.close(descriptor)
+
+
+class AdvisoryLiveness:
+    def __init__(self) -> None:
+        self._held: set[WorkerId] = set()
+
+    def hold(self, worker: WorkerId, connection: Connection) -> None:
+        connection.run(_HOLD, **{"class": _ADVISORY_CLASS, "key": _key(worker)})
+        self._held.add(worker)
+
+    def dead(self, workers: Sequence[WorkerId], connection: Connection) -> list[WorkerId]:
+        gone = []
+        for worker in workers:
+            if worker in self._held:
+                continue
+            key = {"class": _ADVISORY_CLASS, "key": _key(worker)}
+            if connection.run(_TRY, **key)[0][0]:
+                connection.run(_LET_GO, **key)
+                gone.append(worker)
+        return gone
+
+    def leave(self, worker: WorkerId) -> None:
+        self._held.discard(worker)
+
+
+def _key(worker: WorkerId) -> int:
+    return zlib.crc32(worker.encode()) & 0x7FFFFFFF

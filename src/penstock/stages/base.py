@@ -1,0 +1,98 @@
+"""What a stage is, and what it is offered. A stage knows ports and its context, never the queue."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+
+from penstock.artifacts.checkpoint import Checkpoint
+from penstock.artifacts.segments import Codec
+from penstock.embedders.base import Embedder
+from penstock.extractors.base import Extractor, Source
+from penstock.indexes.base import Index
+from penstock.model.nouns import Document, Generation, Json, Step
+from penstock.model.states import DocumentStatus
+from penstock.runtime import Runtime
+
+
+class StepResult(msgspec.Struct, frozen=True):
+    """What a step reports. `meta` is kept on the step; `end` ends the run here."""
+
+    meta: dict[str, Any] = {}
+    end: DocumentStatus | None = None
+    media_type: str | None = None
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The adapters that `app.py` chose."""
+
+    extractors: Mapping[str, Extractor]
+    """By media type."""
+    embedder: Embedder
+    index: Index
+
+
+class StepContext(Protocol):
+    @property
+    def document(self) -> Document: ...
+
+    @property
+    def generation(self) -> Generation: ...
+
+    @property
+    def step(self) -> Step: ...
+
+    @property
+    def params(self) -> dict[str, Any]: ...
+
+    @property
+    def ports(self) -> Ports: ...
+
+    @property
+    def runtime(self) -> Runtime: ...
+
+    @property
+    def source(self) -> Source:
+        """The raw bytes."""
+
+    @property
+    def checkpoint(self) -> Checkpoint[Any]:
+        """Cursor, and `append(items, cursor)`, which flushes when it is time, hands over when the budget is spent and
+        stops when the step was cancelled."""
+
+    @property
+    def deadline(self) -> float | None:
+        """By `runtime.clock()`."""
+
+    def inputs(self, kind: str, start: int = 0) -> AsyncIterator[list[Any]]:
+        """The items of an earlier step's artifact from number `start` on, a segment at a time."""
+
+    def input_meta(self, kind: str) -> Json:
+        """What an earlier step of this kind reported."""
+
+    def raise_if_cancelled(self) -> None: ...
+
+    def waiting(self, on: str | None) -> None:
+        """Say what the step waits on; None: it works again."""
+
+
+def _never_ends(meta: Json) -> DocumentStatus | None:
+    return None
+
+
+def _no_version(ports: Ports, params: Json, media_type: str | None) -> Any:
+    return ""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One kind of step. `codec` is None for a stage that makes no artifact. `version` names everything besides input and
+    parameters that decides the output; `ends` tells from the result whether the run ends here."""
+
+    kind: str
+    run: Callable[[StepContext], Awaitable[StepResult]]
+    codec: Codec[Any] | None = None
+    version: Callable[[Ports, Json, str | None], Any] = field(default=_no_version)
+    ends: Callable[[Json], DocumentStatus | None] = field(default=_never_ends)

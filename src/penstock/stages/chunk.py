@@ -1,0 +1,57 @@
+"""chunk: clean pages become chunks. Windows are fixed blocks of pages, so that an interruption changes nothing (I12)."""
+
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from penstock.artifacts.segments import CHUNKS
+from penstock.errors import ConfigError, Permanent
+from penstock.model.items import CleanPage
+from penstock.model.nouns import Json
+from penstock.model.states import DocumentStatus
+from penstock.stages.base import Stage, StepContext, StepResult
+from penstock.stages.chunking import CHUNK_VERSION, ChunkSettings, chunk_window
+
+WINDOW = 16
+
+
+async def run(ctx: StepContext) -> StepResult:
+    settings = _settings(ctx.params)
+    media_type = ctx.document.media_type or "text/plain"
+    checkpoint = ctx.checkpoint
+    pages: int = checkpoint.cursor.get("pages", 0)
+    chunks: int = checkpoint.cursor.get("chunks", 0)
+    async for window in _windows(ctx, pages):
+        made = await ctx.runtime.run_blocking("cpu", chunk_window, window, chunks, settings, media_type)
+        pages += len(window)
+        chunks += len(made)
+        cursor = {"pages": pages, "chunks": chunks}
+        await checkpoint.append(made, cursor, size=sum(len(chunk.text) for chunk in made))
+    return StepResult({"chunks": chunks})
+
+
+async def _windows(ctx: StepContext, start: int) -> AsyncIterator[list[CleanPage]]:
+    """Blocks of WINDOW pages, counted from the first page of the document."""
+    window: list[CleanPage] = []
+    async for pages in ctx.inputs("clean", start):
+        for page in pages:
+            window.append(page)
+            if len(window) == WINDOW:
+                yield window
+                window = []
+    if window:
+        yield window
+
+
+def _settings(params: dict[str, object]) -> ChunkSettings:
+    try:
+        return msgspec.convert(params, ChunkSettings)
+    except (msgspec.ValidationError, ConfigError) as error:
+        raise Permanent(f"the chunk settings are wrong: {error}", reason="bad_settings") from error
+
+
+def _ends(meta: Json) -> DocumentStatus | None:
+    return DocumentStatus.NOT_INDEXABLE if meta.get("chunks") == 0 else None
+
+
+CHUNK = Stage("chunk", run, CHUNKS, lambda ports, params, media_type: [CHUNK_VERSION, media_type, WINDOW], _ends)

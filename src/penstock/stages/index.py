@@ -1,0 +1,92 @@
+"""index: chunks and vectors become rows. Small documents share a commit; a large one makes several, with a checkpoint
+behind each."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.indexes.base import IndexRows, IndexTable, Verify
+from penstock.model.items import Chunk, Vectors
+from penstock.stages.base import StepContext
+
+COMMIT_ROWS = 2000
+
+
+class Entry(NamedTuple):
+    """A step of a group. `resumed`: rows of it may be in the index already, so it is merged by id."""
+
+    ctx: StepContext
+    resumed: bool
+
+
+def chunk_count(ctx: StepContext) -> int:
+    count: int = ctx.input_meta("chunk").get("chunks", 0)
+    return count
+
+
+async def write_small(entries: Sequence[Entry], rows: Sequence[IndexRows], table: IndexTable, verify: Verify) -> None:
+    """Documents that fit into one commit together; those that were begun before are merged in a second one."""
+    fresh = [r for entry, r in zip(entries, rows, strict=True) if not entry.resumed]
+    again = [r for entry, r in zip(entries, rows, strict=True) if entry.resumed]
+    if fresh:
+        await table.append(fresh, verify)
+    if again:
+        await table.merge(again, verify)
+
+
+async def write_large(entry: Entry, table: IndexTable, verify: Verify) -> None:
+    """A document of many commits, from its checkpoint on. Only the first commit after an interruption can meet rows
+    that are there already."""
+    checkpoint = entry.ctx.checkpoint
+    done: int = checkpoint.cursor.get("rows", 0)
+    merge = entry.resumed
+    async for rows in rows_of(entry.ctx, done):
+        await (table.merge if merge else table.append)([rows], verify)
+        merge = False
+        done += len(rows.chunks)
+        await checkpoint.append([], {"rows": done})
+        await checkpoint.flush()
+
+
+async def all_rows(ctx: StepContext) -> IndexRows:
+    """The rows of a small document."""
+    async for rows in rows_of(ctx):
+        return rows
+    raise ValueError(f"document {ctx.document.id} has no chunks to index")
+
+
+async def rows_of(ctx: StepContext, start: int = 0) -> AsyncIterator[IndexRows]:
+    """The document's rows from ordinal `start` on, in pieces of at most COMMIT_ROWS."""
+    vectors = _VectorStream(ctx.inputs("embed", start))
+    chunks: list[Chunk] = []
+    async for some in ctx.inputs("chunk", start):
+        chunks.extend(some)
+        while len(chunks) >= COMMIT_ROWS:
+            yield _rows(ctx, chunks[:COMMIT_ROWS], await vectors.take(COMMIT_ROWS))
+            del chunks[:COMMIT_ROWS]
+    if chunks:
+        yield _rows(ctx, chunks, await vectors.take(len(chunks)))
+
+
+def _rows(ctx: StepContext, chunks: Sequence[Chunk], vectors: Vectors) -> IndexRows:
+    return IndexRows(ctx.generation.id, ctx.step.lease.epoch, ctx.document.id, chunks, vectors)
+
+
+class _VectorStream:
+    """Vectors in pieces of any length."""
+
+    def __init__(self, batches: AsyncIterator[list[Vectors]]) -> None:
+        self._batches = batches
+        self._held: list[Vectors] = []
+        self._count = 0
+
+    async def take(self, count: int) -> Vectors:
+        while self._count < count:
+            for block in await anext(self._batches):
+                self._held.append(block)
+                self._count += len(block)
+        rows = np.concatenate(self._held) if len(self._held) > 1 else self._held[0]
+        self._held = [rows[count:]]
+        self._count -= count
+        return rows[:count]

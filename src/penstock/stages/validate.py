@@ -1,0 +1,32 @@
+"""validate: what is it, and can we read it?"""
+
+from penstock.errors import Permanent
+from penstock.extractors.media import detect
+from penstock.model.states import DocumentStatus
+from penstock.stages.base import Stage, StepContext, StepResult
+
+HEAD = 8192
+
+
+async def run(ctx: StepContext) -> StepResult:
+    try:
+        head = await ctx.source.read_range(0, HEAD)
+    except FileNotFoundError as error:
+        raise Permanent(
+            f"the stored bytes of {ctx.document.name!r} are gone from the blob store: submit the file again",
+            reason="raw_missing",
+        ) from error
+    media_type = detect(head, ctx.document.name)
+    if media_type == "application/x-empty":
+        return StepResult({"media_type": media_type}, end=DocumentStatus.NOT_INDEXABLE, media_type=media_type)
+    if media_type not in ctx.ports.extractors:
+        supported = ", ".join(sorted(ctx.ports.extractors))
+        raise Permanent(
+            f"{ctx.document.name!r} is {media_type}, which Penstock cannot read yet. It reads {supported}: convert the "
+            "file, or delete the document",
+            reason="unsupported_type",
+        )
+    return StepResult({"media_type": media_type}, media_type=media_type)
+
+
+VALIDATE = Stage("validate", run)

@@ -1,0 +1,30 @@
+"""Time budgets: what a batch of each kind takes, and whether another one fits."""
+
+from penstock.runtime import Runtime
+
+SMOOTHING = 0.3
+
+
+class Budget:
+    """A deadline, and the pace by which to meet it. The pace is kept in the ledger between processes."""
+
+    def __init__(self, runtime: Runtime, seconds: float | None, paces: dict[str, float]) -> None:
+        self._runtime = runtime
+        self.deadline = None if seconds is None else runtime.clock() + seconds
+        self.paces = dict(paces)
+        self.measured: set[str] = set()
+
+    def measure(self, kind: str, seconds: float) -> None:
+        before = self.paces.get(kind)
+        self.paces[kind] = seconds if before is None else before + SMOOTHING * (seconds - before)
+        self.measured.add(kind)
+
+    def fits(self, kind: str) -> bool:
+        """Whether the next batch of this kind will be done before the deadline."""
+        if self.deadline is None:
+            return True
+        return self._runtime.clock() + self.paces.get(kind, 0.0) <= self.deadline
+
+    @property
+    def spent(self) -> bool:
+        return self.deadline is not None and self._runtime.clock() >= self.deadline

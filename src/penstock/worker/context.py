@@ -1,0 +1,232 @@
+"""What a stage is given: its document, its inputs as streams, its checkpoint, its deadline."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from penstock.artifacts.checkpoint import Checkpoint, Flush
+from penstock.artifacts.segments import CHUNKS, CLEAN_PAGES, PAGES, VECTORS, Codec, digest
+from penstock.blobs.base import Blobs
+from penstock.errors import BudgetSpent, Cancelled, LeaseLost, TornSegment
+from penstock.ledger import checkpoints, documents, generations, work
+from penstock.ledger.database import Connection
+from penstock.ledger.store import Ledger
+from penstock.model.nouns import Artifact, Document, Generation, Json, Segment, Step, StepDefinition, Workflow
+from penstock.runtime import Runtime
+from penstock.stages.base import Ports
+from penstock.worker.budget import Budget
+from penstock.workflows.load import decode
+
+CODECS: dict[str, Codec[Any]] = {"extract": PAGES, "clean": CLEAN_PAGES, "chunk": CHUNKS, "embed": VECTORS}
+SEGMENT_PAGE = 100
+
+
+@dataclass
+class RunState:
+    """What a worker knows of a run while it works on it, carried from step to step."""
+
+    document: Document
+    generation: Generation
+    workflow: Workflow
+    artifacts: dict[str, Artifact]
+    """By step name."""
+    segments: dict[int, list[Segment]] = field(default_factory=dict)
+    """Of artifacts made in this process: no need to ask the ledger for them."""
+
+    def artifact(self, kind: str, before: int) -> Artifact:
+        """The newest artifact of a kind among the steps before a position."""
+        for definition in reversed(self.workflow.steps[:before]):
+            if definition.kind == kind and definition.name in self.artifacts:
+                return self.artifacts[definition.name]
+        raise LeaseLost(f"the {kind} artifact of document {self.document.id} is gone")
+
+
+def load(connection: Connection, steps: Sequence[Step]) -> list[RunState | None]:
+    """States for freshly claimed steps; None for a document that was deleted meanwhile."""
+    states: list[RunState | None] = []
+    for step in steps:
+        listed = documents.get(step.owner, connection, step.document_id)
+        if listed is None:
+            states.append(None)
+            continue
+        workflow = decode(work.snapshot(connection, step.snapshot))
+        generation = generations.get(connection, step.generation_id)
+        artifacts = checkpoints.of_generation(connection, step.generation_id)
+        states.append(RunState(listed.document, generation, workflow, artifacts))
+    return states
+
+
+class RawSource:
+    """The raw bytes of a generation."""
+
+    def __init__(self, blobs: Blobs, generation: Generation, name: str) -> None:
+        self._blobs = blobs
+        self._key = generation.raw_key
+        self.name = name
+        self.size = generation.size
+
+    async def read_range(self, offset: int, length: int) -> bytes:
+        return await self._blobs.read_range(self._key, offset, length)
+
+
+class Context:
+    """The StepContext of one claimed step."""
+
+    def __init__(
+        self,
+        step: Step,
+        state: RunState,
+        *,
+        ledger: Ledger,
+        blobs: Blobs,
+        ports: Ports,
+        runtime: Runtime,
+        budget: Budget,
+        lease_s: float,
+    ) -> None:
+        self.step = step
+        self.state = state
+        self.ports = ports
+        self.runtime = runtime
+        self.stopping = False
+        """The worker was told to stop: flush at the next batch and hand over."""
+        self.lost = False
+        """The lease is gone: cancelled, superseded, or reaped."""
+        self.waiting_on: str | None = None
+        self.on_waiting: Callable[[Context], None] | None = None
+        self._ledger = ledger
+        self._blobs = blobs
+        self._budget = budget
+        self._lease_s = lease_s
+        self._checkpoint: Checkpoint[Any] | None = None
+        self._artifact: Artifact | None = None
+        self._batch_began = runtime.clock()
+
+    @property
+    def document(self) -> Document:
+        return self.state.document
+
+    @property
+    def generation(self) -> Generation:
+        return self.state.generation
+
+    @property
+    def definition(self) -> StepDefinition:
+        return self.state.workflow.steps[self.step.position]
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return self.definition.parameters
+
+    @property
+    def deadline(self) -> float | None:
+        return self._budget.deadline
+
+    @property
+    def source(self) -> RawSource:
+        return RawSource(self._blobs, self.generation, self.document.name)
+
+    @property
+    def has_checkpoint(self) -> bool:
+        return self._checkpoint is not None
+
+    @property
+    def checkpoint(self) -> Checkpoint[Any]:
+        assert self._checkpoint is not None, "this kind of step makes no artifact"
+        return self._checkpoint
+
+    def raise_if_cancelled(self) -> None:
+        if self.lost:
+            raise Cancelled(f"the run of {self.document.name!r} was cancelled or taken over")
+
+    def waiting(self, on: str | None) -> None:
+        if on != self.waiting_on:
+            self.waiting_on = on
+            if self.on_waiting is not None:
+                self.on_waiting(self)
+
+    def input_meta(self, kind: str) -> Json:
+        return self.state.artifact(kind, self.step.position).meta
+
+    async def inputs(self, kind: str, start: int = 0) -> AsyncIterator[list[Any]]:
+        artifact = self.state.artifact(kind, self.step.position)
+        async for segment in self._segments(artifact):
+            if segment.first + segment.items <= start:
+                continue
+            items = CODECS[kind].decode(await self._fetch(artifact, segment))
+            skip = max(0, start - segment.first)
+            if skip and kind == "embed":
+                yield [items[0][skip:]]
+            else:
+                yield items[skip:]
+
+    async def _segments(self, artifact: Artifact) -> AsyncIterator[Segment]:
+        known = self.state.segments.get(artifact.id)
+        if known is not None:
+            for segment in known:
+                yield segment
+            return
+        start = 0
+        while start < artifact.segments:
+            page = await self._ledger.read(checkpoints.segments, artifact.id, start, SEGMENT_PAGE)
+            if not page or page[0].ordinal != start:
+                raise TornSegment(f"segment {start} has no row", artifact_id=artifact.id, ordinal=start)
+            for segment in page:
+                yield segment
+            start += len(page)
+
+    async def _fetch(self, artifact: Artifact, segment: Segment) -> bytes:
+        try:
+            data = await self._blobs.get(segment.key)
+        except FileNotFoundError:
+            data = b""
+        if digest(data) != segment.sha256:
+            raise TornSegment(
+                f"segment {segment.key} is torn or missing", artifact_id=artifact.id, ordinal=segment.ordinal
+            )
+        return data
+
+    def begin(self, artifact: Artifact, codec: Codec[Any]) -> None:
+        """Build this artifact, from its cursor on. Keys carry artifact, epoch and lease: no two writers share one."""
+        lease = self.step.lease
+        self._artifact = artifact
+        self._checkpoint = Checkpoint(
+            artifact=artifact,
+            codec=codec,
+            prefix=f"{self.step.owner}/segments/{artifact.id % 256:02x}/{artifact.id}-{lease.epoch}-{lease.token}",
+            blobs=self._blobs,
+            runtime=self.runtime,
+            commit=self._commit,
+            after_batch=self._after_batch,
+            eager=self.step.crashes > 0,
+        )
+        self._batch_began = self.runtime.clock()
+
+    async def _commit(self, flush: Flush) -> None:
+        assert self._artifact is not None
+        took = await self._ledger.write(
+            checkpoints.CHECKPOINT,
+            checkpoints.Progress(
+                self.step,
+                self._artifact.id,
+                msgspec.json.encode(flush.cursor).decode(),
+                flush.items,
+                flush.segments,
+                self._lease_s,
+            ),
+        )
+        if not took:
+            self.lost = True
+            raise LeaseLost(f"step {self.step.lease.step_id} belongs to somebody else now")
+
+    async def _after_batch(self) -> None:
+        """Between two batches: measure the pace, and stop here if we have to."""
+        now = self.runtime.clock()
+        self._budget.measure(self.step.kind, now - self._batch_began)
+        self._batch_began = now
+        self.raise_if_cancelled()
+        if self.stopping or not self._budget.fits(self.step.kind):
+            await self.checkpoint.flush()
+            raise BudgetSpent("handed over between two batches")

@@ -1,0 +1,194 @@
+"""One step, from its lease to its end: open the artifact, run the stage, complete, chain."""
+
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from penstock.artifacts.fingerprints import fingerprint
+from penstock.blobs.base import Blobs
+from penstock.errors import BudgetSpent, Cancelled, LeaseLost, StepError, StorageError, TornSegment
+from penstock.ledger import checkpoints, queue
+from penstock.ledger.locks import index_key
+from penstock.ledger.store import Ledger
+from penstock.model.nouns import ArtifactId, Step, Token, WorkerId
+from penstock.model.states import DocumentStatus
+from penstock.runtime import Runtime
+from penstock.stages.base import Ports, Stage, StepResult
+from penstock.worker.budget import Budget
+from penstock.worker.context import Context, RunState
+from penstock.worker.retry import RetryPolicy, retry_in
+
+INDEX = "index"
+ARTIFACT_POLL_S = 0.05
+
+
+@dataclass
+class Bench:
+    """What every step of a worker works with."""
+
+    ledger: Ledger
+    blobs: Blobs
+    ports: Ports
+    runtime: Runtime
+    stages: Mapping[str, Stage]
+    worker: WorkerId
+    lease_s: float
+    policy: RetryPolicy
+    budget: Budget
+
+    def context(self, step: Step, state: RunState) -> Context:
+        return Context(
+            step,
+            state,
+            ledger=self.ledger,
+            blobs=self.blobs,
+            ports=self.ports,
+            runtime=self.runtime,
+            budget=self.budget,
+            lease_s=self.lease_s,
+        )
+
+
+async def execute(bench: Bench, ctx: Context, chain: bool) -> Step | None:
+    """Run the step. Returns the next step of the run if it was claimed along with the completion."""
+    stage = bench.stages.get(ctx.step.kind)
+    if stage is None:
+        raise LeaseLost(f"no stage of kind {ctx.step.kind!r} here")
+    result, output = await _work(bench, ctx, stage)
+    ctx.raise_if_cancelled()
+    end = result.end or stage.ends(result.meta)
+    meta = msgspec.json.encode(result.meta).decode()
+    if end is not None or ctx.step.position + 1 == len(ctx.state.workflow.steps):
+        took = await bench.ledger.write(queue.FLIP, flip(ctx, end or DocumentStatus.COMPLETED, meta, output))
+        _must(took, ctx)
+        return None
+    following = ctx.state.workflow.steps[ctx.step.position + 1]
+    keyed = following.kind == INDEX
+    key = index_key(ctx.step.owner, ctx.document.collection, ctx.generation.index_version) if keyed else None
+    chained = chain and not keyed and following.kind in bench.stages and bench.budget.fits(following.kind)
+    token = Token(bench.runtime.token()) if chained else None
+    completed = await bench.ledger.write(
+        queue.COMPLETE,
+        queue.Completion(
+            ctx.step,
+            bench.worker,
+            bench.lease_s,
+            meta,
+            queue.NextStep(ctx.step.position + 1, following.name, following.kind, key, token),
+            output,
+            result.media_type,
+        ),
+    )
+    _must(completed.took, ctx)
+    if result.media_type is not None:
+        ctx.state.document = msgspec.structs.replace(ctx.document, media_type=result.media_type)
+    return completed.next
+
+
+async def _work(bench: Bench, ctx: Context, stage: Stage) -> tuple[StepResult, checkpoints.Output | None]:
+    """The stage's result: made now, or made before and found by its fingerprint."""
+    if stage.codec is None:
+        return await stage.run(ctx), None
+    opened = await open_artifact(bench, ctx, artifact_fingerprint(bench.ports, ctx, stage))
+    artifact = opened.artifact
+    if artifact.complete:
+        ctx.state.artifacts[ctx.definition.name] = artifact
+        return StepResult({**artifact.meta, "reused": True}), None
+    ctx.begin(artifact, stage.codec)
+    result = await stage.run(ctx)
+    flush = await ctx.checkpoint.close()
+    done = msgspec.structs.replace(
+        artifact,
+        complete=True,
+        cursor=flush.cursor,
+        items=flush.items,
+        segments=ctx.checkpoint.segments,
+        meta=result.meta,
+    )
+    ctx.state.artifacts[ctx.definition.name] = done
+    if artifact.segments == 0 and len(flush.segments) == done.segments:
+        ctx.state.segments[artifact.id] = list(flush.segments)
+    output = checkpoints.Output(
+        artifact.id,
+        msgspec.json.encode(flush.cursor).decode(),
+        flush.items,
+        ctx.checkpoint.segments,
+        msgspec.json.encode(result.meta).decode(),
+        flush.segments,
+    )
+    return result, output
+
+
+def artifact_fingerprint(ports: Ports, ctx: Context, stage: Stage) -> str:
+    """(content, media type, kind, adapter and version, method, parameters, input): DESIGN's key of an artifact."""
+    media_type = ctx.document.media_type
+    before = [
+        ctx.state.artifacts[definition.name].fingerprint
+        for definition in ctx.state.workflow.steps[: ctx.step.position]
+        if definition.name in ctx.state.artifacts
+    ]
+    return fingerprint(
+        ctx.generation.sha256,
+        media_type,
+        stage.kind,
+        stage.version(ports, ctx.params, media_type),
+        ctx.definition.method,
+        ctx.params,
+        before[-1] if before else None,
+    )
+
+
+async def open_artifact(bench: Bench, ctx: Context, key: str) -> checkpoints.Opened:
+    """Made already, ours to make, or being made by another run: then wait for it, and take over if that one dies."""
+    request = checkpoints.Open(ctx.step, key)
+    opened = await bench.ledger.write(checkpoints.OPEN, request)
+    while not (opened.mine or opened.artifact.complete):
+        ctx.waiting("artifact")
+        if ctx.stopping or bench.budget.spent:
+            raise BudgetSpent("stopped while another run makes the same artifact")
+        await bench.runtime.sleep(ARTIFACT_POLL_S)
+        ctx.raise_if_cancelled()
+        if not await bench.ledger.read(checkpoints.being_built, opened.artifact.id):
+            opened = await bench.ledger.write(checkpoints.OPEN, request)
+    ctx.waiting(None)
+    return opened
+
+
+def flip(ctx: Context, status: DocumentStatus, meta: str, output: checkpoints.Output | None = None) -> queue.Flip:
+    counts: dict[str, int] = {}
+    for artifact in ctx.state.artifacts.values():
+        for name in ("pages", "chunks"):
+            if isinstance(artifact.meta.get(name), int):
+                counts[name] = artifact.meta[name]
+    return queue.Flip(ctx.step, status, counts.get("pages"), counts.get("chunks", 0), meta, output)
+
+
+async def settle(bench: Bench, ctx: Context, error: BaseException) -> None:
+    """A step that did not complete: hand it over, rewind, back off, or bury it. The one classifier of errors."""
+    step = ctx.step
+    if isinstance(error, LeaseLost | Cancelled) or ctx.lost:
+        return
+    if isinstance(error, TornSegment):
+        rewind = checkpoints.Rewind(step, ArtifactId(error.artifact_id), error.ordinal)
+        if await bench.ledger.write(checkpoints.REWIND, rewind):
+            return
+    if isinstance(error, BudgetSpent | StorageError) or not isinstance(error, Exception):
+        moved = ctx.has_checkpoint and ctx.checkpoint.moved
+        begun = ctx.has_checkpoint and ctx.checkpoint.begun
+        await bench.ledger.write(queue.RELEASE, queue.Release(step, give_back=moved or not begun))
+        return
+    reason = error.reason if isinstance(error, StepError) else "error"
+    errors = 0 if ctx.has_checkpoint and ctx.checkpoint.moved else step.errors
+    delay = retry_in(bench.policy, error, errors, ctx.definition.retries, bench.runtime.random())
+    sentence = str(error) if isinstance(error, StepError) else f"{type(error).__name__}: {error}"
+    trace = None if isinstance(error, StepError) else "".join(traceback.format_exception(error))
+    page = error.page if isinstance(error, StepError) else None
+    await bench.ledger.write(queue.ERROR, queue.StepFailure(step, reason, sentence, trace, page, delay))
+
+
+def _must(took: bool, ctx: Context) -> None:
+    if not took:
+        ctx.lost = True
+        raise LeaseLost(f"step {ctx.step.lease.step_id} belongs to somebody else now")

@@ -1,0 +1,157 @@
+"""Index steps, many at a time: claimed through the lock of their table, written as one commit, flipped together."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from penstock.artifacts.fingerprints import fingerprint
+from penstock.artifacts.segments import JSON_ITEMS
+from penstock.errors import BudgetSpent, LeaseLost, Permanent
+from penstock.indexes.base import IndexTable, Verify
+from penstock.ledger import checkpoints, documents, generations, locks, queue
+from penstock.model.nouns import Token
+from penstock.model.states import DocumentStatus
+from penstock.stages import index as stage
+from penstock.worker.context import Context
+from penstock.worker.execute import Bench, flip, open_artifact, settle
+
+COMPACT_EVERY = 64
+"""Commits to a table between two compactions by one worker."""
+
+
+class Indexer:
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._bound: set[tuple[str, str]] = set()
+        self._commits: dict[str, int] = {}
+
+    async def run(self, contexts: Sequence[Context]) -> None:
+        """A group of steps behind one lock, which the caller holds and releases."""
+        first = contexts[0]
+        key, token = first.step.lease.resource_key, first.step.lease.token
+        assert key is not None
+        verify = self.verifier(key, token)
+        try:
+            await self._bind(first)
+            table = await self._bench.ports.index.table(
+                first.step.owner, first.document.collection, first.generation.index_version
+            )
+            entries = await self._announce(contexts)
+        except BaseException as error:
+            await asyncio.gather(*(settle(self._bench, ctx, error) for ctx in contexts))
+            return
+        for batch in _batches(entries):
+            if any(ctx.stopping for ctx in contexts) or not self._bench.budget.fits("index"):
+                handed = BudgetSpent("handed over between two commits")
+                await asyncio.gather(*(settle(self._bench, entry.ctx, handed) for entry in batch))
+                continue
+            began = self._bench.runtime.clock()
+            await self._write(batch, table, verify)
+            self._bench.budget.measure("index", self._bench.runtime.clock() - began)
+        await self._tidy(key, table, verify)
+
+    def verifier(self, key: str, token: Token) -> Verify:
+        async def verify() -> None:
+            if not await self._bench.ledger.read(locks.held, key, token):
+                raise LeaseLost(f"the lock {key} belongs to somebody else now")
+
+        return verify
+
+    async def _bind(self, ctx: Context) -> None:
+        """One embedder a collection: vectors of two models cannot be compared."""
+        place = (ctx.step.owner, ctx.document.collection)
+        if place in self._bound:
+            return
+        embedder = self._bench.ports.embedder
+        bound = await self._bench.ledger.write(documents.BIND, (*place, embedder.fingerprint, embedder.dimensions))
+        if bound is not None and bound.embedder != embedder.fingerprint:
+            raise Permanent(
+                f"collection {place[1]!r} was embedded with {bound.embedder}, not {embedder.fingerprint}: go back to that "
+                "embedder, or put the documents into another collection",
+                reason="embedder_changed",
+            )
+        self._bound.add(place)
+
+    async def _announce(self, contexts: Sequence[Context]) -> list[stage.Entry]:
+        """Say in the ledger that rows are coming, before the first one does."""
+        ledger = self._bench.ledger
+        answers = await asyncio.gather(
+            *(
+                ledger.write(
+                    generations.WRITE,
+                    generations.Writing(ctx.step.lease.step_id, ctx.step.lease.token, ctx.step.generation_id),
+                )
+                for ctx in contexts
+            )
+        )
+        return [
+            stage.Entry(ctx, resumed) for ctx, resumed in zip(contexts, answers, strict=True) if resumed is not None
+        ]
+
+    async def _write(self, batch: list[stage.Entry], table: IndexTable, verify: Verify) -> None:
+        if len(batch) == 1 and stage.chunk_count(batch[0].ctx) > stage.COMMIT_ROWS:
+            await self._write_large(batch[0], table, verify)
+            return
+        loaded = await asyncio.gather(*(stage.all_rows(entry.ctx) for entry in batch), return_exceptions=True)
+        good = [(entry, rows) for entry, rows in zip(batch, loaded, strict=True) if not isinstance(rows, BaseException)]
+        for entry, rows in zip(batch, loaded, strict=True):
+            if isinstance(rows, BaseException):
+                await settle(self._bench, entry.ctx, rows)
+        if not good:
+            return
+        try:
+            await stage.write_small([entry for entry, _ in good], [rows for _, rows in good], table, verify)
+        except BaseException as error:
+            await asyncio.gather(*(settle(self._bench, entry.ctx, error) for entry, _ in good))
+            return
+        await asyncio.gather(*(self._flip(entry.ctx) for entry, _ in good))
+
+    async def _write_large(self, entry: stage.Entry, table: IndexTable, verify: Verify) -> None:
+        ctx = entry.ctx
+        try:
+            receipt = fingerprint("index", ctx.step.generation_id, ctx.generation.index_version)
+            opened = await open_artifact(self._bench, ctx, receipt)
+            ctx.begin(opened.artifact, JSON_ITEMS)
+            await stage.write_large(entry, table, verify)
+            flush = await ctx.checkpoint.close()
+            cursor = msgspec.json.encode(flush.cursor).decode()
+            output = checkpoints.Output(opened.artifact.id, cursor, 0, 0, "{}", ())
+        except BaseException as error:
+            await settle(self._bench, ctx, error)
+            return
+        await self._flip(ctx, output)
+
+    async def _flip(self, ctx: Context, output: checkpoints.Output | None = None) -> None:
+        meta = msgspec.json.encode({"rows": stage.chunk_count(ctx)}).decode()
+        item = flip(ctx, DocumentStatus.COMPLETED, meta, output)
+        ctx.lost = not await self._bench.ledger.write(queue.FLIP, item)
+
+    async def _tidy(self, key: str, table: IndexTable, verify: Verify) -> None:
+        """Keep the text index current, and now and then compact, while the lock is ours anyway."""
+        self._commits[key] = self._commits.get(key, 0) + 1
+        try:
+            await table.optimize(verify)
+            if self._commits[key] % COMPACT_EVERY == 0:
+                await table.compact(verify)
+        except LeaseLost:
+            return
+
+
+def _batches(entries: Sequence[stage.Entry]) -> Iterator[list[stage.Entry]]:
+    """Commits of at most COMMIT_ROWS rows. A step that was reaped before goes alone: it may be what kills us."""
+    batch: list[stage.Entry] = []
+    rows = 0
+    for entry in entries:
+        count = stage.chunk_count(entry.ctx)
+        alone = entry.ctx.step.crashes > 0 or count > stage.COMMIT_ROWS
+        if batch and (alone or rows + count > stage.COMMIT_ROWS):
+            yield batch
+            batch, rows = [], 0
+        if alone:
+            yield [entry]
+            continue
+        batch.append(entry)
+        rows += count
+    if batch:
+        yield batch

@@ -1,0 +1,101 @@
+"""Keeping leases: a heartbeat on a thread of its own, one statement for all steps of the worker, and the reaper."""
+
+import asyncio
+import os
+import socket
+import threading
+from collections.abc import Callable
+
+from penstock.ledger import queue, workers
+from penstock.ledger.database import Connection
+from penstock.ledger.liveness import Liveness
+from penstock.ledger.store import Ledger
+from penstock.model.nouns import Lease, StepId, Token, WorkerId
+
+BEAT_S = 1.0
+
+
+class Heart:
+    """Beats while the worker lives. What it finds lost it tells the loop."""
+
+    def __init__(
+        self, ledger: Ledger, liveness: Liveness, worker: WorkerId, lease_s: float, lost: Callable[[set[StepId]], None]
+    ) -> None:
+        self.leases: dict[StepId, Lease] = {}
+        self.locks: dict[str, Token] = {}
+        self.waiting: dict[StepId, str | None] = {}
+        self._ledger = ledger
+        self._liveness = liveness
+        self._worker = worker
+        self._lease_s = lease_s
+        self._lost = lost
+        self._stop = threading.Event()
+        self._connection: Connection | None = None
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        await self._ledger.database.runtime.run_blocking("read", self._connect)
+        name = workers.Worker(self._worker, socket.gethostname(), os.getpid())
+        await self._ledger.write(workers.REGISTER, name)
+        self._thread = threading.Thread(target=self._work, name="penstock-heart", daemon=True)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        await self._ledger.write(workers.LEAVE, self._worker)
+        self._liveness.leave(self._worker)
+        if self._connection is not None:
+            self._connection.close()
+
+    def _connect(self) -> Connection:
+        if self._connection is None:
+            connection = self._ledger.database.connect()
+            self._liveness.hold(self._worker, connection)
+            self._connection = connection
+        return self._connection
+
+    def _work(self) -> None:
+        while not self._stop.wait(min(BEAT_S, self._lease_s / 4)):
+            if self.leases or self.locks:
+                try:
+                    self._beat(self._connect())
+                except Exception:
+                    # A beat that fails is a beat missed: the lease tells, and the next beat connects anew.
+                    self._drop()
+
+    def _beat(self, connection: Connection) -> None:
+        leases = tuple(self.leases.values())
+        waiting, self.waiting = tuple(self.waiting.items()), {}
+        beat = queue.Beat(self._worker, leases, tuple(self.locks.items()), waiting, self._lease_s)
+        connection.begin()
+        try:
+            [beaten] = queue.HEARTBEAT.function(connection, [beat])
+            connection.commit()
+        except BaseException:
+            connection.rollback()
+            raise
+        lost = {lease.step_id for lease in leases} - beaten.alive
+        if lost and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._lost, lost)
+
+    def _drop(self) -> None:
+        if self._connection is not None and self._ledger.database.dialect == "postgres":
+            try:
+                self._connection.close()
+            finally:
+                self._connection = None
+
+
+async def reap(ledger: Ledger, liveness: Liveness, worker: WorkerId, crashes: int) -> int:
+    """Take back what the dead held: at once where their lock can be taken, else when their lease runs out."""
+
+    def find_dead(connection: Connection) -> list[WorkerId]:
+        names = [row.id for row in workers.everyone(connection) if row.id != worker]
+        return liveness.dead(names, connection)
+
+    dead = await ledger.read(find_dead)
+    return await ledger.write(queue.REAP, queue.Reap(worker, tuple(dead), crashes))

@@ -1,0 +1,265 @@
+"""A worker: claims steps, runs them side by side, keeps their leases, and hands everything over when told to stop."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from penstock.errors import PenstockError, StorageError
+from penstock.ledger import locks, queue, work
+from penstock.ledger.liveness import Liveness
+from penstock.model.nouns import Step, StepId, Token
+from penstock.worker.context import Context, RunState, load
+from penstock.worker.execute import INDEX, Bench, execute, settle
+from penstock.worker.indexing import Indexer
+from penstock.worker.lease import Heart, reap
+
+Chore = Callable[[], Awaitable[object]]
+
+IDLE_S = 0.2
+LINGER_S = 0.003
+STOP_S = 1.0
+"""How long running steps may look for the end of their batch before they are stopped in its middle."""
+INDEX_GROUP = 64
+
+
+class Worker:
+    def __init__(self, bench: Bench, liveness: Liveness, *, slots: int, chores: Sequence[Chore] = ()) -> None:
+        self.bench = bench
+        self.stopping = False
+        self._liveness = liveness
+        self._slots = slots
+        self._chores = chores
+        self._indexer = Indexer(bench)
+        self._heart = Heart(bench.ledger, liveness, bench.worker, bench.lease_s, self._on_lost)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._contexts: dict[StepId, tuple[Context, asyncio.Task[None]]] = {}
+        self._wake = asyncio.Event()
+        self._wake_index = asyncio.Event()
+        self._claimed_once = False
+        self._kinds: tuple[str, ...] = tuple(bench.stages)
+        self._fatal: Exception | None = None
+        self.steps_done = 0
+
+    async def run(self, done: Callable[[], Awaitable[bool]]) -> None:
+        """Work until `done` says so, the budget is spent, or `stop` is called. Raises what no step can be blamed for."""
+        await self._heart.start()
+        await self._reap()
+        loops = [asyncio.create_task(loop) for loop in (self._index_loop(), self._upkeep_loop())]
+        try:
+            await self._claim_loop(done)
+        finally:
+            self.stop()
+            await self._drain()
+            for loop in loops:
+                loop.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+            await self._leave()
+        if self._fatal is not None:
+            raise self._fatal
+
+    def stop(self) -> None:
+        """Claim nothing more; running steps flush at the end of their batch and are released."""
+        self.stopping = True
+        for ctx, _ in self._contexts.values():
+            ctx.stopping = True
+        self.wake()
+
+    def wake(self) -> None:
+        """There is work, or there may be."""
+        self._wake.set()
+        self._wake_index.set()
+
+    async def _claim_loop(self, done: Callable[[], Awaitable[bool]]) -> None:
+        while not self.stopping:
+            self._wake.clear()
+            claimed = await self._claim()
+            if claimed:
+                continue
+            if not self._tasks and await done():
+                return
+            if self.bench.budget.spent:
+                return
+            await self._sleep(self._wake, IDLE_S)
+
+    async def _claim(self) -> bool:
+        free = self._slots - len(self._tasks)
+        if free and free < self._slots // 2:
+            # Several documents often end together: one claim for them is cheaper than one for each.
+            await self.bench.runtime.sleep(LINGER_S)
+            free = self._slots - len(self._tasks)
+        kinds = tuple(k for k in self._kinds if not self._claimed_once or self.bench.budget.fits(k))
+        if free <= 0 or not kinds or self.stopping:
+            return False
+        token = Token(self.bench.runtime.token())
+        request = queue.ClaimRequest(self.bench.worker, kinds, free, token, self.bench.lease_s)
+        steps = await self.bench.ledger.write(queue.CLAIM, request)
+        if not steps:
+            return False
+        self._claimed_once = True
+        for step in steps:
+            self._heart.leases[step.lease.step_id] = step.lease
+        states = await self.bench.ledger.read(load, steps)
+        for step, state in zip(steps, states, strict=True):
+            if state is None:
+                self._heart.leases.pop(step.lease.step_id, None)
+                continue
+            task = asyncio.create_task(self._work(step, state))
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
+        return True
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self.wake()
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            self._fail(error)
+
+    async def _work(self, first: Step, state: RunState) -> None:
+        """A run, step after step, for as long as each next one is claimed with the completion of the one before."""
+        step: Step | None = first
+        while step is not None:
+            ctx = self.bench.context(step, state)
+            self._enter(ctx)
+            following: Step | None = None
+            try:
+                following = await execute(self.bench, ctx, chain=not self.stopping)
+                self.steps_done += 1
+            except BaseException as error:
+                await self._settle(ctx, error)
+            finally:
+                self._leave_step(ctx)
+            if following is not None:
+                self._heart.leases[following.lease.step_id] = following.lease
+            step = following
+
+    def _enter(self, ctx: Context) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        ctx.stopping = self.stopping
+        ctx.on_waiting = self._on_waiting
+        self._heart.leases[ctx.step.lease.step_id] = ctx.step.lease
+        self._contexts[ctx.step.lease.step_id] = (ctx, task)
+
+    def _leave_step(self, ctx: Context) -> None:
+        self._heart.leases.pop(ctx.step.lease.step_id, None)
+        self._contexts.pop(ctx.step.lease.step_id, None)
+
+    def _on_waiting(self, ctx: Context) -> None:
+        self._heart.waiting[ctx.step.lease.step_id] = ctx.waiting_on
+
+    async def _settle(self, ctx: Context, error: BaseException) -> None:
+        """What became of the step goes into the ledger even while we are being cancelled."""
+        await asyncio.shield(settle(self.bench, ctx, error))
+        if isinstance(error, StorageError):
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """No document is to blame: stop working, keep everything."""
+        if self._fatal is None:
+            self._fatal = error
+        self.stop()
+
+    def _on_lost(self, steps: set[StepId]) -> None:
+        """Cancelled, superseded or reaped: stop spending on it now."""
+        for step in steps:
+            entry = self._contexts.get(step)
+            if entry is not None and not entry[0].lost:
+                entry[0].lost = True
+                if entry[0].step.kind != INDEX:
+                    entry[1].cancel()
+
+    async def _index_loop(self) -> None:
+        while not self.stopping:
+            self._wake_index.clear()
+            try:
+                if not await self._index_once():
+                    await self._sleep(self._wake_index, IDLE_S)
+            except PenstockError as error:
+                self._fail(error)
+
+    async def _index_once(self) -> bool:
+        bench = self.bench
+        if self._claimed_once and not bench.budget.fits(INDEX):
+            return False
+        token = Token(bench.runtime.token())
+        claim = queue.KeyedClaim(bench.worker, INDEX, INDEX_GROUP, token, bench.lease_s)
+        steps = await bench.ledger.write(queue.CLAIM_KEYED, claim)
+        if not steps:
+            return False
+        self._claimed_once = True
+        key = steps[0].lease.resource_key
+        assert key is not None
+        self._heart.locks[key] = token
+        task = asyncio.create_task(self._index_group(steps))
+        self._tasks.add(task)
+        try:
+            await asyncio.shield(task)
+        finally:
+            await asyncio.wait([task])
+            self._heart.locks.pop(key, None)
+            await asyncio.shield(bench.ledger.write(locks.RELEASE, (key, token)))
+            self._ended(task)
+        return True
+
+    async def _index_group(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            self._heart.leases[step.lease.step_id] = step.lease
+        states = await self.bench.ledger.read(load, steps)
+        contexts = [self.bench.context(step, s) for step, s in zip(steps, states, strict=True) if s is not None]
+        for ctx in contexts:
+            self._enter(ctx)
+        try:
+            if contexts:
+                await self._indexer.run(contexts)
+                self.steps_done += len(contexts)
+        finally:
+            for step in steps:
+                self._heart.leases.pop(step.lease.step_id, None)
+                self._contexts.pop(step.lease.step_id, None)
+
+    async def _upkeep_loop(self) -> None:
+        """Backed-off steps that are due, leases of the dead, purges whose grace is over."""
+        runtime = self.bench.runtime
+        next_reap = runtime.clock()
+        while not self.stopping:
+            try:
+                if await self.bench.ledger.write(queue.DUE, 100):
+                    self.wake()
+                if runtime.clock() >= next_reap:
+                    next_reap = runtime.clock() + min(2.0, self.bench.lease_s / 4)
+                    await self._reap()
+                    for chore in self._chores:
+                        await chore()
+            except PenstockError as error:
+                self._fail(error)
+                return
+            await runtime.sleep(IDLE_S)
+
+    async def _reap(self) -> None:
+        bench = self.bench
+        if await reap(bench.ledger, self._liveness, bench.worker, bench.policy.crashes):
+            self.wake()
+
+    async def _drain(self) -> None:
+        """Let running steps reach the end of their batch; stop those that take longer in the middle of it."""
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=STOP_S)
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    async def _leave(self) -> None:
+        measured = {k: v for k, v in self.bench.budget.paces.items() if k in self.bench.budget.measured}
+        if measured and self._fatal is None:
+            await self.bench.ledger.write(work.KEEP_PACES, measured)
+        if self._fatal is None:
+            await self._heart.stop()
+
+    async def _sleep(self, event: asyncio.Event, seconds: float) -> None:
+        waiter = asyncio.ensure_future(event.wait())
+        timer = asyncio.ensure_future(self.bench.runtime.sleep(seconds))
+        try:
+            await asyncio.wait({waiter, timer}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiter.cancel()
+            timer.cancel()

@@ -1,0 +1,25 @@
+"""When a step is tried again: one pure function."""
+
+import msgspec
+
+from penstock.errors import Permanent, RateLimited
+
+
+class RetryPolicy(msgspec.Struct, frozen=True):
+    """Exponential with full jitter."""
+
+    base_s: float = 0.5
+    cap_s: float = 60.0
+    crashes: int = 5
+    """How often a step may take its worker down without progress."""
+
+
+def retry_in(policy: RetryPolicy, error: Exception, errors: int, retries: int, random: float) -> float | None:
+    """Seconds until the next attempt, or None for a dead letter. `errors`: how many there were before this one since
+    the step last made progress; `retries`: attempts in all."""
+    if isinstance(error, Permanent) or errors + 1 >= retries:
+        return None
+    delay = random * min(policy.cap_s, policy.base_s * 2.0**errors)
+    if isinstance(error, RateLimited) and error.retry_after is not None:
+        return error.retry_after + delay
+    return delay

@@ -1,0 +1,387 @@
+"""What every index adapter must do. Another adapter joins by adding its factory to `INDEXES`."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from penstock.errors import LeaseLost, Permanent, UsageError
+from penstock.indexes.base import Index, IndexRows, IndexTable, StoredRow, TableInfo, row_digest
+from penstock.indexes.lance import LanceIndex
+from penstock.model.items import Chunk, Vectors
+from penstock.runtime import Runtime
+
+D = 32
+INDEXES: dict[str, Callable[[Path, Runtime], Index]] = {"lance": LanceIndex}
+
+
+async def held() -> None:
+    """The index lock is ours."""
+
+
+async def lost() -> None:
+    raise LeaseLost("the index lock is somebody else's")
+
+
+def vector_of(generation: int, ordinal: int) -> Vectors:
+    digest = hashlib.sha256(f"{generation}/{ordinal}".encode()).digest()
+    vector = np.frombuffer(digest, np.uint8).astype(np.float32) - 127.5
+    return np.asarray(vector / np.linalg.norm(vector), np.float32)
+
+
+def chunk_of(generation: int, ordinal: int, text: str = "") -> Chunk:
+    words = text or f"common words of generation{generation} and only{generation}x{ordinal} here"
+    return Chunk(ordinal, words, ordinal // 3 + 1, ordinal // 3 + 2, ordinal, ordinal + 9, ("Part", f"Ünit {ordinal}"))
+
+
+def rows(generation: int, count: int, *, epoch: int = 1, first: int = 0, text: str = "") -> IndexRows:
+    ordinals = range(first, first + count)
+    return IndexRows(
+        generation,
+        epoch,
+        f"doc{generation}",
+        [chunk_of(generation, ordinal, text) for ordinal in ordinals],
+        np.stack([vector_of(generation, ordinal) for ordinal in ordinals]),
+    )
+
+
+async def stored(table: IndexTable) -> list[StoredRow]:
+    return sorted([row async for batch in table.scan() for row in batch])
+
+
+async def ids_by_text(
+    table: IndexTable, query: str, k: int = 100, hidden: tuple[int, ...] = ()
+) -> set[tuple[int, int]]:
+    return {(hit.generation, hit.ordinal) for hit in await table.search_text(query, k, hidden)}
+
+
+@pytest.fixture
+def runtime() -> Iterator[Runtime]:
+    runtime = Runtime()
+    yield runtime
+    runtime.close()
+
+
+@pytest.fixture(params=sorted(INDEXES))
+def open_index(request: pytest.FixtureRequest, tmp_path: Path, runtime: Runtime) -> Callable[[], Index]:
+    """Each call is another process's view of the same index."""
+    return lambda: INDEXES[request.param](tmp_path / "index", runtime)
+
+
+@pytest.fixture
+async def table(open_index: Callable[[], Index]) -> IndexTable:
+    return await open_index().table("anna", "default", 1)
+
+
+async def test_appended_rows_are_found_by_vector_and_by_text(table: IndexTable) -> None:
+    await table.append([rows(1, 5), rows(2, 3)], held)
+
+    hit = (await table.search_vector(vector_of(1, 4), 3, []))[0]
+    assert hit[:3] == (1, 4, "doc1")
+    assert hit.score == pytest.approx(1.0, abs=1e-4)
+    assert Chunk(hit.ordinal, *hit[4:]) == chunk_of(1, 4)
+
+    found = await table.search_text("only2x1", 3, [])
+    assert [(hit.generation, hit.ordinal) for hit in found] == [(2, 1)]
+    assert Chunk(found[0].ordinal, *found[0][4:]) == chunk_of(2, 1)
+    assert await table.count() == 8
+    assert table.dimensions == D
+
+
+async def test_hits_come_best_first_and_no_more_than_k(table: IndexTable) -> None:
+    await table.append([rows(1, 40)], held)
+    for found in (
+        await table.search_vector(vector_of(1, 7), 10, []),
+        await table.search_text("common only1x7", 10, []),
+    ):
+        assert len(found) == 10
+        assert (found[0].generation, found[0].ordinal) == (1, 7)
+        assert [hit.score for hit in found] == sorted((hit.score for hit in found), reverse=True)
+    assert await table.search_vector(vector_of(1, 7), 0, []) == []
+
+
+async def test_i5_hidden_generations_are_not_found_and_do_not_use_up_k(table: IndexTable) -> None:
+    await table.append([rows(generation, 10) for generation in (1, 2, 3)], held)
+    by_vector = await table.search_vector(vector_of(1, 1), 10, [1, 3])
+    by_text = await table.search_text("common", 10, [1, 3])
+    for found in (by_vector, by_text):
+        assert {hit.generation for hit in found} == {2}
+        assert len(found) == 10
+
+
+async def test_i3_doubles_are_collapsed_and_k_hits_are_still_found(table: IndexTable) -> None:
+    await table.append([rows(1, 20)], held)
+    for epoch in (2, 3, 4):
+        await table.append([rows(1, 6, epoch=epoch)], held)
+    assert await table.count() == 38
+    for found in (await table.search_vector(vector_of(1, 2), 20, []), await table.search_text("common", 20, [])):
+        assert {(hit.generation, hit.ordinal) for hit in found} == {(1, ordinal) for ordinal in range(20)}
+        assert len(found) == 20
+
+
+async def test_merge_replaces_rows_of_the_same_id_and_adds_the_others(table: IndexTable) -> None:
+    await table.append([rows(1, 6), rows(2, 2)], held)
+    await table.append([rows(1, 2, epoch=2)], held)
+    await table.merge([rows(1, 6, epoch=3, first=3, text="entirely new")], held)
+    found = await stored(table)
+    assert [row[:3] for row in found if row.generation == 1 and row.ordinal >= 3] == [(1, n, 3) for n in range(3, 9)]
+    assert [row[:3] for row in found if row.ordinal < 2] == [
+        (1, 0, 1), (1, 0, 2), (1, 1, 1), (1, 1, 2), (2, 0, 1), (2, 1, 1),
+    ]  # fmt: skip
+    assert await ids_by_text(table, "entirely") == {(1, ordinal) for ordinal in range(3, 9)}
+    assert (1, 4) not in await ids_by_text(table, "only1x4")
+
+
+async def test_merge_leaves_one_row_where_there_were_doubles(table: IndexTable) -> None:
+    await table.append([rows(1, 4)], held)
+    await table.append([rows(1, 4, epoch=2)], held)
+    await table.merge([rows(1, 4, epoch=3)], held)
+    assert [row[:3] for row in await stored(table)] == [(1, ordinal, 3) for ordinal in range(4)]
+
+
+async def test_merge_makes_the_table_too(table: IndexTable) -> None:
+    await table.merge([rows(1, 4)], held)
+    assert await table.count() == 4
+
+
+async def test_deleted_generations_are_gone_and_others_stay(table: IndexTable) -> None:
+    await table.append([rows(1, 4), rows(2, 4)], held)
+    await table.append([rows(3, 4), rows(1, 2, epoch=2)], held)
+    await table.optimize(held, force=True)
+    await table.delete([1, 3, 99], held)
+    assert {row.generation for row in await stored(table)} == {2}
+    assert await ids_by_text(table, "common") == {(2, ordinal) for ordinal in range(4)}
+    await table.delete([2], held)
+    assert await table.count() == 0
+    assert await table.search_vector(vector_of(1, 1), 5, []) == []
+    await table.append([rows(4, 2)], held)
+    assert await ids_by_text(table, "common") == {(4, 0), (4, 1)}
+
+
+async def test_dedupe_keeps_one_row_of_each_id_that_of_the_highest_epoch(table: IndexTable) -> None:
+    await table.append([rows(1, 5), rows(2, 2)], held)
+    await table.append([rows(1, 3, epoch=2)], held)
+    await table.append([rows(1, 1, epoch=2), rows(2, 2)], held)
+    assert await table.dedupe([1], held) == 4
+    found = [row[:3] for row in await stored(table)]
+    assert [row for row in found if row[0] == 1] == [(1, 0, 2), (1, 1, 2), (1, 2, 2), (1, 3, 1), (1, 4, 1)]
+    assert len([row for row in found if row[0] == 2]) == 4
+    assert await table.dedupe([1], held) == 0
+    assert await table.dedupe([2, 3], held) == 2
+
+
+async def test_rows_that_came_after_the_last_optimize_are_found(table: IndexTable) -> None:
+    await table.append([rows(1, 30)], held)
+    await table.optimize(held, force=True)
+    await table.append([rows(2, 3)], held)
+    assert await ids_by_text(table, "only2x1 only1x7") == {(2, 1), (1, 7)}
+    assert (await table.search_vector(vector_of(2, 1), 1, []))[0][:2] == (2, 1)
+    assert len(await ids_by_text(table, "common")) == 33
+
+
+async def test_a_table_that_was_never_written_is_empty(table: IndexTable) -> None:
+    assert table.dimensions is None
+    assert await table.count() == 0
+    assert await table.search_vector(vector_of(1, 1), 5, [1]) == []
+    assert await table.search_text("anything", 5, []) == []
+    assert await stored(table) == []
+    await table.delete([1], held)
+    assert await table.dedupe([1], held) == 0
+    await table.append([], held)
+    await table.optimize(held, force=True)
+    await table.compact(held)
+    assert table.dimensions is None
+
+
+async def test_two_processes_see_each_others_commits(open_index: Callable[[], Index]) -> None:
+    here = await open_index().table("anna", "default", 1)
+    there = await open_index().table("anna", "default", 1)
+    assert await there.count() == 0
+    await here.append([rows(1, 3)], held)
+    assert await there.count() == 3
+    await there.append([rows(2, 3)], held)
+    await here.append([rows(3, 3)], held)
+    await there.merge([rows(1, 4, epoch=2)], held)
+    assert await here.count() == await there.count() == 10
+    await here.delete([1], held)
+    assert await ids_by_text(there, "common") == await ids_by_text(here, "common")
+    assert await there.count() == 6
+
+
+async def test_i3_nothing_is_committed_when_the_lock_is_lost(table: IndexTable) -> None:
+    with pytest.raises(LeaseLost):
+        await table.append([rows(1, 3)], lost)
+    assert await table.count() == 0
+    await table.append([rows(1, 3)], held)
+    await table.append([rows(1, 1, epoch=2)], held)
+    before = await stored(table)
+    for change in (
+        lambda: table.append([rows(2, 3)], lost),
+        lambda: table.merge([rows(1, 3, epoch=2)], lost),
+        lambda: table.delete([1], lost),
+        lambda: table.dedupe([1], lost),
+        lambda: table.optimize(lost, force=True),
+        lambda: table.compact(lost),
+    ):
+        with pytest.raises(LeaseLost):
+            await change()
+    assert await stored(table) == before
+
+
+async def test_vectors_of_another_size_are_refused_for_good(table: IndexTable) -> None:
+    await table.append([rows(1, 3)], held)
+    wide = IndexRows(2, 1, "doc2", [chunk_of(2, 0)], np.ones((1, D * 2), np.float32))
+    for change in (table.append, table.merge):
+        with pytest.raises(Permanent, match="penstock reindex") as caught:
+            await change([wide], held)
+        assert caught.value.reason == "dimension_mismatch"
+    with pytest.raises(Permanent, match="reindex"):
+        await table.search_vector(np.ones(D * 2, np.float32), 3, [])
+    assert await table.count() == 3
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "", " ", '"', "'", "''; DROP TABLE x", '"unclosed common', "(common OR", "common AND NOT", "text:common",
+        "comm*", "~~", "\\", "\x00", "🙂", "🙂 common", "\ud800 common", "NULL",
+        "a" * 100_000, "common " * 14_000, "東京" * 17_000,
+        " ".join(f"w{n}" for n in range(20_000)),
+    ],
+    ids=lambda query: repr(query[:12]),
+)  # fmt: skip
+async def test_any_query_is_a_bag_of_words(table: IndexTable, query: str) -> None:
+    await table.append([rows(1, 3)], held)
+    found = await table.search_text(query, 5, [9])
+    await table.optimize(held, force=True)
+    assert len(await table.search_text(query, 5, [9])) == len(found)
+    if "common" in query.replace(":", " ").split():
+        assert len(found) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "query"),
+    [
+        ("She was running to the châteaux", "CHATEAU run"),
+        ("東京大学の学生は毎日図書館で勉強します", "図書館"),
+        ("我们在北京大学学习计算机科学", "北京"),
+        ("한국어 문서를 검색합니다", "문서를"),
+        ("see file_name.txt and user@example.org", "example"),
+        ("der Überfluß", "uberfluss"),
+        ("the who", "the who"),
+    ],
+)
+async def test_words_are_found_whatever_their_form_or_script(table: IndexTable, text: str, query: str) -> None:
+    await table.append([rows(1, 1, text=text), rows(2, 1, text="nothing of that kind")], held)
+    assert await ids_by_text(table, query) == {(1, 0)}
+    await table.optimize(held, force=True)
+    assert await ids_by_text(table, query) == {(1, 0)}
+
+
+async def test_scanned_digests_are_those_of_the_chunks(table: IndexTable) -> None:
+    await table.append([rows(1, 50), rows(2, 3, epoch=4)], held)
+    assert await stored(table) == [
+        StoredRow(generation, ordinal, epoch, row_digest(chunk_of(generation, ordinal)))
+        for generation, epoch, count in ((1, 1, 50), (2, 4, 3))
+        for ordinal in range(count)
+    ]
+
+
+def test_a_digest_changes_with_all_that_a_reader_sees() -> None:
+    chunks = [
+        Chunk(1, "text", 1, 2, 3, 4, ("a", "b")), Chunk(1, "texts", 1, 2, 3, 4, ("a", "b")),
+        Chunk(1, "text", 2, 2, 3, 4), Chunk(1, "text", 1, 2, 3, 4, ("ab",)),
+        Chunk(1, "text", 1, 3, 3, 4), Chunk(1, "text", 1, 2, 4, 4),
+        Chunk(1, "text", 1, 2, 3, 5),
+    ]  # fmt: skip
+    assert len({row_digest(chunk) for chunk in chunks}) == len(chunks)
+
+
+async def test_nothing_changes_for_readers_by_optimize_and_compact(table: IndexTable) -> None:
+    for generation in range(1, 41):
+        await table.append([rows(generation, 3)], held)
+        await table.optimize(held)
+    await table.delete([5, 6], held)
+    before, found = await stored(table), await ids_by_text(table, "common", 200)
+    nearest = [hit[:2] for hit in await table.search_vector(vector_of(9, 1), 20, [])]
+    await table.optimize(held, force=True)
+    await table.compact(held)
+    assert await stored(table) == before
+    assert await ids_by_text(table, "common", 200) == found
+    assert [hit[:2] for hit in await table.search_vector(vector_of(9, 1), 20, [])] == nearest
+    await table.append([rows(99, 2)], held)
+    assert await ids_by_text(table, "common", 200) == found | {(99, 0), (99, 1)}
+
+
+async def test_tables_are_listed_and_dropped(open_index: Callable[[], Index]) -> None:
+    index = open_index()
+    assert await index.tables() == []
+    for info in (TableInfo("anna", "default", 1), TableInfo("anna", "default", 2), TableInfo("b.o+b@x", "c_1", 1)):
+        await (await index.table(*info)).append([rows(1, 2)], held)
+    held_open = await open_index().table("anna", "default", 1)
+    assert await held_open.count() == 2
+    await index.drop(TableInfo("anna", "default", 1))
+    await index.drop(TableInfo("anna", "default", 1))
+    assert await index.tables() == [TableInfo("anna", "default", 2), TableInfo("b.o+b@x", "c_1", 1)]
+    assert await held_open.count() == 0
+    assert await held_open.search_text("common", 5, []) == []
+    again = await index.table("anna", "default", 1)
+    await again.append([rows(2, 3)], held)
+    assert await again.count() == await held_open.count() == 3
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "a b", "ä", "a\n", "a\x00"])
+async def test_i10_names_that_could_leave_their_folder_are_refused(open_index: Callable[[], Index], name: str) -> None:
+    with pytest.raises(UsageError):
+        await open_index().table(name, "default", 1)
+    with pytest.raises(UsageError):
+        await open_index().drop(TableInfo("anna", name, 1))
+
+
+CHILD = """
+import asyncio, sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from test_index_contract import INDEXES, held, rows
+from penstock.runtime import Runtime
+
+async def main():
+    table = await INDEXES[{name!r}](Path({root!r}), Runtime()).table("anna", "default", 1)
+    for generation in range(1, 100000):
+        await table.append([rows(generation, 8)], held)
+        await table.optimize(held, force=generation % 5 == 0)
+        print(generation, flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("name", sorted(INDEXES))
+async def test_kill_9_leaves_only_whole_commits(name: str, tmp_path: Path, runtime: Runtime) -> None:
+    code = CHILD.format(tests=str(Path(__file__).parent), name=name, root=str(tmp_path))
+    reported = 0
+    for moment in (0.05, 0.31):
+        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout is not None
+            first = child.stdout.readline()
+            await runtime.sleep(moment)
+            os.kill(child.pid, signal.SIGKILL)
+            reported = max([reported, *map(int, (first + child.stdout.read()).split())])
+        table = await INDEXES[name](tmp_path, runtime).table("anna", "default", 1)
+        found = await stored(table)
+        generations = {row.generation for row in found}
+        assert len(generations) in (reported, reported + 1)
+        for generation in generations:
+            mine = {row.ordinal for row in found if row.generation == generation}
+            assert mine == set(range(8))
+        assert len(await ids_by_text(table, "common", 10_000)) == len(generations) * 8
+        await table.append([rows(200_000, 8)], held)
+        await table.compact(held)
+        await table.delete(sorted(generations | {200_000}), held)
+        reported = 0

@@ -1,0 +1,307 @@
+"""What is particular to Lance: it never fsyncs, and it keeps old versions by their age."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pytest
+
+from penstock.errors import LeaseLost, StorageError
+from penstock.indexes import lance as adapter
+from penstock.indexes import lance_upkeep as upkeep
+from penstock.indexes.base import IndexRows
+from penstock.indexes.lance import FAILPOINTS, LanceIndex, LanceTable
+from penstock.model.items import Chunk, Vectors
+from penstock.runtime import Failpoints, Runtime
+
+D = 8
+
+
+async def held() -> None: ...
+
+
+def vectors(count: int, seed: int) -> Vectors:
+    drawn = np.random.default_rng(seed).normal(size=(count, D)).astype(np.float32)
+    return np.asarray(drawn / np.linalg.norm(drawn, axis=1, keepdims=True), np.float32)
+
+
+def rows(generation: int, count: int, epoch: int = 1) -> IndexRows:
+    chunks = [Chunk(n, f"common word only{generation}x{n}", 1, 1, 0, 5) for n in range(count)]
+    return IndexRows(generation, epoch, f"doc{generation}", chunks, vectors(count, generation))
+
+
+@pytest.fixture
+def runtime() -> Iterator[Runtime]:
+    runtime = Runtime()
+    yield runtime
+    runtime.close()
+
+
+@pytest.fixture
+async def table(tmp_path: Path, runtime: Runtime) -> LanceTable:
+    return await LanceIndex(tmp_path / "index", runtime).table("anna", "default", 1)
+
+
+def tree(root: Path) -> dict[str, int]:
+    """Files and folders, each by what changes when it is written to."""
+    return {str(path): path.stat().st_mtime_ns for path in (root, *root.rglob("*"))}
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Paths that were fsynced, with their modification time at that moment."""
+    seen: dict[str, int] = {}
+    fsync = os.fsync
+
+    def spy(descriptor: int) -> None:
+        fsync(descriptor)
+        seen[os.readlink(f"/proc/self/fd/{descriptor}")] = os.fstat(descriptor).st_mtime_ns
+
+    monkeypatch.setattr(os, "fsync", spy)
+    return seen
+
+
+CHANGES: dict[str, Callable[[LanceTable], Any]] = {
+    "append": lambda table: table.append([rows(3, 4)], held),
+    "merge": lambda table: table.merge([rows(1, 4, epoch=2), rows(4, 1)], held),
+    "delete part of a file": lambda table: table.delete([2], held),
+    "delete a whole file": lambda table: table.delete([7], held),
+    "dedupe": lambda table: table.dedupe([1], held),
+    "optimize": lambda table: table.optimize(held, force=True),
+    "compact": lambda table: table.compact(held),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_all_that_a_commit_writes_is_fsynced(
+    change: str, table: LanceTable, tmp_path: Path, synced: dict[str, int]
+) -> None:
+    await table.append([rows(1, 6), rows(2, 6)], held)
+    await table.append([rows(7, 6)], held)
+    await table.append([rows(1, 3, epoch=2)], held)
+    before = tree(tmp_path / "index")
+    synced.clear()
+    await CHANGES[change](table)
+    after = tree(tmp_path / "index")
+    written = {path for path, moment in after.items() if before.get(path) != moment}
+    assert any(path.endswith(".manifest") for path in written)
+    # A folder's time moves again when Lance removes its temporary names; files must be synced as they are now.
+    assert not {path for path in written if synced.get(path) != after[path] and Path(path).is_file()}
+    assert not {path for path in written if path not in synced}
+
+
+async def test_the_first_commit_fsyncs_the_new_folders_up_to_the_one_that_was_there(
+    table: LanceTable, tmp_path: Path, synced: dict[str, int]
+) -> None:
+    await table.append([rows(1, 3)], held)
+    everything = tree(tmp_path / "index")
+    files = {path for path in everything if Path(path).is_file()}
+    folders = set(everything) - files | {str(tmp_path)}
+    built_as = {str(Path(path).relative_to(table.path)) for path in files}
+    workshop = {path.split("/", path.count("/"))[-1] for path in synced}
+    assert {Path(name).name for name in built_as} <= workshop
+    assert {str(table.path.parent), str(tmp_path / "index"), str(tmp_path / "index" / "anna"), str(tmp_path)} <= set(
+        synced
+    )
+    assert {Path(folder).name for folder in folders if folder.startswith(str(table.path))} <= workshop | {
+        table.path.name, "_deletions",
+    }  # fmt: skip
+    assert [path.name for path in table.path.parent.iterdir()] == ["v1.lance"]
+
+
+@pytest.mark.parametrize("change", ["append", "merge", "delete part of a file", "dedupe", "compact"])
+async def test_data_is_durable_before_the_lock_is_verified_and_the_commit_names_it(
+    change: str, table: LanceTable, tmp_path: Path, synced: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await table.append([rows(1, 6), rows(2, 6)], held)
+    await table.append([rows(1, 3, epoch=2)], held)
+    before = tree(table.path)
+
+    async def check() -> None:
+        new = {path: moment for path, moment in tree(table.path).items() if path not in before}
+        assert new
+        assert {path: synced.get(path) for path in new if Path(path).is_file()} == {
+            path: moment for path, moment in new.items() if Path(path).is_file()
+        }
+        raise LeaseLost("seen enough")
+
+    monkeypatch.setitem(globals(), "held", check)
+    with pytest.raises(LeaseLost):
+        await CHANGES[change](table)
+    assert not {path for path in tree(table.path) if path not in before and "_versions" in path}
+
+
+@pytest.mark.parametrize("damage", ["empty", "zeroed"])
+async def test_a_commit_torn_by_a_power_cut_never_was(
+    damage: str, table: LanceTable, tmp_path: Path, runtime: Runtime
+) -> None:
+    await table.append([rows(1, 3)], held)
+    await table.append([rows(2, 3)], held)
+    newest = min((table.path / "_versions").glob("*.manifest"))
+    newest.write_bytes(b"\0" * newest.stat().st_size if damage == "zeroed" else b"")
+    again = await LanceIndex(tmp_path / "index", runtime).table("anna", "default", 1)
+    assert {hit.generation for hit in await again.search_text("common", 9, [])} == {1}
+    await again.append([rows(3, 3)], held)
+    assert await again.count() == 6
+
+
+async def test_damage_is_said_with_what_to_do(table: LanceTable, tmp_path: Path, runtime: Runtime) -> None:
+    await table.append([rows(1, 3)], held)
+    for file in (table.path / "data").iterdir():
+        file.write_bytes(b"rubbish")
+    again = await LanceIndex(tmp_path / "index", runtime).table("anna", "default", 1)
+    with pytest.raises(StorageError, match="check --repair"):
+        await again.search_text("common", 3, [])
+
+
+async def test_a_version_is_kept_for_its_readers_after_it_was_replaced_however_old_it_is(
+    table: LanceTable, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for generation in range(1, 5):
+        await table.append([rows(generation, 3)], held)
+    for manifest in (table.path / "_versions").glob("*.manifest"):
+        os.utime(manifest, (runtime.now() - 3600, runtime.now() - 3600))
+    reader = lance.dataset(str(table.path))
+    first = reader.version
+    await table.compact(held)
+    assert reader.to_table().num_rows == 12
+    assert min(version["version"] for version in reader.versions()) == first
+
+    later = runtime.now() + 2 * adapter.READER_GRACE
+    monkeypatch.setattr(runtime, "now", lambda: later)
+    await table.compact(held)
+    assert len(reader.versions()) == 1
+    assert len(list((table.path / "data").iterdir())) == 1
+    assert await table.count() == 12
+
+
+async def test_failpoints_are_passed_before_and_after_each_commit(tmp_path: Path) -> None:
+    failpoints = Failpoints(",".join(f"{name}=count@1" for name in FAILPOINTS))
+    runtime = Runtime(failpoints)
+    table = await LanceIndex(tmp_path, runtime).table("anna", "default", 1)
+    await table.append([rows(1, 6)], held)
+    await table.append([rows(1, 6, epoch=2)], held)
+    await table.dedupe([1], held)
+    await table.merge([rows(1, 2)], held)
+    await table.optimize(held, force=True)
+    await table.compact(held)
+    await table.delete([1], held)
+    runtime.close()
+    assert set(failpoints.counts) == set(FAILPOINTS)
+    assert failpoints.counts["index.append.before"] == failpoints.counts["index.append.after"] == 2
+
+
+async def test_the_vector_index_finds_what_brute_force_finds(
+    table: LanceTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "VECTOR_EVERY", 1_000)
+    monkeypatch.setattr(upkeep, "TEXT_EVERY", 500)
+    for generation in range(1, 6):
+        await table.append([rows(generation, 500)], held)
+        await table.optimize(held)
+    statistics = lance.dataset(str(table.path)).stats.index_stats(upkeep.VECTOR)
+    assert statistics["index_type"] == "IVF_FLAT"
+    assert (statistics["num_indexed_rows"], statistics["num_unindexed_rows"]) == (2_000, 500)
+    queries = vectors(20, 99)
+    everything = np.concatenate([vectors(500, generation) for generation in range(1, 6)])
+    found = 0
+    for query in queries:
+        hits = await table.search_vector(query, 10, [2])
+        assert 2 not in {hit.generation for hit in hits}
+        best = np.argsort(-(everything @ query))
+        truth = [(index // 500 + 1, index % 500) for index in best.tolist() if index // 500 != 1][:10]
+        found += len({hit[:2] for hit in hits} & set(truth))
+    assert found / 200 >= 0.97
+    assert (await table.search_vector(vectors(500, 5)[7], 1, []))[0][:2] == (5, 7)
+
+
+async def test_a_zero_vector_is_a_row_like_any_other(table: LanceTable) -> None:
+    blank = IndexRows(1, 1, "doc", [Chunk(0, "", 1, 1, 0, 0)], np.zeros((1, D), np.float32))
+    await table.append([blank, rows(2, 2)], held)
+    assert len(await table.search_vector(vectors(1, 2)[0], 9, [])) == 3
+    assert len(await table.search_vector(np.zeros(D, np.float32), 9, [])) == 3
+
+
+async def test_small_files_are_merged_as_they_come(table: LanceTable) -> None:
+    most = 0
+    for generation in range(1, 101):
+        await table.append([rows(generation, 2)], held)
+        await table.optimize(held)
+        most = max(most, len(lance.dataset(str(table.path)).get_fragments()))
+    assert most <= upkeep.SMALL_FILES + 4
+    assert await table.count() == 200
+
+
+async def test_optimize_makes_no_commit_when_nothing_is_due(table: LanceTable) -> None:
+    await table.append([rows(1, 10)], held)
+    await table.optimize(held, force=True)
+    before = tree(table.path)
+    await table.optimize(held, force=True)
+    await table.append([rows(2, 10)], held)
+    during = tree(table.path)
+    await table.optimize(held)
+    assert tree(table.path) == during != before
+
+
+@pytest.mark.parametrize(
+    ("sizes", "merged"), [([], 0), ([5], 1), ([4, 5], 2), ([6, 5], 1), ([100, 8, 4, 2, 2], 4), ([1, 1, 1], 3)]
+)
+def test_pieces_are_merged_as_a_counter_carries(sizes: list[int], merged: int) -> None:
+    assert upkeep.tail(sizes) == merged
+
+
+async def test_a_zombie_that_commits_in_between_harms_nothing(tmp_path: Path, runtime: Runtime) -> None:
+    """I3: the lock changed hands between the verify and the commit."""
+    mine = await LanceIndex(tmp_path, runtime).table("anna", "default", 1)
+    other = await LanceIndex(tmp_path, runtime).table("anna", "default", 1)
+    for generation in (1, 2, 3):
+        await mine.append([rows(generation, 4)], held)
+    turns = iter(
+        [
+            lambda: other.append([rows(4, 4)], held),
+            lambda: other.delete([1], held),
+            lambda: other.compact(held),
+            lambda: other.merge([rows(3, 4, epoch=9)], held),
+        ]
+    )
+
+    async def interrupted() -> None:
+        if turn := next(turns, None):
+            await turn()
+
+    await mine.append([rows(5, 4)], interrupted)
+    await mine.merge([rows(2, 4, epoch=2)], interrupted)
+    await mine.delete([5], interrupted)
+    await mine.append([rows(6, 4)], interrupted)
+    found = sorted([row[:3] async for batch in mine.scan() for row in batch])
+    assert {(generation, epoch) for generation, _, epoch in found} == {(2, 2), (3, 9), (4, 1), (6, 1)}
+    assert len(found) == 16
+    assert len(await mine.search_text("common", 99, [])) == 16
+
+
+async def test_many_searches_at_once_while_rows_come(table: LanceTable) -> None:
+    await table.append([rows(1, 20)], held)
+
+    async def search() -> None:
+        for _ in range(25):
+            assert len(await table.search_text("common", 5, [])) == 5
+            assert len(await table.search_vector(vectors(1, 3)[0], 5, [])) == 5
+
+    async def write() -> None:
+        for generation in range(2, 22):
+            await table.append([rows(generation, 2)], held)
+            await table.optimize(held, force=True)
+
+    await asyncio.gather(search(), search(), write())
+    assert await table.count() == 60
+
+
+def test_importing_the_adapter_does_not_import_lance() -> None:
+    code = "import sys, penstock.indexes.lance; sys.exit('lance' in sys.modules or 'pyarrow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
