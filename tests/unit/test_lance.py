@@ -4,7 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +249,31 @@ async def test_optimize_makes_no_commit_when_nothing_is_due(table: LanceTable) -
     assert tree(table.path) == during != before
 
 
+async def test_index_segments_stay_few_and_the_newest_are_merged(
+    table: LanceTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "TEXT_EVERY", 10)
+    for generation in range(1, 14):
+        await table.append([rows(generation, 10)], held)
+        await table.optimize(held)
+    statistics = lance.dataset(str(table.path)).stats.index_stats(upkeep.TEXT)
+    assert statistics["num_indexed_rows_per_delta"] == [80, 40, 10]
+
+
+async def test_a_vector_index_that_the_table_has_outgrown_is_trained_anew(
+    table: LanceTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "VECTOR_EVERY", 300)
+    await table.append([rows(1, 300)], held)
+    await table.optimize(held)
+    assert len(lance.dataset(str(table.path)).get_ivf_model(upkeep.VECTOR).centroids) == 16
+    monkeypatch.setattr(upkeep, "PROBES", 10)
+    monkeypatch.setattr(upkeep, "partitions_for", lambda rows: 40)
+    await table.compact(held)
+    assert len(lance.dataset(str(table.path)).get_ivf_model(upkeep.VECTOR).centroids) == 40
+    assert (await table.search_vector(vectors(300, 1)[7], 1, []))[0][:2] == (1, 7)
+
+
 @pytest.mark.parametrize(
     ("sizes", "merged"), [([], 0), ([5], 1), ([4, 5], 2), ([6, 5], 1), ([100, 8, 4, 2, 2], 4), ([1, 1, 1], 3)]
 )
@@ -262,7 +287,7 @@ async def test_a_zombie_that_commits_in_between_harms_nothing(tmp_path: Path, ru
     other = await LanceIndex(tmp_path, runtime).table("anna", "default", 1)
     for generation in (1, 2, 3):
         await mine.append([rows(generation, 4)], held)
-    turns = iter(
+    turns: Iterator[Callable[[], Awaitable[None]]] = iter(
         [
             lambda: other.append([rows(4, 4)], held),
             lambda: other.delete([1], held),

@@ -49,6 +49,7 @@ _KINDS = {
 _CLOSING_HASHES = re.compile(r"(?:^|[ \t]+)#+$")
 _FRONT_MATTER = re.compile(rf"---[ \t]*\r?\n(?=[\w-]+:)(?:(?!---|\.\.\.)[^\n]*+\n)*+(?:---|\.\.\.){_BLANK}")
 
+_BLANKS = " \t\r\n"
 _LONGEST_TITLE = 300
 _MOST_TITLE_LINES = 3
 
@@ -90,7 +91,7 @@ def scan(text: str, state: State, first: bool) -> tuple[tuple[Block, ...], State
 
 
 def _add(blocks: list[Block], kind: str, match: re.Match[str]) -> int:
-    blocks.append(Block(kind, match.start(), match.start() + len(match.group().rstrip())))
+    blocks.append(Block(kind, match.start(), match.start() + len(match.group().rstrip(_BLANKS))))
     return match.end()
 
 
@@ -98,7 +99,7 @@ def _heading(
     blocks: list[Block], path: tuple[str, ...], match: re.Match[str], level: int, title: str
 ) -> tuple[str, ...]:
     title = " ".join(title.split())[:_LONGEST_TITLE]
-    blocks.append(Block("heading", match.start(), match.start() + len(match.group().rstrip()), level, title))
+    blocks.append(Block("heading", match.start(), match.start() + len(match.group().rstrip(_BLANKS)), level, title))
     return opened(path, level, title)
 
 
@@ -111,6 +112,7 @@ def _code(text: str, start: int, body: int, fence: str, blocks: list[Block]) -> 
     """Add the code block whose fence was opened; where it goes on, and the fence if it is still open there."""
     closing = re.compile(rf"^[ \t]*+{fence[0]}{{{len(fence)},}}+[ \t\r]*$", re.MULTILINE).search(text, body)
     end = closing.end() if closing else len(text)
-    if text[start:end].strip():
-        blocks.append(Block("code", start, start + len(text[start:end].rstrip())))
+    code = text[start:end].rstrip(_BLANKS)
+    if code:
+        blocks.append(Block("code", start, start + len(code)))
     return (end + 1, "") if closing else (len(text), fence)

@@ -28,6 +28,12 @@ _OFFICE = {
     "pptx": _OOXML + "presentationml.presentation",
     "xlsx": _OOXML + "spreadsheetml.sheet",
 }
+_OLE = {
+    "doc": "application/msword",
+    "xls": "application/vnd.ms-excel",
+    "ppt": "application/vnd.ms-powerpoint",
+    "msg": "application/vnd.ms-outlook",
+}
 _MEMBERS = ((b"word/", "docx"), (b"ppt/", "pptx"), (b"xl/", "xlsx"))
 
 
@@ -42,7 +48,7 @@ def detect(head: bytes, name: str) -> str:
         return marked
     if _is_text(head):
         return _TEXTS.get(suffix, PLAIN)
-    known = _archive(head, suffix) or _magic(head, suffix)
+    known = _container(head, suffix) or _magic(head, suffix)
     if known:
         return known
     return _TEXTS.get(suffix, PLAIN) if _is_damaged_text(head) else BINARY
@@ -74,8 +80,10 @@ def _is_damaged_text(head: bytes) -> bool:
     return control_share(head) <= (0.1 if is_utf8(head) else 0.02)
 
 
-def _archive(head: bytes, suffix: str) -> str | None:
-    """Every zip file begins alike: what is inside tells them apart."""
+def _container(head: bytes, suffix: str) -> str | None:
+    """Zip files all begin alike: what is inside tells them apart. So do old Office files: there the name must."""
+    if head.startswith(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"):
+        return _OLE.get(suffix, "application/x-ole-storage")
     if not head.startswith(b"PK\x03\x04"):
         return None
     if head[30:38] == b"mimetype":

@@ -86,20 +86,27 @@ def small_files(dataset: Any) -> list[int]:
 
 
 def update_index(dataset: Any, name: str) -> None:
-    if all(index.name != name for index in dataset.describe_indices()):
-        create_vector_index(dataset) if name == VECTOR else create_text_index(dataset)
-        if name == VECTOR:
-            return
-    statistics = dataset.stats.index_stats(name)
-    unindexed = int(statistics["num_unindexed_rows"])
-    segments = [int(rows) for rows in statistics["num_indexed_rows_per_delta"]]
-    dataset.optimize.optimize_indices(index_names=[name], num_indices_to_merge=tail([*segments, unindexed]) - 1)
+    """Put the rows that are in no segment yet into a new one, together with the newest segments that are no larger."""
+    index = _described(dataset, name)
+    if index is None and name == VECTOR:
+        create_vector_index(dataset)
+        return
+    if index is None:
+        create_text_index(dataset)
+    rows = {fragment.fragment_id: fragment.count_rows() for fragment in dataset.get_fragments()}
+    segments = [sum(rows.pop(one, 0) for one in part.fragment_ids) for part in (index.segments if index else [])]
+    dataset.optimize.optimize_indices(
+        index_names=[name], num_indices_to_merge=tail([*segments, sum(rows.values())]) - 1
+    )
 
 
 def outgrown(dataset: Any) -> bool:
     """Whether the vector index was trained on a table so much smaller that its partitions have become too big."""
     wanted = 0 if dataset is None else partitions_for(dataset.count_rows())
-    if wanted <= PROBES or all(index.name != VECTOR for index in dataset.describe_indices()):
+    if wanted <= PROBES or _described(dataset, VECTOR) is None:
         return False
-    segments = dataset.stats.index_stats(VECTOR)["indices"]
-    return max(int(segment["num_partitions"]) for segment in segments) * 2 < wanted
+    return len(dataset.get_ivf_model(VECTOR).centroids) * 2 < wanted
+
+
+def _described(dataset: Any, name: str) -> Any:
+    return next((index for index in dataset.describe_indices() if index.name == name), None)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from penstock.ledger.database import Connection, Row, Statement
+from penstock.ledger.writer import Verb
 from penstock.model.nouns import Owner
 
 _BURY = Statement(
@@ -88,6 +89,12 @@ def close(owner: Owner, connection: Connection, documents: Sequence[str], state:
     connection.run(_CLOSE, [(document,) for document in documents], owner=owner, state=state)
 
 
-def discard(owner: Owner, connection: Connection, letters: Sequence[int]) -> set[int]:
-    rows = connection.run(_DISCARD, [(letter,) for letter in letters], owner=owner)
-    return {row[0] for row in rows}
+def _discard(connection: Connection, requests: Sequence[tuple[Owner, tuple[int, ...]]]) -> list[set[int]]:
+    answers = []
+    for owner, letters in requests:
+        rows = connection.run(_DISCARD, [(letter,) for letter in letters], owner=owner)
+        answers.append({row[0] for row in rows})
+    return answers
+
+
+DISCARD = Verb("discard", _discard)

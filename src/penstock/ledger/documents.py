@@ -121,6 +121,26 @@ def active_generation(owner: Owner, connection: Connection, document: DocumentId
     return rows[0][0] if rows else None
 
 
+class ArtifactProgress(msgspec.Struct, frozen=True):
+    step: str
+    kind: str
+    complete: bool
+    items: int
+    cursor: str
+    updated_at: float
+
+
+_PROGRESS = Statement(
+    "SELECT f.step, a.kind, a.state = 'COMPLETE', a.items, a.cursor, a.updated_at FROM artifact_refs f "
+    "JOIN artifacts a ON a.id = f.artifact_id WHERE a.owner = :owner AND f.generation_id = :generation"
+)
+
+
+def progress(owner: Owner, connection: Connection, generation: int) -> list[ArtifactProgress]:
+    rows = connection.run(_PROGRESS, owner=owner, generation=generation)
+    return [ArtifactProgress(row[0], row[1], bool(row[2]), *row[3:]) for row in rows]
+
+
 class Collection(msgspec.Struct, frozen=True):
     index_version: int
     embedder: str | None

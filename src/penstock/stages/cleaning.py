@@ -58,16 +58,17 @@ def original_offset(page: CleanPage, clean_offset: int) -> int:
     """Where the clean character at `clean_offset` stood in the page text."""
     at = bisect_right(page.offsets, clean_offset, key=_first) - 1
     clean, original = page.offsets[at]
-    limit = page.offsets[at + 1][1] if at + 1 < len(page.offsets) else page.length
+    limit = page.offsets[at + 1][1] - 1 if at + 1 < len(page.offsets) else page.length
     return min(original + clean_offset - clean, limit)
 
 
 def original_end(page: CleanPage, clean_end: int) -> int:
     """Just past where the clean character before `clean_end` stood, with what was composed into it."""
     at = bisect_left(page.offsets, clean_end, key=_first)
-    if 0 < at < len(page.offsets) and page.offsets[at][0] == clean_end:
-        return page.offsets[at][1]
-    return min(original_offset(page, max(clean_end - 1, 0)) + 1, page.length)
+    following = page.offsets[at] if 0 < at < len(page.offsets) else (len(page.text) + 1, page.length)
+    if following[0] == clean_end:
+        return following[1]
+    return min(original_offset(page, max(clean_end - 1, 0)) + 1, following[1])
 
 
 def _first(pair: tuple[int, int]) -> int:

@@ -7,20 +7,35 @@ from typing import Any
 import msgspec
 
 from penstock.artifacts.checkpoint import Checkpoint, Flush
-from penstock.artifacts.segments import CHUNKS, CLEAN_PAGES, PAGES, VECTORS, Codec, digest
+from penstock.artifacts.reader import ArtifactReader
+from penstock.artifacts.segments import Codec
 from penstock.blobs.base import Blobs
-from penstock.errors import BudgetSpent, Cancelled, LeaseLost, TornSegment
+from penstock.errors import BudgetSpent, Cancelled, LeaseLost
 from penstock.ledger import checkpoints, documents, generations, work
 from penstock.ledger.database import Connection
 from penstock.ledger.store import Ledger
-from penstock.model.nouns import Artifact, Document, Generation, Json, Segment, Step, StepDefinition, Workflow
+from penstock.model.nouns import (
+    Artifact,
+    ArtifactId,
+    Document,
+    Generation,
+    Json,
+    Segment,
+    Step,
+    StepDefinition,
+    Workflow,
+)
 from penstock.runtime import Runtime
 from penstock.stages.base import Ports
 from penstock.worker.budget import Budget
 from penstock.workflows.load import decode
 
-CODECS: dict[str, Codec[Any]] = {"extract": PAGES, "clean": CLEAN_PAGES, "chunk": CHUNKS, "embed": VECTORS}
-SEGMENT_PAGE = 100
+
+def reader(ledger: Ledger, blobs: Blobs) -> ArtifactReader:
+    async def list_segments(artifact: ArtifactId, start: int, count: int) -> list[Segment]:
+        return await ledger.read(checkpoints.segments, artifact, start, count)
+
+    return ArtifactReader(blobs, list_segments)
 
 
 @dataclass
@@ -100,6 +115,7 @@ class Context:
         self._blobs = blobs
         self._budget = budget
         self._lease_s = lease_s
+        self._reader = reader(ledger, blobs)
         self._checkpoint: Checkpoint[Any] | None = None
         self._artifact: Artifact | None = None
         self._batch_began = runtime.clock()
@@ -152,41 +168,8 @@ class Context:
 
     async def inputs(self, kind: str, start: int = 0) -> AsyncIterator[list[Any]]:
         artifact = self.state.artifact(kind, self.step.position)
-        async for segment in self._segments(artifact):
-            if segment.first + segment.items <= start:
-                continue
-            items = CODECS[kind].decode(await self._fetch(artifact, segment))
-            skip = max(0, start - segment.first)
-            if skip and kind == "embed":
-                yield [items[0][skip:]]
-            else:
-                yield items[skip:]
-
-    async def _segments(self, artifact: Artifact) -> AsyncIterator[Segment]:
-        known = self.state.segments.get(artifact.id)
-        if known is not None:
-            for segment in known:
-                yield segment
-            return
-        start = 0
-        while start < artifact.segments:
-            page = await self._ledger.read(checkpoints.segments, artifact.id, start, SEGMENT_PAGE)
-            if not page or page[0].ordinal != start:
-                raise TornSegment(f"segment {start} has no row", artifact_id=artifact.id, ordinal=start)
-            for segment in page:
-                yield segment
-            start += len(page)
-
-    async def _fetch(self, artifact: Artifact, segment: Segment) -> bytes:
-        try:
-            data = await self._blobs.get(segment.key)
-        except FileNotFoundError:
-            data = b""
-        if digest(data) != segment.sha256:
-            raise TornSegment(
-                f"segment {segment.key} is torn or missing", artifact_id=artifact.id, ordinal=segment.ordinal
-            )
-        return data
+        async for items in self._reader.items(artifact, kind, start, self.state.segments.get(artifact.id)):
+            yield items
 
     def begin(self, artifact: Artifact, codec: Codec[Any]) -> None:
         """Build this artifact, from its cursor on. Keys carry artifact, epoch and lease: no two writers share one."""

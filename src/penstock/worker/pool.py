@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from penstock.errors import PenstockError, StorageError
 from penstock.ledger import locks, queue, work
 from penstock.ledger.liveness import Liveness
-from penstock.model.nouns import Step, StepId, Token
+from penstock.model.nouns import DocumentId, Owner, Step, StepId, Token
 from penstock.worker.context import Context, RunState, load
 from penstock.worker.execute import INDEX, Bench, execute, settle
 from penstock.worker.indexing import Indexer
@@ -38,6 +38,9 @@ class Worker:
         self._kinds: tuple[str, ...] = tuple(bench.stages)
         self._fatal: Exception | None = None
         self.steps_done = 0
+        self.touched: dict[Owner, set[DocumentId]] = {}
+        self.told_to_stop = False
+        """By a person or the system, not by its own end."""
 
     async def run(self, done: Callable[[], Awaitable[bool]]) -> None:
         """Work until `done` says so, the budget is spent, or `stop` is called. Raises what no step can be blamed for."""
@@ -135,6 +138,7 @@ class Worker:
         task = asyncio.current_task()
         assert task is not None
         ctx.stopping = self.stopping
+        self.touched.setdefault(ctx.step.owner, set()).add(ctx.step.document_id)
         ctx.on_waiting = self._on_waiting
         self._heart.leases[ctx.step.lease.step_id] = ctx.step.lease
         self._contexts[ctx.step.lease.step_id] = (ctx, task)

@@ -1,0 +1,368 @@
+"""The composition root: the only place where adapters are chosen. CLI and library call the same methods."""
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+
+from penstock import jobs, views
+from penstock.blobs.local import LocalBlobs, storage_sentence
+from penstock.config import Config, check_name, load_config
+from penstock.errors import NotFound, StorageError, UsageError
+from penstock.intake import Intake, Item, Order, submission
+from penstock.jobs import Job, Report, Summary
+from penstock.ledger import dead_letters, documents, runs, stats, work
+from penstock.ledger.dead_letters import DeadLetter
+from penstock.ledger.database import Database
+from penstock.ledger.liveness import AdvisoryLiveness, FileLiveness, Liveness
+from penstock.ledger.store import Ledger
+from penstock.model.nouns import DocumentId, Owner, RunId, WorkerId, Workflow
+from penstock.runtime import Failpoints, Runtime
+from penstock.sources.folder import find, printable
+
+if TYPE_CHECKING:
+    from penstock.search.query import Hit, Mode
+    from penstock.stages.base import Ports
+    from penstock.worker.pool import Worker
+
+DAY_S = 86_400.0
+
+
+class App:
+    """An open Penstock. Every verb takes an owner; where none is given it is the configured one."""
+
+    def __init__(self, config: Config, runtime: Runtime) -> None:
+        self.config = config
+        self.runtime = runtime
+        self.ledger = Ledger(Database(config.database_url, runtime))
+        self.blobs = LocalBlobs(config.blobs_path, runtime)
+        self._worker: Worker | None = None
+        self._stopping = False
+
+    @cached_property
+    def ports(self) -> "Ports":
+        from penstock.embedders.choose import choose_embedder
+        from penstock.extractors.text import TextExtractor
+        from penstock.indexes.lance import LanceIndex
+        from penstock.stages.base import Ports
+
+        text = TextExtractor(self.runtime)
+        return Ports(
+            extractors={"text/plain": text, "text/markdown": text},
+            embedder=choose_embedder(self.config.embedder, self.runtime),
+            index=LanceIndex(self.config.index_path, self.runtime),
+        )
+
+    # submit and work
+
+    async def ingest(
+        self,
+        paths: Sequence[str | Path] = (),
+        *,
+        data: bytes | BinaryIO | None = None,
+        name: str | None = None,
+        key: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        owner: str | None = None,
+        collection: str | None = None,
+        priority: int = 0,
+        batch: str | None = None,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        prune: bool = False,
+        retry: bool = False,
+        wait: bool = True,
+        budget_s: float | None = None,
+        report: Report | None = None,
+    ) -> Summary:
+        """Submit files, folders or `data`, then work until they are done (unless `wait` is False)."""
+        who, where = self._place(owner, collection)
+        job = Job(who, self.ledger, self.runtime)
+        roots = [Path(path) for path in paths]
+        for root in roots:
+            if not root.exists():
+                raise UsageError(f"{printable(root)}: no such file or folder")
+        found: set[str] = set()
+        items = self._items(roots, include, exclude, job, found, data, name, key, metadata or {})
+        order = self._order(who, where, priority=priority, batch=batch, retry=retry)
+        start = (lambda: self._start_worker(budget_s)) if wait else None
+        summary = await jobs.ingest(job, Intake(self.ledger, self.blobs, self.runtime), order, items, start, report)
+        if prune:
+            summary.deleted = await self._prune_sources(who, where, roots, found, summary)
+        return summary
+
+    async def run(self, *, budget_s: float | None = None, report: Report | None = None) -> Summary:
+        """Work off what is queued, then stop."""
+        job = Job(Owner(self.config.owner), self.ledger, self.runtime)
+        return await jobs.run(job, self._start_worker(budget_s), report)
+
+    def stop(self) -> None:
+        """Hand over running work within two seconds; what is done is kept. Safe to call from a signal handler's loop."""
+        self._stopping = True
+        if self._worker is not None:
+            self._worker.told_to_stop = True
+            self._worker.stop()
+
+    # read
+
+    async def search(
+        self,
+        query: str,
+        k: int = 5,
+        *,
+        collection: str | None = None,
+        mode: "Mode" = "hybrid",
+        owner: str | None = None,
+    ) -> "list[Hit]":
+        from penstock.search.query import search
+
+        who, where = self._place(owner, collection)
+        return await search(self.ledger, self.ports.index, self.ports.embedder, who, query, k, where, mode)
+
+    async def status(self, document: str | None = None, *, owner: str | None = None) -> dict[str, Any]:
+        who = self._owner(owner)
+        if document is not None:
+            return await views.status(who, self.ledger, document)
+        async with self.ledger.snapshot() as snapshot:
+            return {
+                "documents": await snapshot.read(lambda c: stats.documents(who, c)),
+                "steps": await snapshot.read(lambda c: stats.steps(who, c)),
+                "dead_letters": await snapshot.read(lambda c: stats.dead_letters(who, c)),
+            }
+
+    async def list_documents(
+        self,
+        *,
+        status: str | None = None,
+        collection: str | None = None,
+        name: str | None = None,
+        limit: int = 100,
+        owner: str | None = None,
+    ) -> list[dict[str, Any]]:
+        """Documents, newest first. `name` is a glob."""
+        import fnmatch
+
+        who, before, out = self._owner(owner), "", []
+        while len(out) < limit:
+            cursor = before
+            page = await self.ledger.read(
+                lambda c, cursor=cursor: documents.newest(
+                    who, c, status=status or "", collection=collection or "", before=cursor, count=500
+                )
+            )
+            out += [views.listed(e) for e in page if name is None or fnmatch.fnmatchcase(e.document.name, name)]
+            if len(page) < 500:
+                break
+            before = page[-1].document.id
+        return out[:limit]
+
+    async def show(
+        self, document: str, what: Literal["pages", "chunks", "blocks"], *, owner: str | None = None
+    ) -> AsyncIterator[Any]:
+        """What was extracted: pages (with their blocks), or chunks."""
+        from penstock.worker.context import reader
+
+        kind = "chunk" if what == "chunks" else "extract"
+        stream = views.items(self._owner(owner), self.ledger, reader(self.ledger, self.blobs), document, kind)
+        async for batch in stream:
+            for item in batch:
+                yield item
+
+    # change
+
+    async def cancel(self, names: Sequence[str], *, owner: str | None = None) -> set[DocumentId]:
+        return await self.ledger.write(runs.CANCEL, await self._selected(names, owner))
+
+    async def delete(self, names: Sequence[str], *, owner: str | None = None) -> set[DocumentId]:
+        """No search that starts after this finds them."""
+        return await self.ledger.write(runs.DELETE, await self._selected(names, owner))
+
+    async def retry(self, names: Sequence[str], *, owner: str | None = None) -> set[DocumentId]:
+        """Failed, cancelled and not indexable documents go on from their checkpoint, attempts at zero."""
+        chosen = await self._selected(names, owner)
+        by_collection: dict[str, list[runs.NewDocument]] = {}
+        for document in chosen.documents:
+            entry = await self.ledger.read(lambda c, d=document: documents.get(chosen.owner, c, d))
+            if entry is not None:
+                d = entry.document
+                new = runs.NewDocument(
+                    d.id, RunId(self.runtime.ulid()), d.source, d.name, d.sha256, d.size, None, d.metadata
+                )
+                by_collection.setdefault(d.collection, []).append(new)
+        done: set[DocumentId] = set()
+        for collection, news in by_collection.items():
+            order = self._order(chosen.owner, collection)
+            done |= await self.ledger.write(runs.RETRY, runs.Retry(submission(order, tuple(news))))
+        return done
+
+    async def list_dead_letters(self, *, limit: int = 100, owner: str | None = None) -> dict[str, Any]:
+        who = self._owner(owner)
+        reasons = await self.ledger.read(lambda c: dead_letters.by_reason(who, c))
+        letters = await self.ledger.read(lambda c: dead_letters.newest(who, c, limit))
+        return {
+            "total": sum(count for _, count, _ in reasons),
+            "by_reason": {reason: count for reason, count, _ in reasons},
+            "oldest": min((since for _, _, since in reasons), default=None),
+            "letters": letters,
+        }
+
+    async def dead_letter(self, letter: int, *, owner: str | None = None) -> DeadLetter:
+        found = await self.ledger.read(lambda c: dead_letters.get(self._owner(owner), c, letter))
+        if found is None:
+            raise NotFound(f"no open dead letter {letter}: `penstock dlq list` shows them")
+        return found
+
+    async def replay(
+        self, letters: Sequence[int] = (), *, reason: str | None = None, owner: str | None = None
+    ) -> set[DocumentId]:
+        """Replay dead letters by number, by reason, or (with neither) all."""
+        who = self._owner(owner)
+        if letters:
+            names = [(await self.dead_letter(letter, owner=owner)).document_id for letter in letters]
+        else:
+            names = await self.ledger.read(lambda c: dead_letters.documents(who, c, reason, 1_000_000))
+        return await self.retry(names, owner=owner) if names else set()
+
+    async def discard(self, letters: Sequence[int], *, owner: str | None = None) -> set[int]:
+        """Close dead letters without another try; their documents stay FAILED."""
+        return await self.ledger.write(dead_letters.DISCARD, (self._owner(owner), tuple(letters)))
+
+    # inner
+
+    def _owner(self, owner: str | None) -> Owner:
+        return Owner(check_name("owner", owner or self.config.owner))
+
+    def _place(self, owner: str | None, collection: str | None) -> tuple[Owner, str]:
+        return self._owner(owner), check_name("collection", collection or self.config.collection)
+
+    async def _selected(self, names: Sequence[str], owner: str | None) -> runs.Selected:
+        who = self._owner(owner)
+        found = await self.ledger.read(lambda c: [views.resolve(who, c, name) for name in names])
+        return runs.Selected(who, tuple(dict.fromkeys(found)))
+
+    def _workflow(self, collection: str) -> Workflow:
+        from penstock.workflows.load import shipped, with_parameters
+
+        return with_parameters(shipped(), {"chunk": self.config.chunk_parameters(collection)})
+
+    def _order(
+        self, owner: Owner, collection: str, *, priority: int = 0, batch: str | None = None, retry: bool = False
+    ) -> Order:
+        from penstock.artifacts.fingerprints import fingerprint
+        from penstock.stages.registry import STAGES
+        from penstock.workflows.load import encode
+
+        workflow = self._workflow(collection)
+        versions = [
+            (step.kind, STAGES[step.kind].version(self.ports, step.parameters, None))
+            for step in workflow.steps
+            if step.kind in STAGES
+        ]
+        extractors = {media_type: extractor.version for media_type, extractor in self.ports.extractors.items()}
+        settings = fingerprint(encode(workflow)[0], versions, extractors)
+        return Order(owner, collection, workflow, settings, priority, batch, retry)
+
+    def _items(
+        self,
+        roots: Sequence[Path],
+        include: Sequence[str],
+        exclude: Sequence[str],
+        job: Job,
+        found: set[str],
+        data: bytes | BinaryIO | None,
+        name: str | None,
+        key: str | None,
+        metadata: dict[str, Any],
+    ) -> Iterator[Item]:
+        import io
+
+        if data is not None:
+            if not name:
+                raise UsageError("standard input needs a name: --name notes.txt")
+            stream = io.BytesIO(data) if isinstance(data, bytes) else data
+            yield Item(name, name, stream=stream, key=key, metadata=metadata)
+        problems: list[str] = []
+        for file in find(roots, include, exclude, problems, skip=self.config.home_path):
+            found.add(file.source)
+            yield Item(file.source, file.name, path=file.path, key=key, metadata=metadata)
+        job.summary.problems += problems
+        job.summary.refused += len(problems)
+
+    async def _prune_sources(
+        self, owner: Owner, collection: str, roots: Iterable[Path], found: set[str], summary: Summary
+    ) -> int:
+        """Delete documents whose file is gone from the folders named. A folder that could not be read proves nothing."""
+        if summary.problems:
+            summary.problems.append("--prune was left out, because not everything could be read")
+            return 0
+        gone: list[DocumentId] = []
+        for root in roots:
+            if root.is_dir():
+                prefix = printable(root.absolute()).rstrip("/") + "/"
+                known = await self.ledger.read(lambda c, p=prefix: documents.under(owner, c, collection, p))
+                gone += [d for d, source in known if source not in found and not Path(source).exists()]
+        if not gone:
+            return 0
+        return len(await self.ledger.write(runs.DELETE, runs.Selected(owner, tuple(gone))))
+
+    def _start_worker(self, budget_s: float | None) -> "Worker":
+        from penstock.stages.registry import STAGES
+        from penstock.upkeep.purge import purge
+        from penstock.worker.budget import Budget
+        from penstock.worker.execute import Bench
+        from penstock.worker.pool import Worker
+        from penstock.worker.retry import RetryPolicy
+
+        name = WorkerId(self.runtime.ulid())
+        bench = Bench(
+            ledger=self.ledger,
+            blobs=self.blobs,
+            ports=self.ports,
+            runtime=self.runtime,
+            stages=STAGES,
+            worker=name,
+            lease_s=self.config.worker.lease_s,
+            policy=RetryPolicy(),
+            budget=Budget(self.runtime, budget_s, self._paces),
+        )
+
+        async def purge_due() -> object:
+            return await purge(self.ledger, self.ports.index, name)
+
+        self._worker = Worker(bench, self._liveness(), slots=self.config.worker.slots, chores=[purge_due])
+        if self._stopping:
+            self.stop()
+        return self._worker
+
+    def _liveness(self) -> Liveness:
+        if self.ledger.database.dialect == "postgres":
+            return AdvisoryLiveness()
+        return FileLiveness(self.ledger.database.path.parent / "workers")
+
+    async def _open(self) -> None:
+        home = self.config.home_path
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(storage_sentence(home, error)) from error
+        await self.ledger.open()
+        self._paces = await self.ledger.read(work.paces)
+
+    async def _close(self) -> None:
+        await self.ledger.close()
+        self.runtime.close()
+
+
+@asynccontextmanager
+async def open_app(config: Config | None = None, **settings: Any) -> AsyncIterator[App]:
+    """`async with open_app(home="…") as app:` – settings by name, or a whole Config."""
+    chosen = config or load_config(settings)
+    app = App(chosen, Runtime(Failpoints(chosen.failpoints)))
+    try:
+        await app._open()
+        yield app
+    finally:
+        await app._close()
+
+

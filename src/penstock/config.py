@@ -1,0 +1,152 @@
+"""Settings: penstock.yaml, then PENSTOCK_* variables, then flags; the later wins. Read once, passed down."""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock.errors import ConfigError
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+-]{0,99}")
+
+
+class ChunkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    unit: str = "characters"
+    size: int | None = None
+    overlap: int | None = None
+
+
+class CollectionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of one collection; what is not named comes from `defaults`."""
+
+    chunk: ChunkConfig | None = None
+
+
+class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    slots: int = 8
+    """Steps that run side by side."""
+    lease_s: float = 15.0
+    """How long a step belongs to a worker that no longer says so."""
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything that can be set. Paths in URLs are relative to the home where they are not absolute."""
+
+    home: str = ".penstock"
+    database: str | None = None
+    blobs: str | None = None
+    index: str | None = None
+    embedder: str = "wordllama"
+    owner: str = "default"
+    collection: str = "default"
+    chunk: ChunkConfig = ChunkConfig()
+    collections: dict[str, CollectionConfig] = {}
+    worker: WorkerConfig = WorkerConfig()
+    failpoints: str = ""
+
+    @property
+    def home_path(self) -> Path:
+        return Path(self.home).expanduser().absolute()
+
+    @property
+    def database_url(self) -> str:
+        return self.database or f"sqlite:///{self.home_path / 'ledger.db'}"
+
+    @property
+    def blobs_path(self) -> Path:
+        return _file_url("blobs", self.blobs, "file://", self.home_path / "blobs")
+
+    @property
+    def index_path(self) -> Path:
+        return _file_url("index", self.index, "lancedb://", self.home_path / "index")
+
+    def chunk_parameters(self, collection: str) -> dict[str, Any]:
+        own = self.collections.get(collection)
+        chosen = own.chunk if own is not None and own.chunk is not None else self.chunk
+        if chosen.unit not in ("characters", "tokens"):
+            raise ConfigError(f"chunk unit {chosen.unit!r}: use characters or tokens")
+        size, overlap = (1000, 200) if chosen.unit == "characters" else (512, 50)
+        size = chosen.size if chosen.size is not None else size
+        overlap = chosen.overlap if chosen.overlap is not None else min(overlap, size // 5)
+        if size < 1 or not 0 <= overlap < size:
+            raise ConfigError(f"chunk size {size} with overlap {overlap}: the overlap must be smaller than the size")
+        return {"unit": chosen.unit, "size": size, "overlap": overlap}
+
+
+def _file_url(setting: str, url: str | None, scheme: str, default: Path) -> Path:
+    if url is None:
+        return default
+    if not url.startswith(scheme):
+        raise ConfigError(f"{setting} {url!r}: this version keeps it in a folder: use {scheme}/PATH")
+    return Path(url.removeprefix(scheme)).expanduser().absolute()
+
+
+def load_config(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    file: Path | None = None,
+) -> Config:
+    """`flags` win over the environment, which wins over the file (./penstock.yaml unless PENSTOCK_CONFIG names one)."""
+    environment = os.environ if environment is None else environment
+    values: dict[str, Any] = {}
+    named = file or (Path(environment["PENSTOCK_CONFIG"]) if environment.get("PENSTOCK_CONFIG") else None)
+    path = named or Path("penstock.yaml")
+    if named is not None or path.exists():
+        values.update(_read(path))
+    values.update(_from_environment(environment))
+    values.update({key: value for key, value in (flags or {}).items() if value is not None})
+    try:
+        config = msgspec.convert(values, Config, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"the configuration is wrong: {error} ({path} and PENSTOCK_* variables)") from error
+    check_name("owner", config.owner)
+    check_name("collection", config.collection)
+    for name in (config.collection, *config.collections):
+        check_name("collection", name)
+        config.chunk_parameters(name)
+    return config
+
+
+def check_name(what: str, name: str) -> str:
+    """Owners and collections become folders: nothing in their names may lead elsewhere."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{what} {name!r}: use letters, digits and _ . @ + -, beginning with a letter or a digit, at most 100"
+        )
+    return name
+
+
+def _read(path: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except OSError as error:
+        raise ConfigError(f"{path} could not be read: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} must hold settings by name")
+    return values
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    """PENSTOCK_HOME=…, and a dot becomes two underscores: PENSTOCK_WORKER__SLOTS=4."""
+    values: dict[str, Any] = {}
+    known = set(Config.__struct_fields__)
+    for variable, value in environment.items():
+        if not variable.startswith("PENSTOCK_") or variable == "PENSTOCK_CONFIG":
+            continue
+        first, *rest = variable.removeprefix("PENSTOCK_").lower().split("__")
+        if first not in known:
+            raise ConfigError(f"{variable} is not a setting: `penstock config show` lists them")
+        place = values
+        for name, following in zip([first, *rest], rest, strict=False):
+            place = place.setdefault(name, {})
+            del following
+        place[[first, *rest][-1]] = value
+    return values

@@ -1,0 +1,277 @@
+"""Submit: bytes → blob → document → run and its first step. When it returns, the document survives a power cut (I1)."""
+
+import asyncio
+import hashlib
+import io
+import os
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from penstock.blobs.base import Blobs
+from penstock.errors import StorageError, UsageError
+from penstock.ledger import runs
+from penstock.ledger.runs import Known, NewDocument, Submission, Submitted
+from penstock.ledger.store import Ledger
+from penstock.model.nouns import DocumentId, Owner, RunId, Workflow
+from penstock.runtime import Runtime
+from penstock.workflows.load import encode
+
+BATCH = 256
+SMALL = 1 << 20
+"""Files up to this size are read whole and stored in batches; larger ones are streamed one by one."""
+CHANGING_TRIES = 3
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is the same for all documents of one call."""
+
+    owner: Owner
+    collection: str
+    workflow: Workflow
+    settings: str
+    priority: int = 0
+    batch: str | None = None
+    retry: bool = False
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing to submit: a file, or a stream that is read once."""
+
+    source: str
+    name: str
+    path: Path | None = None
+    stream: BinaryIO | None = None
+    key: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Receipt:
+    """What became of an item. `problem`: why it could not be read; it was not accepted."""
+
+    item: Item
+    submitted: Submitted | None = None
+    problem: str | None = None
+
+
+@dataclass
+class _Read:
+    """The bytes of an item, in memory or stored already."""
+
+    item: Item
+    sha256: str = ""
+    size: int = 0
+    data: bytes | None = None
+    raw_key: str | None = None
+    problem: str | None = None
+
+
+class Intake:
+    def __init__(self, ledger: Ledger, blobs: Blobs, runtime: Runtime) -> None:
+        self._ledger = ledger
+        self._blobs = blobs
+        self._runtime = runtime
+
+    async def submit(self, order: Order, items: Iterable[Item]) -> AsyncIterator[list[Receipt]]:
+        """Batch by batch: each is durable when it is yielded. While one is written, the next is being read."""
+        ahead: asyncio.Task[list[_Read]] | None = None
+        batches = _batches(items)
+        following = next(batches, None)
+        while following is not None or ahead is not None:
+            reads = await ahead if ahead is not None else None
+            ahead = None
+            if following is not None:
+                ahead = asyncio.create_task(self._read_batch(order, following))
+                following = next(batches, None)
+            if reads is not None:
+                yield await self._accept(order, reads)
+
+    async def _read_batch(self, order: Order, items: Sequence[Item]) -> list[_Read]:
+        there = await self._ledger.read(
+            lambda c: runs.known(order.owner, c, order.collection, [item.source for item in items])
+        )
+        half = (len(items) + 1) // 2
+        parts = await asyncio.gather(
+            *(
+                self._runtime.run_blocking("io", self._read_small, part, there)
+                for part in (items[:half], items[half:])
+                if part
+            )
+        )
+        reads = [read for part in parts for read in part]
+        for read in reads:
+            if read.problem is None and read.data is None and not read.sha256:
+                await self._stream(order, read, there.get(read.item.source))
+        return reads
+
+    def _read_small(self, items: Sequence[Item], there: dict[str, Known]) -> list[_Read]:
+        """Read small files whole; leave large ones for streaming. An unchanged file's bytes are let go at once."""
+        reads = []
+        for item in items:
+            read = _Read(item)
+            reads.append(read)
+            if item.path is None:
+                continue
+            try:
+                data = _steady(item.path)
+            except OSError as error:
+                read.problem = _problem(item, error)
+                continue
+            if data is None:
+                continue
+            read.sha256, read.size = hashlib.sha256(data).hexdigest(), len(data)
+            known = there.get(item.source)
+            if known is None or known.sha256 != read.sha256:
+                read.data = data
+        return reads
+
+    async def _stream(self, order: Order, read: _Read, known: Known | None) -> None:
+        """Hash and store in one pass. A file that the ledger knows is hashed first: it may not have changed."""
+        item = read.item
+        try:
+            if item.path is not None and known is not None:
+                read.sha256, read.size = await self._runtime.run_blocking("io", _hash, item.path)
+                if read.sha256 == known.sha256:
+                    return
+            key = raw_key(order.owner, self._runtime)
+            for attempt in range(CHANGING_TRIES):
+                with item.stream or _open(item.path) as stream:
+                    before = os.fstat(stream.fileno()) if item.path is not None else None
+                    read.sha256, read.size = await self._blobs.put_stream(key, stream)
+                    after = os.fstat(stream.fileno()) if item.path is not None else None
+                if before is None or after is None or _same(before, after):
+                    read.raw_key = key
+                    return
+                if attempt + 1 == CHANGING_TRIES:
+                    read.problem = _changing(item)
+            await self._blobs.delete([key])
+        except OSError as error:
+            read.problem = _problem(item, error)
+
+    async def _accept(self, order: Order, reads: list[_Read]) -> list[Receipt]:
+        """First the bytes, then the rows that name them."""
+        pending = [(raw_key(order.owner, self._runtime), read) for read in reads if read.data is not None]
+        if pending:
+            half = (len(pending) + 1) // 2
+            await asyncio.gather(
+                *(
+                    self._blobs.put_many([(key, read.data or b"") for key, read in part], durable=True)
+                    for part in (pending[:half], pending[half:])
+                    if part
+                )
+            )
+        for key, read in pending:
+            read.raw_key, read.data = key, None
+        good = _unique([read for read in reads if read.problem is None])
+        answers = await self._enter(order, good)
+        for read, answer in zip(good, answers, strict=True):
+            if answer.needs_bytes:
+                # Between our look and our write somebody changed what the ledger holds: read it again, store it.
+                await self._stream(order, read, None)
+        again = [read for read, answer in zip(good, answers, strict=True) if answer.needs_bytes and read.raw_key]
+        fresh = dict(zip((read.item.source for read in again), await self._enter(order, again), strict=True))
+        by_source = {read.item.source: answer for read, answer in zip(good, answers, strict=True)} | fresh
+        return [
+            Receipt(read.item, None if read.problem else by_source[read.item.source], read.problem) for read in reads
+        ]
+
+    async def _enter(self, order: Order, reads: Sequence[_Read]) -> list[Submitted]:
+        if not reads:
+            return []
+        ids = self._runtime.ulids(2 * len(reads))
+        documents = tuple(
+            NewDocument(
+                DocumentId(ids[2 * i]), RunId(ids[2 * i + 1]), read.item.source, read.item.name, read.sha256, read.size,
+                read.raw_key, read.item.metadata, read.item.key,
+            )
+            for i, read in enumerate(reads)
+        )  # fmt: skip
+        return await self._ledger.write(runs.SUBMIT, submission(order, documents))
+
+
+def submission(order: Order, documents: tuple[NewDocument, ...]) -> Submission:
+    snapshot, body = encode(order.workflow)
+    first = order.workflow.steps[0]
+    return Submission(
+        order.owner,
+        order.collection,
+        documents,
+        snapshot,
+        body,
+        order.settings,
+        runs.FirstStep(first.name, first.kind),
+        order.priority,
+        order.batch,
+        order.retry,
+    )
+
+
+def raw_key(owner: Owner, runtime: Runtime) -> str:
+    """Keys of one half minute share a folder, so that a batch flushes one folder."""
+    ulid = runtime.ulid()
+    return f"{owner}/raw/{ulid[:7]}/{ulid}"
+
+
+def _batches(items: Iterable[Item]) -> Iterator[list[Item]]:
+    batch: list[Item] = []
+    for item in items:
+        batch.append(item)
+        if len(batch) == BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _unique(reads: list[_Read]) -> list[_Read]:
+    """One submission names a source once: the last reading of it counts."""
+    return list({read.item.source: read for read in reads}.values())
+
+
+def _open(path: Path | None) -> BinaryIO:
+    if path is None:
+        raise UsageError("a stream can be read only once")
+    return path.open("rb")
+
+
+def _steady(path: Path) -> bytes | None:
+    """A small file's bytes, read while it did not change; None if it is large."""
+    for _ in range(CHANGING_TRIES):
+        with path.open("rb") as file:
+            before = os.fstat(file.fileno())
+            if before.st_size > SMALL:
+                return None
+            data = file.read(SMALL + 1)
+            after = os.fstat(file.fileno())
+        if _same(before, after) and len(data) == after.st_size:
+            return data
+        if len(data) > SMALL:
+            return None
+    raise OSError(0, "it keeps changing while it is read: try again when its writer is done")
+
+
+def _same(before: os.stat_result, after: os.stat_result) -> bool:
+    return (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
+
+
+def _hash(path: Path) -> tuple[str, int]:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
+
+
+def _changing(item: Item) -> str:
+    return f"{item.source}: it keeps changing while it is read: try again when its writer is done"
+
+
+def _problem(item: Item, error: OSError) -> str:
+    if isinstance(error, StorageError):
+        raise error
+    return f"{item.source}: {error.strerror or error}"
+
+
+def from_bytes(source: str, name: str, data: bytes, **extra: Any) -> Item:
+    return Item(source, name, stream=io.BytesIO(data), **extra)

@@ -1,0 +1,103 @@
+"""Search holds one ledger snapshot, leaves hidden generations out, fetches more than asked for, and keeps only what is
+active in that snapshot (I5)."""
+
+import asyncio
+import json
+from typing import Any, Literal
+
+import msgspec
+
+from penstock.embedders.base import Embedder
+from penstock.errors import UsageError
+from penstock.indexes.base import Index, IndexHit, IndexTable
+from penstock.ledger import documents, generations
+from penstock.ledger.store import Ledger, Snapshot
+from penstock.model.items import Vectors
+from penstock.model.nouns import GenerationId, Owner
+from penstock.search.fuse import fuse
+
+Mode = Literal["hybrid", "vector", "text"]
+
+HIDDEN_LIMIT = 1000
+"""More hidden generations than these are left to the check against the snapshot."""
+FETCH_LEAST = 50
+FETCH_MOST = 10_000
+
+
+class Hit(msgspec.Struct, frozen=True):
+    score: float
+    document_id: str
+    name: str
+    page: int
+    page_end: int
+    start: int
+    end: int
+    text: str
+    metadata: dict[str, Any]
+    headings: tuple[str, ...]
+    source: str
+
+
+async def search(
+    ledger: Ledger, index: Index, embedder: Embedder, owner: Owner, query: str, k: int, collection: str, mode: Mode
+) -> list[Hit]:
+    if k < 1:
+        raise UsageError(f"k is {k}: ask for at least one hit")
+    async with ledger.snapshot() as snapshot:
+        home = await snapshot.read(lambda c: documents.collection(owner, c, collection))
+        if home is None:
+            return []
+        if mode != "text" and home.embedder not in (None, embedder.fingerprint):
+            raise UsageError(
+                f"collection {collection!r} was embedded with {home.embedder}, not {embedder.fingerprint}: set that "
+                "embedder, or search with --mode text"
+            )
+        version = home.index_version
+        hidden = await snapshot.read(lambda c: generations.hidden(owner, c, collection, version, HIDDEN_LIMIT))
+        table = await index.table(owner, collection, version)
+        vector = None if mode == "text" else (await embedder.embed([query]))[0]
+        return await _fetch(snapshot, table, owner, query, vector, k, mode, hidden)
+
+
+async def _fetch(
+    snapshot: Snapshot,
+    table: IndexTable,
+    owner: Owner,
+    query: str,
+    vector: Vectors | None,
+    k: int,
+    mode: Mode,
+    hidden: list[GenerationId],
+) -> list[Hit]:
+    """Fetch more until k hits are active in the snapshot, or the index has no more."""
+    count = max(4 * k, FETCH_LEAST)
+    while True:
+        searches = []
+        if vector is not None:
+            searches.append(table.search_vector(vector, count, hidden))
+        if mode != "vector":
+            searches.append(table.search_text(query, count, hidden))
+        rankings: list[list[IndexHit]] = await asyncio.gather(*searches)
+        found = sorted({GenerationId(hit.generation) for ranking in rankings for hit in ranking})
+        active = await snapshot.read(lambda c, ids=found: generations.visible(owner, c, ids))
+        kept = [[hit for hit in ranking if hit.generation in active] for ranking in rankings]
+        fused = fuse(kept) if mode == "hybrid" else kept[0]
+        if len(fused) >= k or count >= FETCH_MOST or all(len(ranking) < count for ranking in rankings):
+            return [_hit(hit, active[GenerationId(hit.generation)]) for hit in fused[:k]]
+        count *= 4
+
+
+def _hit(hit: IndexHit, document: generations.Visible) -> Hit:
+    return Hit(
+        hit.score,
+        document.document_id,
+        document.name,
+        hit.page,
+        hit.page_end,
+        hit.start,
+        hit.end,
+        hit.text,
+        json.loads(document.metadata),
+        hit.headings,
+        document.source,
+    )

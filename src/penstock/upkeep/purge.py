@@ -1,0 +1,52 @@
+"""Purge: take replaced and deleted generations out of the index, under its lock, when their readers are gone."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from penstock.errors import LeaseLost
+from penstock.indexes.base import Index, Verify
+from penstock.ledger import generations, locks
+from penstock.ledger.generations import Purge
+from penstock.ledger.locks import index_key
+from penstock.ledger.store import Ledger
+from penstock.model.nouns import Token, WorkerId
+
+LOCK_S = 120.0
+BATCH = 500
+
+
+async def purge(ledger: Ledger, index: Index, worker: WorkerId, *, ahead_s: float = 0.0) -> int:
+    """Work off what is due. A table whose lock is held is left for another time. Returns how many generations went."""
+    done = 0
+    due = await ledger.read(generations.due_purges, BATCH, ahead_s)
+    tables: dict[tuple[str, str, int], list[Purge]] = {}
+    for row in due:
+        tables.setdefault((row.owner, row.collection, row.version), []).append(row)
+    for place, rows in tables.items():
+        async with hold(ledger, index_key(*place), worker, "purge") as verify:
+            if verify is None:
+                continue
+            table = await index.table(*place)
+            if table.dimensions is not None:
+                await table.delete([row.generation for row in rows], verify)
+            await ledger.write(generations.PURGED, tuple(row.generation for row in rows))
+            done += len(rows)
+    return done
+
+
+@asynccontextmanager
+async def hold(ledger: Ledger, key: str, worker: WorkerId, purpose: str) -> AsyncIterator[Verify | None]:
+    """The index lock for something that is not a step; None where somebody else has it."""
+    token = Token(ledger.database.runtime.token())
+    if not await ledger.write(locks.ACQUIRE, locks.Acquire(key, token, worker, purpose, LOCK_S)):
+        yield None
+        return
+
+    async def verify() -> None:
+        if not await ledger.read(locks.held, key, token):
+            raise LeaseLost(f"the lock {key} belongs to somebody else now")
+
+    try:
+        yield verify
+    finally:
+        await ledger.write(locks.RELEASE, (key, token))

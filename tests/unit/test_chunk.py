@@ -1,0 +1,129 @@
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from semantic_text_splitter import TextSplitter
+
+from penstock.errors import ConfigError
+from penstock.extractors.markdown import State, scan
+from penstock.model.items import CleanPage, Page
+from penstock.stages.chunking import ChunkSettings, chunk_window
+from penstock.stages.cleaning import clean_page
+
+SENTENCE = "The penstock carries water from the reservoir down to the turbine, whatever the weather. "
+MARKDOWN = "text/markdown"
+
+
+def markdown_pages(*texts: str) -> list[CleanPage]:
+    state, found = State(), []
+    for number, text in enumerate(texts, 1):
+        blocks, after = scan(text, state, first=number == 1)
+        found.append(clean_page(Page(number, text, None, blocks, state.path)))
+        state = after
+    return found
+
+
+def plain_pages(*texts: str) -> list[CleanPage]:
+    return [clean_page(Page(number, text)) for number, text in enumerate(texts, 1)]
+
+
+def test_defaults() -> None:
+    assert ChunkSettings() == ChunkSettings("characters", 1000, 200)
+    assert ChunkSettings(unit="tokens") == ChunkSettings("tokens", 512, 50)
+    assert ChunkSettings(size=100).overlap == 20
+    assert msgspec.convert({"unit": "tokens", "size": 100}, ChunkSettings) == ChunkSettings("tokens", 100, 10)
+
+
+@pytest.mark.parametrize("wrong", [{"size": 100, "overlap": 100}, {"size": 0}, {"overlap": -2}, {"unit": "words"}])
+def test_wrong_settings_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises((ConfigError, msgspec.ValidationError), match=r"chunk|Invalid"):
+        msgspec.convert(wrong, ChunkSettings)
+
+
+def test_a_window_without_text_has_no_chunks() -> None:
+    assert chunk_window([], 0, ChunkSettings()) == []
+    assert chunk_window(plain_pages("", " \n ", "\u200b"), 0, ChunkSettings()) == []
+
+
+def test_ordinals_go_on_from_the_first() -> None:
+    chunks = chunk_window(plain_pages(SENTENCE * 40), 7, ChunkSettings())
+    assert [chunk.ordinal for chunk in chunks] == list(range(7, 7 + len(chunks)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.text(st.sampled_from("ab cdé日.\n  "), max_size=400), max_size=5),
+    st.sampled_from([ChunkSettings(size=40), ChunkSettings(size=90, overlap=0), ChunkSettings("tokens", 20)]),
+    st.sampled_from(["text/plain", MARKDOWN]),
+)
+def test_a_chunk_is_a_slice_of_the_clean_window_and_within_its_size(
+    texts: list[str], settings: ChunkSettings, media_type: str
+) -> None:
+    pages = plain_pages(*texts)
+    window = "\n\n".join(page.text for page in pages if page.text)
+    at = 0
+    for chunk in chunk_window(pages, 0, settings, media_type):
+        at = window.index(chunk.text, at)
+        assert chunk.text.strip()
+        assert len(chunk.text) <= settings.size or settings.unit == "tokens"
+        first, last = texts[chunk.page - 1], texts[chunk.page_end - 1]
+        assert first[chunk.start] == chunk.text[0] or chunk.text[0].isspace()
+        assert last[chunk.end - 1] == chunk.text[-1]
+        assert 0 <= chunk.start < len(first)
+        assert 0 < chunk.end <= len(last)
+
+
+def test_no_word_is_lost() -> None:
+    words = [f"word{i}" for i in range(30_000)]
+    chunks = chunk_window(plain_pages(" ".join(words)), 0, ChunkSettings())
+    assert {word for chunk in chunks for word in chunk.text.split()} == set(words)
+
+
+def test_offsets_lead_to_the_page_text() -> None:
+    text = (SENTENCE * 3).strip() + "\n\n" + (SENTENCE * 9).strip()
+    for chunk in chunk_window(plain_pages(text), 0, ChunkSettings(size=300)):
+        assert text[chunk.start : chunk.end] == chunk.text
+    spaced = text.replace(" ", "   ").replace("\n\n", "\r\n\r\n\r\n")
+    for chunk in chunk_window(plain_pages(spaced), 0, ChunkSettings(size=300)):
+        assert spaced[chunk.start : chunk.end].split() == chunk.text.split()
+
+
+def test_a_chunk_over_a_page_break_says_so() -> None:
+    [chunk] = chunk_window(plain_pages("  First page.", "Second page.  "), 0, ChunkSettings())
+    assert chunk.text == "First page.\n\nSecond page."
+    assert (chunk.page, chunk.start, chunk.page_end, chunk.end) == (1, 2, 2, 12)
+
+
+@pytest.mark.parametrize("media_type", ["text/plain", MARKDOWN])
+def test_sections_change_nothing(media_type: str) -> None:
+    text = "\n\n".join(f"Paragraph {i}. {SENTENCE * (i % 7 + 1)}".strip() for i in range(700))
+    [page] = plain_pages(text)
+    whole = TextSplitter(1000, 200).chunk_indices(page.text)
+    chunks = chunk_window([page], 0, ChunkSettings(), media_type)
+    assert len(page.text) > 3 * 64 * 1024
+    if media_type == "text/plain":
+        assert [(chunk.start, chunk.text) for chunk in chunks] == whole
+    assert abs(len(chunks) - len(whole)) < 10
+
+
+def test_a_size_larger_than_a_section() -> None:
+    text = SENTENCE * 5000
+    chunks = chunk_window(plain_pages(text), 0, ChunkSettings(size=100_000, overlap=0))
+    assert max(len(chunk.text) for chunk in chunks) > 90_000
+    assert sum(len(chunk.text) for chunk in chunks) > len(text) - 100
+
+
+def test_the_headings_open_at_its_start_belong_to_a_chunk() -> None:
+    body = SENTENCE * 4
+    pages = markdown_pages(f"# A\n\n{body}\n\n### C\n\n{body}\n\n## B\n\n{body}", f"{body}\n\n# D\n\n{body}")
+    chunks = chunk_window(pages, 0, ChunkSettings(size=400, overlap=0), MARKDOWN)
+    found = [chunk.headings for chunk in chunks]
+    assert list(dict.fromkeys(found)) == [("A",), ("A", "C"), ("A", "B"), ("D",)]
+    assert {chunk.page for chunk in chunks if chunk.headings == ("A", "B")} == {1, 2}
+
+
+def test_tokens_are_counted_offline() -> None:
+    tiktoken = TextSplitter.from_tiktoken_model("text-embedding-3-small", 64, 0)
+    chunks = chunk_window(plain_pages(SENTENCE * 60), 0, ChunkSettings("tokens", 64, 8))
+    assert len(chunks) > 10
+    assert all(len(tiktoken.chunks(chunk.text)) == 1 for chunk in chunks)
