@@ -76,6 +76,8 @@ def test_a_clean_text_keeps_its_offsets(text: str) -> None:
 @given(texts)
 @example("\u0958\U0001d160\U0001d160a")
 @example("a\u00ad\u0301-\u00ad\nb")
+@example("1\r\t- ")
+@example("1\n\t- \nb")
 def test_cleaning_is_idempotent_and_leaves_nothing_unwanted(text: str) -> None:
     cleaned = clean(text)
     assert clean(cleaned) == cleaned
@@ -105,7 +107,7 @@ def test_offsets_lead_back_in_order(text: str) -> None:
 def test_a_character_that_was_kept_stands_where_its_offset_says(text: str) -> None:
     page = clean_page(Page(1, text))
     for i, char in enumerate(page.text):
-        if char not in " \n-":
+        if char not in " \t\n-":
             assert text[original_offset(page, i)] == char
             dropped = text[original_offset(page, i) + 1 : original_end(page, i + 1)]
             assert not dropped.strip("\u200b\x07\u00ad-\r\n\t \u00a0")

@@ -129,6 +129,12 @@ def test_garbage_is_binary_whatever_its_name() -> None:
     assert detect(bytes(100), "a.txt") == BINARY
 
 
+def test_a_white_picture_is_not_taken_for_utf16() -> None:
+    head = b"MM\0*\0\x1d\x95\xa6\0\x02\xa0\x02\0\x04\0\0\0\x01\0\0\x02d"
+    for paper in (b"\xff", b"\xfe", b"\x20"):
+        assert detect(head + paper * 8000, "scan.tiff") == "image/tiff"
+
+
 def test_sound_is_not_taken_for_utf16() -> None:
     rng = random.Random(7)
     samples = b"".join(rng.randint(-200, 200).to_bytes(2, "little", signed=True) for _ in range(4000))

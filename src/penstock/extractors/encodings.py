@@ -20,7 +20,8 @@ _MARKS = (
 
 # Whoever writes these bytes means text: tab, line ends, form feed, backspace, escape, shifts, the DOS end of file.
 _TEXT_BYTES = bytes({*range(0x20, 0x100), *b"\t\n\v\f\r\b\x1a\x1b\x0e\x0f"} - {0x7F})
-_TEXT_CONTROLS = frozenset("\t\n\v\f\r\b\x1a\x1b\x85")
+_UNWANTED = re.compile("[\x00-\x07\x0e-\x19\x1c-\x1f\x7f-\x84\x86-\x9f\ufff0-\uffff]")
+_LATIN_1, _SIGNS = 0, -1
 
 _ESCAPE = re.compile(rb"\x1b\$(?:[@AB]|\([@A-D]|\)C)")
 
@@ -79,18 +80,21 @@ def _plausible(text: str) -> float | None:
     ASCII decides between the byte orders: Latin text read the wrong way round looks like flawless Chinese."""
     if not text:
         return None
-    controls = sum(1 for c in text if (c < " " or "\x7f" <= c <= "\x9f") and c not in _TEXT_CONTROLS)
+    unwanted = sum(1 for c in text if _UNWANTED.match(c))
     scripts = Counter(_script(ord(c) >> 8) for c in text)
-    neutral = scripts.pop(0, 0)
-    if controls > 0.02 * len(text) or neutral + max(scripts.values(), default=0) < 0.95 * len(text):
+    latin, signs = scripts.pop(_LATIN_1, 0), scripts.pop(_SIGNS, 0)
+    one_script = latin + signs + max(scripts.values(), default=0)
+    if unwanted > 0.02 * len(text) or signs > 0.5 * len(text) or one_script < 0.95 * len(text):
         return None
     return sum(1 for c in text if c < "\x7f") / len(text)
 
 
 def _script(block: int) -> int:
-    """A number for the script of a block of 256 characters: 0 where all scripts share it (ASCII, signs, emoji)."""
-    if block == 0 or 0x20 <= block <= 0x2B or block in (0xFE, 0xFF) or 0x1F0 <= block <= 0x1FA:
-        return 0
+    """A number for the script of a block of 256 characters. All scripts share Latin-1 and the signs."""
+    if block == 0:
+        return _LATIN_1
+    if 0x20 <= block <= 0x2B or block in (0xFE, 0xFF) or 0x1F0 <= block <= 0x1FA:
+        return _SIGNS
     if 0x2E <= block <= 0x9F or 0xAC <= block <= 0xD7 or block in (0xF9, 0xFA) or 0x200 <= block <= 0x32F:
         return 0x4E
     return {0x02: 0x01, 0x1E: 0x01, 0x1F: 0x03, 0x05: 0x04, 0x07: 0x06, 0x08: 0x06, 0xFB: 0x06, 0xFC: 0x06}.get(

@@ -24,6 +24,8 @@ NOW: dict[DialectName, str] = {
 }
 _PARAM = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 BUSY_LIMIT_S = 30.0
+VALUES_LIMIT = 64
+"""Sets up to this size are bound as values, which takes half the time of parsing JSON; a text for each size is kept."""
 
 
 class Statement:
@@ -34,15 +36,35 @@ class Statement:
         self.columns: list[tuple[str, str]] = [
             (part.split()[0], part.split()[1]) for part in rows.split(",") if part.strip()
         ]
+        self._sqlite: dict[int, str] = {}
 
     def _fill(self, dialect: DialectName, rows: str) -> str:
         skip = "FOR UPDATE SKIP LOCKED" if dialect == "postgres" else ""
         return self._text.replace("{now}", NOW[dialect]).replace("{skip}", skip).replace("{rows}", rows)
 
     @cached_property
-    def sqlite(self) -> str:
-        picks = ", ".join(f"value ->> {i} AS {name}" for i, (name, _) in enumerate(self.columns))
-        return self._fill("sqlite", f"(SELECT {picks} FROM json_each(:rows)) AS r")
+    def parameters(self) -> list[str]:
+        """The names in the order of their numbers in SQLite's text."""
+        return list(dict.fromkeys(_PARAM.findall(self._text)))
+
+    def sqlite(self, count: int) -> str:
+        """For a set of `count` rows: a list of values, or JSON where that would be long (count 0)."""
+        if count not in self._sqlite:
+            first = len(self.parameters) + 1
+            width = len(self.columns)
+            if count:
+                picks = ", ".join(f"column{i + 1} AS {name}" for i, (name, _) in enumerate(self.columns))
+                places = ", ".join(
+                    "(" + ", ".join(f"?{first + row * width + i}" for i in range(width)) + ")" for row in range(count)
+                )
+                source = f"(SELECT {picks} FROM (VALUES {places})) AS r"
+            else:
+                picks = ", ".join(f"value ->> {i} AS {name}" for i, (name, _) in enumerate(self.columns))
+                source = f"(SELECT {picks} FROM json_each(?{first})) AS r"
+            numbers = {name: f"?{i + 1}" for i, name in enumerate(self.parameters)}
+            filled = _PARAM.sub(lambda match: numbers[match[1]], self._fill("sqlite", "{rows}"))
+            self._sqlite[count] = filled.replace("{rows}", source)
+        return self._sqlite[count]
 
     @cached_property
     def postgres(self) -> str:
@@ -83,7 +105,7 @@ class SqliteConnection:
         self._path = path
         try:
             # The built-in busy handler starves with several processes: we wait ourselves, a random moment at a time.
-            self._db = sqlite3.connect(path, isolation_level=None, timeout=0, check_same_thread=False)
+            self._db = sqlite3.connect(path, isolation_level=None, timeout=0, check_same_thread=False, cached_statements=1024)
             self._patiently("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.execute("PRAGMA foreign_keys=ON")
@@ -92,10 +114,17 @@ class SqliteConnection:
             raise StorageError(sqlite_sentence(path, error)) from error
 
     def run(self, statement: Statement, rows: Sequence[Sequence[Any]] | None = None, /, **params: Any) -> list[Row]:
+        values = [params[name] for name in statement.parameters]
+        count = 0
         if rows is not None:
-            params["rows"] = json.dumps(rows, separators=(",", ":"))
+            if 0 < len(rows) <= VALUES_LIMIT:
+                count = len(rows)
+                for row in rows:
+                    values.extend(row)
+            else:
+                values.append(json.dumps(rows, separators=(",", ":")))
         try:
-            return self._db.execute(statement.sqlite, params).fetchall()
+            return self._db.execute(statement.sqlite(count), values).fetchall()
         except sqlite3.OperationalError as error:
             if self.is_busy(error):
                 raise
@@ -143,7 +172,7 @@ class SqliteConnection:
 class PostgresConnection:
     dialect: DialectName = "postgres"
 
-    def __init__(self, url: str, runtime: Runtime) -> None:
+    def __init__(self, url: str, runtime: Runtime, hot: bool = False) -> None:
         try:
             import psycopg
         except ImportError as error:
@@ -160,8 +189,12 @@ class PostgresConnection:
                     "Turn fsync on, or use another server."
                 )
             self._db.execute("SET synchronous_commit = on")
-            # A generic plan is made once; the claim must stay on its partial index whatever the statistics say.
-            self._db.execute("SET plan_cache_mode = force_generic_plan")
+            if hot:
+                # Every hot verb finds its rows by key: a plan made once, by index, whatever the statistics say. Without
+                # this a table that was never analysed is scanned whole for each group.
+                self._db.execute("SET plan_cache_mode = force_generic_plan")
+                for method in ("seqscan", "hashjoin", "mergejoin"):
+                    self._db.execute(f"SET enable_{method} = off")
         except psycopg.Error as error:
             raise StorageError(
                 f"PostgreSQL at {safe_url(url)} does not answer: {str(error).strip().splitlines()[0]}. "
@@ -215,10 +248,11 @@ class Database:
         else:
             raise ConfigError(f"database {safe_url(url)!r}: use sqlite:///FILE or postgresql://…")
 
-    def connect(self) -> Connection:
+    def connect(self, *, hot: bool = False) -> Connection:
+        """`hot`: for the verbs of the queue."""
         if self.dialect == "sqlite":
             return SqliteConnection(self.path, self.runtime)
-        return PostgresConnection(self.url, self.runtime)
+        return PostgresConnection(self.url, self.runtime, hot)
 
 
 def safe_url(url: str) -> str:

@@ -137,7 +137,7 @@ class Writer:
 
     def _connect(self) -> Connection:
         if self._connection is None:
-            self._connection = self._database.connect()
+            self._connection = self._database.connect(hot=True)
         return self._connection
 
     def _abandon(self, connection: Connection) -> None:

@@ -22,7 +22,7 @@ _LINE_BREAK = re.compile("\r\n?|[\x0b\x0c\x85]")
 _BLANKS = re.compile(r"[ \t\xa0\n](?:[ \t\xa0\n]+|(?<=[\t\xa0]))")
 _NEEDS_BLANKS = ("  ", " \n", "\n ", "\t", "\xa0", "\n\n\n")
 _HYPHEN = re.compile("[-\u2010]\n")
-_ITEM = re.compile(r"(?:[-*+•]|\d{1,9}[.)])[ \t\xa0]")
+_ITEM = re.compile(r"(?:[-*+•]|\d{1,9}[.)])[ \t\xa0]+[^ \t\xa0\n]")
 
 _Pairs = list[tuple[int, int]]
 _Edit = tuple[int, int, str]

@@ -53,7 +53,7 @@ class Heart:
 
     def _connect(self) -> Connection:
         if self._connection is None:
-            connection = self._ledger.database.connect()
+            connection = self._ledger.database.connect(hot=True)
             self._liveness.hold(self._worker, connection)
             self._connection = connection
         return self._connection
