@@ -96,12 +96,12 @@ def _open(connection: Connection, requests: Sequence[Open]) -> list[Opened]:
 
 _FORGIVE = Statement(
     "UPDATE steps SET attempts = 0, crashes = 0, errors = 0, lease_until = {now} + :lease_s FROM {rows} "
-    "WHERE steps.id = r.step AND steps.lease_token = r.lease RETURNING id",
+    "WHERE {steps.id = r.step} AND steps.lease_token = r.lease RETURNING id",
     rows="step bigint, lease text",
 )
 _ADVANCE = Statement(
     "UPDATE artifacts SET cursor = r.pos, items = r.total, segments = segments + r.more, updated_at = {now} "
-    "FROM {rows} WHERE artifacts.id = r.artifact AND artifacts.token = r.lease",
+    "FROM {rows} WHERE {artifacts.id = r.artifact} AND artifacts.token = r.lease",
     rows="artifact bigint, pos text, total bigint, more int, lease text",
 )
 _SEGMENT = Statement(
@@ -136,7 +136,7 @@ def _name_segments(connection: Connection, segments: Sequence[tuple[ArtifactId, 
 
 _COMPLETE = Statement(
     "UPDATE artifacts SET state = 'COMPLETE', token = NULL, cursor = r.pos, items = r.total, segments = r.count, "
-    "meta = r.info, updated_at = {now} FROM {rows} WHERE artifacts.id = r.artifact AND artifacts.state = 'BUILDING'",
+    "meta = r.info, updated_at = {now} FROM {rows} WHERE {artifacts.id = r.artifact} AND artifacts.state = 'BUILDING'",
     rows="artifact bigint, pos text, total bigint, count int, info text",
 )
 

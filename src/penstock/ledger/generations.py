@@ -10,12 +10,12 @@ from penstock.model.nouns import DocumentId, Generation, GenerationId, Owner, St
 
 _REPLACE = Statement(
     "UPDATE generations SET state = 'SUPERSEDED' FROM {rows} "
-    "WHERE generations.document_id = r.document AND generations.state = 'ACTIVE' RETURNING id",
+    "WHERE {generations.document_id = r.document} AND generations.state = 'ACTIVE' RETURNING id",
     rows="document text",
 )
 _ACTIVATE = Statement(
     "UPDATE generations SET state = 'ACTIVE', flipped_at = {now}, pages = r.page_count, chunks = r.chunk_count "
-    "FROM {rows} WHERE generations.id = r.generation",
+    "FROM {rows} WHERE {generations.id = r.generation}",
     rows="generation bigint, page_count int, chunk_count int",
 )
 _PURGE = Statement(
@@ -44,12 +44,12 @@ def schedule_purge(connection: Connection, ids: Sequence[GenerationId], grace_s:
 
 _RETIRE = Statement(
     "UPDATE generations SET state = 'SUPERSEDED' FROM {rows} "
-    "WHERE generations.document_id = r.document AND generations.state = 'BUILDING' RETURNING id",
+    "WHERE {generations.document_id = r.document} AND generations.state = 'BUILDING' RETURNING id",
     rows="document text",
 )
 _RETIRE_ALL = Statement(
     "UPDATE generations SET state = 'SUPERSEDED' FROM {rows} "
-    "WHERE generations.document_id = r.document AND generations.state IN ('BUILDING', 'ACTIVE') RETURNING id",
+    "WHERE {generations.document_id = r.document} AND generations.state IN ('BUILDING', 'ACTIVE') RETURNING id",
     rows="document text",
 )
 
@@ -74,7 +74,7 @@ _UNWRITTEN = Statement(
     rows="generation bigint, step bigint, lease text",
 )
 _WRITTEN = Statement(
-    "UPDATE generations SET written = 1 FROM {rows} WHERE generations.id = r.generation", rows="generation bigint"
+    "UPDATE generations SET written = 1 FROM {rows} WHERE {generations.id = r.generation}", rows="generation bigint"
 )
 
 
@@ -159,7 +159,7 @@ _DONE = Statement(
 )
 _PURGED = Statement(
     "UPDATE generations SET state = 'PURGED', written = 0 FROM {rows} "
-    "WHERE generations.id = r.generation AND generations.state = 'SUPERSEDED'",
+    "WHERE {generations.id = r.generation} AND generations.state = 'SUPERSEDED'",
     rows="generation bigint",
 )
 _FORGET = Statement(

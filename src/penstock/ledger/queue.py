@@ -199,7 +199,7 @@ def _claim_keyed(connection: Connection, requests: Sequence[KeyedClaim]) -> list
 
 _SHOW = Statement(
     "UPDATE documents SET status = r.status, updated_at = {now} FROM {rows} "
-    "WHERE documents.id = r.id AND documents.status <> r.status",
+    "WHERE {documents.id = r.id} AND documents.status <> r.status",
     rows="id text, status text",
 )
 
@@ -213,26 +213,29 @@ def _show(connection: Connection, steps: Sequence[tuple[DocumentId, str]]) -> No
 
 _COMPLETE = Statement(
     "UPDATE steps SET status = 'COMPLETED', lease_token = NULL, finished_at = {now}, meta = r.meta, error = NULL, "
-    "waiting_on = NULL FROM {rows} WHERE steps.id = r.step AND steps.lease_token = r.token RETURNING id",
+    "waiting_on = NULL FROM {rows} WHERE {steps.id = r.step} AND steps.lease_token = r.token RETURNING id",
     rows="step bigint, token text, meta text",
 )
+# The next step is claimed along, unless something more urgent waits.
 _NEXT = Statement(
     "INSERT INTO steps (run_id, position, document_id, generation_id, owner, snapshot, name, kind, status, priority, "
     "rank, resource_key, attempts, epoch, lease_token, lease_until, worker_id, created_at, started_at) "
-    "SELECT r.run_id, r.position, r.document_id, r.generation_id, r.owner, r.snapshot, r.name, r.kind, "
-    "CASE WHEN r.token IS NULL THEN 'PENDING' ELSE 'RUNNING' END, r.priority, r.rank, r.resource_key, "
-    "CASE WHEN r.token IS NULL THEN 0 ELSE 1 END, CASE WHEN r.token IS NULL THEN 0 ELSE 1 END, r.token, "
-    "CASE WHEN r.token IS NOT NULL THEN {now} + :lease_s END, "
-    "CASE WHEN r.token IS NOT NULL THEN :worker END, {now}, CASE WHEN r.token IS NOT NULL THEN {now} END "
-    f"FROM {{rows}} WHERE true RETURNING {_STEP}",
+    "SELECT run_id, position, document_id, generation_id, owner, snapshot, name, kind, "
+    "CASE WHEN token IS NULL THEN 'PENDING' ELSE 'RUNNING' END, priority, rank, resource_key, "
+    "CASE WHEN token IS NULL THEN 0 ELSE 1 END, CASE WHEN token IS NULL THEN 0 ELSE 1 END, token, "
+    "CASE WHEN token IS NOT NULL THEN {now} + :lease_s END, "
+    "CASE WHEN token IS NOT NULL THEN :worker END, {now}, CASE WHEN token IS NOT NULL THEN {now} END "
+    "FROM (SELECT r.run_id, r.position, r.document_id, r.generation_id, r.owner, r.snapshot, r.name, r.kind, "
+    "r.priority, r.rank, r.resource_key, CASE WHEN r.priority >= coalesce((SELECT s.priority FROM steps s "
+    "WHERE s.status = 'PENDING' AND s.epoch = 0 ORDER BY s.priority DESC LIMIT 1), r.priority) THEN r.token END AS token "
+    f"FROM {{rows}}) AS n WHERE true RETURNING {_STEP}",
     rows="run_id text, position int, document_id text, generation_id bigint, owner text, snapshot text, name text, "
     "kind text, priority int, rank bigint, resource_key text, token text",
 )
 _MEDIA_TYPE = Statement(
-    "UPDATE documents SET media_type = r.media FROM {rows} WHERE documents.id = r.document",
+    "UPDATE documents SET media_type = r.media FROM {rows} WHERE {documents.id = r.document}",
     rows="document text, media text",
 )
-_HIGHEST = Statement("SELECT priority FROM steps WHERE status = 'PENDING' AND epoch = 0 ORDER BY priority DESC LIMIT 1")
 
 
 class Completed(msgspec.Struct, frozen=True):
@@ -259,16 +262,23 @@ def _finish(connection: Connection, rows: Sequence[tuple[StepId, Token, str]]) -
 def _insert_next(connection: Connection, done: Sequence[Completion]) -> dict[RunId, Step]:
     if not done:
         return {}
-    waiting = connection.run(_HIGHEST) if any(c.next.token for c in done) else []
-    urgent = waiting[0][0] if waiting else None
-    rows = []
-    for c in done:
-        step, following = c.step, c.next
-        token = following.token if urgent is None or urgent <= step.priority else None
-        rows.append(
-            (step.run_id, following.position, step.document_id, step.generation_id, step.owner, step.snapshot,
-             following.name, following.kind, step.priority, step.rank, following.resource_key, token)
-        )  # fmt: skip
+    rows = [
+        (
+            c.step.run_id,
+            c.next.position,
+            c.step.document_id,
+            c.step.generation_id,
+            c.step.owner,
+            c.step.snapshot,
+            c.next.name,
+            c.next.kind,
+            c.step.priority,
+            c.step.rank,
+            c.next.resource_key,
+            c.next.token,
+        )
+        for c in done
+    ]
     inserted = connection.run(_NEXT, rows, lease_s=done[0].lease_s, worker=done[0].worker)
     claimed = {RunId(row[4]): _step(row) for row in inserted if row[1] is not None}
     ready(connection, [(c.next.resource_key, c.next.kind) for c in done if c.next.resource_key is not None])
@@ -286,7 +296,7 @@ _READY = Statement(
     rows="key text, kind text",
 )
 _READY_STEPS = Statement(
-    "SELECT DISTINCT resource_key, kind FROM steps JOIN {rows} ON steps.id = r.step WHERE resource_key IS NOT NULL",
+    "SELECT DISTINCT resource_key, kind FROM steps JOIN {rows} ON {steps.id = r.step} WHERE resource_key IS NOT NULL",
     rows="step bigint",
 )
 
@@ -305,25 +315,26 @@ def ready_steps(connection: Connection, steps: Sequence[StepId]) -> None:
         ready(connection, [(row[0], row[1]) for row in keys])
 
 
-# The five conditions of I5 in one statement: lease, lock, run, document, generation.
+# The five conditions of I5 in one statement: lease, lock, run, document, generation. Scalar subqueries, not EXISTS:
+# PostgreSQL turns the latter into joins, whose plan goes bad as the tables grow.
 _FLIP = Statement(
     "UPDATE steps SET status = 'COMPLETED', lease_token = NULL, finished_at = {now}, meta = r.meta, error = NULL, "
-    "waiting_on = NULL FROM {rows} WHERE steps.id = r.step AND steps.lease_token = r.token "
-    "AND (steps.resource_key IS NULL OR EXISTS (SELECT 1 FROM locks WHERE locks.resource_key = steps.resource_key "
-    "AND locks.token = r.token AND locks.lease_until > {now})) "
-    "AND EXISTS (SELECT 1 FROM runs WHERE runs.id = steps.run_id AND runs.status = 'OPEN') "
-    "AND EXISTS (SELECT 1 FROM documents WHERE documents.id = steps.document_id AND documents.deleted_at IS NULL) "
-    "AND EXISTS (SELECT 1 FROM generations g WHERE g.id = steps.generation_id AND g.state = 'BUILDING' "
-    "AND NOT EXISTS (SELECT 1 FROM generations a WHERE a.document_id = g.document_id AND a.state = 'ACTIVE' "
-    "AND a.id > g.id)) RETURNING id",
+    "waiting_on = NULL FROM {rows} WHERE {steps.id = r.step} AND steps.lease_token = r.token "
+    "AND (steps.resource_key IS NULL OR (SELECT locks.lease_until FROM locks "
+    "WHERE locks.resource_key = steps.resource_key AND locks.token = r.token) > {now}) "
+    "AND (SELECT runs.status FROM runs WHERE runs.id = steps.run_id) = 'OPEN' "
+    "AND (SELECT documents.deleted_at IS NULL FROM documents WHERE documents.id = steps.document_id) "
+    "AND (SELECT g.state FROM generations g WHERE g.id = steps.generation_id) = 'BUILDING' "
+    "AND coalesce((SELECT a.id FROM generations a WHERE a.document_id = steps.document_id AND a.state = 'ACTIVE'), 0) "
+    "< steps.generation_id RETURNING id",
     rows="step bigint, token text, meta text",
 )
 _END_DOCUMENT = Statement(
-    "UPDATE documents SET status = r.status, error = NULL, updated_at = {now} FROM {rows} WHERE documents.id = r.id",
+    "UPDATE documents SET status = r.status, error = NULL, updated_at = {now} FROM {rows} WHERE {documents.id = r.id}",
     rows="id text, status text",
 )
 _END_RUN = Statement(
-    "UPDATE runs SET status = r.status, finished_at = {now} FROM {rows} WHERE runs.id = r.id AND runs.status = 'OPEN'",
+    "UPDATE runs SET status = r.status, finished_at = {now} FROM {rows} WHERE {runs.id = r.id} AND runs.status = 'OPEN'",
     rows="id text, status text",
 )
 
@@ -345,17 +356,17 @@ def _flip(connection: Connection, flips: Sequence[Flip]) -> list[bool]:
 _ERROR = Statement(
     "UPDATE steps SET status = 'ERROR', lease_token = NULL, errors = errors + 1, error = r.error, "
     "not_before = {now} + r.delay, waiting_on = NULL FROM {rows} "
-    "WHERE steps.id = r.step AND steps.lease_token = r.token RETURNING id",
+    "WHERE {steps.id = r.step} AND steps.lease_token = r.token RETURNING id",
     rows="step bigint, token text, error text, delay float8",
 )
 _FAIL = Statement(
     "UPDATE steps SET status = 'FAILED', lease_token = NULL, errors = errors + 1, error = r.error, "
     "finished_at = {now}, waiting_on = NULL FROM {rows} "
-    "WHERE steps.id = r.step AND steps.lease_token = r.token RETURNING id",
+    "WHERE {steps.id = r.step} AND steps.lease_token = r.token RETURNING id",
     rows="step bigint, token text, error text",
 )
 _FAIL_DOCUMENT = Statement(
-    "UPDATE documents SET status = 'FAILED', error = r.error, updated_at = {now} FROM {rows} WHERE documents.id = r.id",
+    "UPDATE documents SET status = 'FAILED', error = r.error, updated_at = {now} FROM {rows} WHERE {documents.id = r.id}",
     rows="id text, error text",
 )
 
@@ -403,7 +414,7 @@ def _bury(connection: Connection, failures: Sequence[StepFailure]) -> None:
 
 _RELEASE = Statement(
     "UPDATE steps SET status = 'PENDING', lease_token = NULL, waiting_on = NULL, attempts = attempts - r.back "
-    "FROM {rows} WHERE steps.id = r.step AND steps.lease_token = r.token RETURNING id",
+    "FROM {rows} WHERE {steps.id = r.step} AND steps.lease_token = r.token RETURNING id",
     rows="step bigint, token text, back int",
 )
 
@@ -417,7 +428,7 @@ def _release(connection: Connection, releases: Sequence[Release]) -> list[bool]:
 
 _BEAT = Statement(
     "UPDATE steps SET lease_until = {now} + :lease_s FROM {rows} "
-    "WHERE steps.id = r.step AND steps.lease_token = r.token RETURNING id",
+    "WHERE {steps.id = r.step} AND steps.lease_token = r.token RETURNING id",
     rows="step bigint, token text",
 )
 _BEAT_LOCKS = Statement(
@@ -426,7 +437,7 @@ _BEAT_LOCKS = Statement(
     rows="key text, token text",
 )
 _WAITING = Statement(
-    "UPDATE steps SET waiting_on = r.waiting FROM {rows} WHERE steps.id = r.step AND steps.status = 'RUNNING'",
+    "UPDATE steps SET waiting_on = r.waiting FROM {rows} WHERE {steps.id = r.step} AND steps.status = 'RUNNING'",
     rows="step bigint, waiting text",
 )
 _SEEN = Statement("UPDATE workers SET seen_at = {now} WHERE id = :worker")

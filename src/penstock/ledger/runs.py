@@ -101,7 +101,7 @@ _CHANGED = Statement(
     "UPDATE documents SET size = r.bytes, sha256 = r.hash, name = r.title, metadata = r.info, error = NULL, "
     "media_type = NULL, updated_at = {now}, "
     "status = CASE WHEN status IN ('COMPLETED', 'NOT_INDEXABLE', 'FAILED', 'CANCELLED') THEN 'PENDING' ELSE status END "
-    "FROM {rows} WHERE documents.id = r.document",
+    "FROM {rows} WHERE {documents.id = r.document}",
     rows="document text, bytes bigint, hash text, title text, info text",
 )
 _RUN = Statement(

@@ -47,7 +47,8 @@ class _Write:
 class Writer:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._queue: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[list[_Write] | None] = queue.SimpleQueue()
+        self._handing: list[_Write] = []
         self._thread: threading.Thread | None = None
         self._connection: Connection | None = None
         self._failpoints = database.runtime.failpoints
@@ -59,9 +60,16 @@ class Writer:
             self._thread.start()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        self._queue.put(_Write(verb, item, future, loop))
+        if not self._handing:
+            # Steps that were woken together ask together: what one turn of the loop writes is handed over as one.
+            loop.call_soon(self._hand_over)
+        self._handing.append(_Write(verb, item, future, loop))
         result: Result = await future
         return result
+
+    def _hand_over(self) -> None:
+        writes, self._handing = self._handing, []
+        self._queue.put(writes)
 
     def close(self) -> None:
         if self._thread is not None:
@@ -75,8 +83,8 @@ class Writer:
             first = self._queue.get()
             group: list[_Write] = []
             while first is not None:
-                group.append(first)
-                if len(group) == GROUP_LIMIT:
+                group += first
+                if len(group) >= GROUP_LIMIT:
                     break
                 try:
                     first = self._queue.get_nowait()

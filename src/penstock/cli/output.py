@@ -1,0 +1,142 @@
+"""Words for people and JSON for programs. Nothing that came from outside reaches a terminal unescaped."""
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import IO, Any
+
+TIMES = ("created_at", "started_at", "finished_at", "last_checkpoint", "oldest")
+"""Fields that the ledger keeps in seconds and that JSON shows in ISO 8601."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command says at its end: `data` with --json, `text` for people, or what `spool` holds for either."""
+
+    data: dict[str, Any]
+    text: str = ""
+    code: int = 0
+    spool: IO[bytes] | None = None
+    hints: Sequence[str] = ()
+    """What else a person may want to know: on standard error, also with --json."""
+
+
+def repair_streams() -> None:
+    """A closed stream swallows what is written, and no letter is too strange for a narrow encoding."""
+    for name in ("stdin", "stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
+        elif name != "stdin" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def deliver(answer: Answer, as_json: bool) -> None:
+    sys.stdout.flush()
+    if answer.spool is not None:
+        answer.spool.seek(0)
+        shutil.copyfileobj(answer.spool, sys.stdout.buffer)
+    elif as_json:
+        write_json(answer.data)
+    elif answer.text:
+        print(answer.text)
+    sys.stdout.flush()
+    for hint in answer.hints:
+        note(hint)
+
+
+def write_json(data: object) -> None:
+    sys.stdout.buffer.write(encode(data) + b"\n")
+    sys.stdout.flush()
+
+
+def encode(data: object) -> bytes:
+    import msgspec
+
+    try:
+        return msgspec.json.encode(data)
+    except UnicodeEncodeError:
+        # A lone surrogate, from a damaged text or an argument that is not UTF-8.
+        import json
+
+        return json.dumps(msgspec.to_builtins(data)).encode()
+
+
+def note(line: str) -> None:
+    """To standard error; if nobody listens there, that is no reason to fail."""
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except OSError:
+        return
+
+
+def visible(text: object) -> str:
+    """A name on one line: line breaks, escape sequences and invisible characters are written out."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in str(text))
+
+
+def readable(text: str) -> str:
+    """A text of several lines for a terminal: only what could steer the terminal is written out."""
+    return "".join(c if c.isprintable() or c in "\n\t" else visible(c) for c in text)
+
+
+def when(seconds: float | None) -> str | None:
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def with_times(data: dict[str, Any]) -> dict[str, Any]:
+    """The same fields, with the times as ISO 8601."""
+    return {key: when(value) if key in TIMES else value for key, value in data.items()}
+
+
+def width() -> int:
+    return shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 80
+
+
+def table(rows: Iterable[Sequence[object]], indent: str = "") -> list[str]:
+    """Aligned columns: numbers to the right. On a terminal the last column is cut to its width."""
+    cells = [[visible(cell) if cell is not None else "-" for cell in row] for row in rows]
+    if not cells:
+        return []
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    right = [all(re.fullmatch(r"[\d,]+|-", row[i]) for row in cells[1:] or cells) for i in range(len(widths))]
+    lines = [
+        indent
+        + "  ".join(
+            cell.rjust(widths[i]) if right[i] else cell.ljust(widths[i]) if i + 1 < len(row) else cell
+            for i, cell in enumerate(row)
+        ).rstrip()
+        for row in cells
+    ]
+    return [cut(line, width()) for line in lines] if sys.stdout.isatty() else lines
+
+
+def cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def bytes_size(size: int) -> str:
+    value, unit = float(size), "bytes"
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if value < 1000 or unit == "GB":
+            break
+        value /= 1000
+    return f"{size} bytes" if unit == "bytes" else f"{value:.1f} {unit}"
