@@ -13,9 +13,10 @@ from penstock.errors import NotFound, StorageError, UsageError
 from penstock.intake import Intake, Item, Order, submission
 from penstock.jobs import Job, Report, Summary
 from penstock.ledger import dead_letters, documents, runs, stats, work
-from penstock.ledger.dead_letters import DeadLetter
 from penstock.ledger.database import Database
+from penstock.ledger.dead_letters import DeadLetter
 from penstock.ledger.liveness import AdvisoryLiveness, FileLiveness, Liveness
+from penstock.ledger.migrations import LATEST
 from penstock.ledger.store import Ledger
 from penstock.model.nouns import DocumentId, Owner, RunId, WorkerId, Workflow
 from penstock.runtime import Failpoints, Runtime
@@ -340,13 +341,13 @@ class App:
             return AdvisoryLiveness()
         return FileLiveness(self.ledger.database.path.parent / "workers")
 
-    async def _open(self) -> None:
+    async def _open(self, *, migrate: bool = False) -> None:
         home = self.config.home_path
         try:
             home.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(storage_sentence(home, error)) from error
-        await self.ledger.open()
+        await self.ledger.open(migrate=migrate)
         self._paces = await self.ledger.read(work.paces)
 
     async def _close(self) -> None:
@@ -366,3 +367,11 @@ async def open_app(config: Config | None = None, **settings: Any) -> AsyncIterat
         await app._close()
 
 
+async def migrate(config: Config) -> int:
+    """Bring the ledger to this version's schema, also one that others share; the version it has now."""
+    app = App(config, Runtime())
+    try:
+        await app._open(migrate=True)
+        return LATEST
+    finally:
+        await app._close()

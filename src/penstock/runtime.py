@@ -56,7 +56,7 @@ class Runtime:
 
     def __init__(self, failpoints: Failpoints | None = None) -> None:
         self.failpoints = failpoints or Failpoints()
-        self._random = random.SystemRandom()
+        self._random = random.Random(secrets.randbits(256))
         self._executors: dict[Lane, ThreadPoolExecutor] = {}
         self._last_ulid = 0
 
@@ -79,14 +79,14 @@ class Runtime:
         return self._random.random()
 
     def token(self) -> str:
-        return secrets.token_hex(8)
+        return f"{self._random.getrandbits(64):016x}"
 
     def ulid(self) -> str:
         return self.ulids(1)[0]
 
     def ulids(self, count: int) -> Sequence[str]:
         """Identifiers that sort by time, also within one millisecond of one process."""
-        fresh = (int(time.time() * 1000) << 80) | secrets.randbits(80)
+        fresh = (int(time.time() * 1000) << 80) | self._random.getrandbits(80)
         first = max(fresh, self._last_ulid + 1)
         self._last_ulid = first + count - 1
         return [_crockford(first + i) for i in range(count)]

@@ -124,7 +124,7 @@ def _artifact(owner: Owner, connection: Connection, document: str, kind: str) ->
     for generation in (active, run.generation if run else None):
         if generation is None:
             continue
-        made = checkpoints.of_generation(connection, GenerationId(generation))
+        made = checkpoints.of_generations(connection, [GenerationId(generation)])[GenerationId(generation)]
         kinds = {p.step: p.kind for p in documents.progress(owner, connection, generation)}
         matching = [artifact for step, artifact in made.items() if kinds.get(step) == kind]
         if matching:

@@ -1,7 +1,6 @@
-"""One call of a command: its global options, its app, its answer, its exit code. Commands are registered here."""
+"""One call of a command: its global options, its app, its answer, its exit code."""
 
 import asyncio
-import inspect
 import os
 import signal
 import sys
@@ -9,9 +8,9 @@ import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from penstock.cli.output import Answer, deliver, note, visible, write_json
 from penstock.cli.signals import Interrupted, Signals
@@ -20,15 +19,15 @@ if TYPE_CHECKING:
     from penstock.app import App
     from penstock.config import Config
 
-Home = Annotated[str | None, typer.Option("--home", metavar="DIR", help="Where everything is kept [./.penstock].")]
-ConfigFile = Annotated[str | None, typer.Option("--config", metavar="FILE", help="Settings [./penstock.yaml].")]
-OwnerName = Annotated[str | None, typer.Option("--owner", metavar="NAME", help="Whose documents.")]
-Json = Annotated[bool, typer.Option("--json", help="Answer with one JSON object.")]
-
-SHARED = {"home": (Home, None), "config": (ConfigFile, None), "owner": (OwnerName, None), "json": (Json, False)}
-"""Options that every command takes, and that may also stand before its name."""
-
 Body = Callable[..., Coroutine[Any, Any, Answer]]
+
+SHARED = (
+    click.option("--home", metavar="DIR", help="Where everything is kept  [default: ./.penstock]"),
+    click.option("--config", metavar="FILE", help="Settings  [default: ./penstock.yaml]"),
+    click.option("--owner", metavar="NAME", help="Whose documents."),
+    click.option("--json", is_flag=True, help="Answer with one JSON object."),
+)
+"""Options that every command takes, and that may also stand before its name."""
 
 
 @dataclass
@@ -38,6 +37,13 @@ class Call:
     owner: str | None = None
     json: bool = False
     signals: Signals = field(default_factory=Signals)
+
+    def take(self, values: dict[str, Any]) -> None:
+        """Take the shared options out of what Click parsed; one that is not given keeps its value."""
+        for option in ("home", "config", "owner", "json"):
+            given = values.pop(option)
+            if given not in (None, False):
+                setattr(self, option, given)
 
     def settings(self) -> "Config":
         from pathlib import Path
@@ -60,7 +66,7 @@ class Call:
         loop, cancel = asyncio.get_running_loop(), self.signals.stop
         async with self.app() as app:
             self.signals.working = True
-            self.signals.stop = lambda: (loop.call_soon_threadsafe(app.stop), None)[1]
+            self.signals.stop = lambda: loop.call_soon_threadsafe(app.stop)
             if self.signals.received is not None:
                 app.stop()
             try:
@@ -76,40 +82,32 @@ class Call:
         return code
 
 
-def command(group: typer.Typer, name: str) -> Callable[[Body], Body]:
-    """Register `async def body(call, …) -> Answer` under a name, with the shared options added to its own."""
-
-    def register(body: Body) -> Body:
-        hints = get_type_hints(body, include_extras=True)
-        own = [p.replace(annotation=hints[p.name]) for p in list(inspect.signature(body).parameters.values())[1:]]
-
-        def invoke(ctx: typer.Context, **values: Any) -> int:
-            call: Call = ctx.obj
-            for option in SHARED:
-                setattr(call, option, values.pop(option) or getattr(call, option))
-            return perform(call, body(call, **values))
-
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        parameters = [
-            inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context),
-            *(p.replace(kind=keyword) for p in own),
-            *(inspect.Parameter(n, keyword, annotation=kind, default=no) for n, (kind, no) in SHARED.items()),
-        ]
-        invoke.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        invoke.__annotations__ = {p.name: p.annotation for p in parameters}
-        group.command(name, help=inspect.getdoc(body))(invoke)
-        return body
-
-    return register
+def shared(invoke: Callable[..., int]) -> Callable[..., int]:
+    for option in reversed(SHARED):
+        invoke = option(invoke)
+    return invoke
 
 
-def perform(call: Call, body: Coroutine[Any, Any, Answer]) -> int:
+def body(function: Body) -> Callable[..., int]:
+    """`async def command(call, …) -> Answer` as Click calls it, with the shared options added to its own."""
+
+    def invoke(call: Call, **values: Any) -> int:
+        call.take(values)
+        return perform(call, function(call, **values))
+
+    invoke.__doc__ = function.__doc__
+    return shared(click.pass_obj(invoke))
+
+
+def perform(call: Call, work: Coroutine[Any, Any, Answer]) -> int:
     """Run a command to its end, whatever that is; the exit code."""
     from penstock.errors import PenstockError, UsageError
 
-    call.signals.give_up = lambda: (call.fail("interrupted while something was still waiting", 0), None)[1]
+    call.signals.give_up = lambda: call.fail(
+        "interrupted; something did not stop in time, but what was accepted is safe", 0
+    )
     try:
-        answer = asyncio.run(_stoppable(call.signals, body))
+        answer = asyncio.run(_stoppable(call.signals, work))
         deliver(answer, call.json)
         return answer.code
     except (Interrupted, asyncio.CancelledError, KeyboardInterrupt):
@@ -125,12 +123,12 @@ def perform(call: Call, body: Coroutine[Any, Any, Answer]) -> int:
         return call.fail(f"unexpected {type(error).__name__}: {error} (a bug: what was accepted is safe)", 1)
 
 
-async def _stoppable(signals: Signals, body: Coroutine[Any, Any, Answer]) -> Answer:
+async def _stoppable(signals: Signals, work: Coroutine[Any, Any, Answer]) -> Answer:
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
-    signals.stop = lambda: (loop.call_soon_threadsafe(task.cancel), None)[1]
+    signals.stop = lambda: loop.call_soon_threadsafe(task.cancel)
     try:
-        return await body
+        return await work
     finally:
         signals.settle()
 

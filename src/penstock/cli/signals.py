@@ -20,8 +20,8 @@ class Signals:
 
     def __init__(self) -> None:
         self.received: int | None = None
-        self.stop: Callable[[], None] | None = None
-        self.give_up: Callable[[], None] = lambda: None
+        self.stop: Callable[[], object] | None = None
+        self.give_up: Callable[[], object] = lambda: None
         """Says the last words when stopping takes too long."""
         self.working = False
         self._watchdog: threading.Timer | None = None

@@ -104,10 +104,13 @@ _ADVANCE = Statement(
     "FROM {rows} WHERE {artifacts.id = r.artifact} AND artifacts.token = r.lease",
     rows="artifact bigint, pos text, total bigint, more int, lease text",
 )
+SEGMENT_COLUMNS = (
+    "artifact bigint, ordinal int, key text, sha256 text, size bigint, items int, first bigint, cursor text"
+)
 _SEGMENT = Statement(
     "INSERT INTO segments (artifact_id, ordinal, key, sha256, size, items, first, cursor) "
     "SELECT r.artifact, r.ordinal, r.key, r.sha256, r.size, r.items, r.first, r.cursor FROM {rows} WHERE true",
-    rows="artifact bigint, ordinal int, key text, sha256 text, size bigint, items int, first bigint, cursor text",
+    rows=SEGMENT_COLUMNS,
 )
 
 
@@ -127,11 +130,25 @@ def _checkpoint(connection: Connection, flushes: Sequence[Progress]) -> list[boo
 def _name_segments(connection: Connection, segments: Sequence[tuple[ArtifactId, Segment]]) -> None:
     """A segment counts from here on."""
     if segments:
-        rows = [
-            (artifact_id, s.ordinal, s.key, s.sha256, s.size, s.items, s.first, json.dumps(s.cursor))
-            for artifact_id, s in segments
-        ]
-        connection.run(_SEGMENT, rows)
+        connection.run(_SEGMENT, segment_rows(segments))
+
+
+def output_row(output: Output | None) -> tuple[object, ...]:
+    """artifact, cursor, items, segments, meta: as columns of a statement that completes steps."""
+    if output is None:
+        return (None, None, None, None, None)
+    return (output.artifact_id, output.cursor, output.items, output.count, output.meta)
+
+
+def output_segments(output: Output | None) -> list[tuple[object, ...]]:
+    return [] if output is None else segment_rows([(output.artifact_id, segment) for segment in output.segments])
+
+
+def segment_rows(segments: Sequence[tuple[ArtifactId, Segment]]) -> list[tuple[object, ...]]:
+    return [
+        (artifact_id, s.ordinal, s.key, s.sha256, s.size, s.items, s.first, json.dumps(s.cursor))
+        for artifact_id, s in segments
+    ]
 
 
 _COMPLETE = Statement(
@@ -144,7 +161,7 @@ _COMPLETE = Statement(
 def finish(connection: Connection, outputs: Sequence[Output]) -> None:
     """Complete artifacts in the gated transaction that completes their steps."""
     if outputs:
-        connection.run(_COMPLETE, [(o.artifact_id, o.cursor, o.items, o.count, o.meta) for o in outputs])
+        connection.run(_COMPLETE, [output_row(o) for o in outputs])
         _name_segments(connection, [(o.artifact_id, segment) for o in outputs for segment in o.segments])
 
 
@@ -198,8 +215,9 @@ _SEGMENTS = Statement(
     "WHERE artifact_id = :artifact AND ordinal >= :start ORDER BY ordinal LIMIT :count"
 )
 _INPUTS = Statement(
-    f"SELECT f.step, {_ARTIFACT} FROM artifact_refs f JOIN artifacts a ON a.id = f.artifact_id "
-    "WHERE f.generation_id = :generation"
+    f"SELECT f.generation_id, f.step, {_ARTIFACT} FROM {{rows}} JOIN artifact_refs f ON f.generation_id = r.generation "
+    "JOIN artifacts a ON a.id = f.artifact_id",
+    rows="generation bigint",
 )
 _BUILDER = Statement(
     f"SELECT {_ARTIFACT}, EXISTS (SELECT 1 FROM steps s WHERE s.id = a.builder AND s.lease_token = a.token) "
@@ -213,9 +231,14 @@ def segments(connection: Connection, artifact_id: ArtifactId, start: int, count:
     return [Segment(*row[:6], cursor=json.loads(row[6])) for row in rows]
 
 
-def of_generation(connection: Connection, generation_id: GenerationId) -> dict[str, Artifact]:
-    """What the steps of this generation made so far, by step name."""
-    return {row[0]: artifact(row[1:]) for row in connection.run(_INPUTS, generation=generation_id)}
+def of_generations(
+    connection: Connection, generations: Sequence[GenerationId]
+) -> dict[GenerationId, dict[str, Artifact]]:
+    """What the steps of these generations made so far, by step name."""
+    made: dict[GenerationId, dict[str, Artifact]] = {generation: {} for generation in generations}
+    for row in connection.run(_INPUTS, [(generation,) for generation in generations]):
+        made[row[0]][row[1]] = artifact(row[2:])
+    return made
 
 
 def being_built(connection: Connection, artifact_id: ArtifactId) -> bool:

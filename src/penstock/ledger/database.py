@@ -31,18 +31,18 @@ VALUES_LIMIT = 64
 
 
 class Statement:
-    """One SQL text for both dialects. `rows` names the columns of the set that `{rows}` stands for, as r."""
+    """One SQL text for both dialects. `rows` names the columns of the set that `{rows}` stands for, as r; a statement
+    for PostgreSQL alone may have a second set, `{more}`, as m."""
 
-    def __init__(self, text: str, rows: str = "") -> None:
-        self._text = text
-        self.columns: list[tuple[str, str]] = [
-            (part.split()[0], part.split()[1]) for part in rows.split(",") if part.strip()
-        ]
+    def __init__(self, text: str, rows: str = "", more: str = "") -> None:
+        self.text = text
+        self.columns = _columns(rows)
+        self.more = _columns(more)
         self._sqlite: dict[int, str] = {}
 
     def _fill(self, dialect: DialectName, rows: str) -> str:
         skip = "FOR UPDATE SKIP LOCKED" if dialect == "postgres" else ""
-        text = self._text.replace("{now}", NOW[dialect]).replace("{skip}", skip).replace("{rows}", rows)
+        text = self.text.replace("{now}", NOW[dialect]).replace("{skip}", skip).replace("{rows}", rows)
         return _KEY.sub(self._key_postgres if dialect == "postgres" else r"\1 = r.\2", text)
 
     def _key_postgres(self, match: re.Match[str]) -> str:
@@ -52,7 +52,7 @@ class Statement:
     @cached_property
     def parameters(self) -> list[str]:
         """The names in the order of their numbers in SQLite's text."""
-        return list(dict.fromkeys(_PARAM.findall(self._text)))
+        return list(dict.fromkeys(_PARAM.findall(self.text)))
 
     def sqlite(self, count: int) -> str:
         """For a set of `count` rows: a list of values, or JSON where that would be long (count 0)."""
@@ -75,16 +75,27 @@ class Statement:
 
     @cached_property
     def postgres(self) -> str:
-        arrays = ", ".join(f"%(r_{name})s::{kind}[]" for name, kind in self.columns)
-        names = ", ".join(name for name, _ in self.columns)
-        filled = self._fill("postgres", "{rows}")
-        return _PARAM.sub(r"%(\1)s", filled).replace("{rows}", f"unnest({arrays}) AS r({names})")
+        filled = _PARAM.sub(r"%(\1)s", self._fill("postgres", "{rows}"))
+        return filled.replace("{rows}", _unnest("r", self.columns)).replace("{more}", _unnest("m", self.more))
+
+
+def _columns(text: str) -> list[tuple[str, str]]:
+    return [(part.split()[0], part.split()[1]) for part in text.split(",") if part.strip()]
+
+
+def _unnest(alias: str, columns: list[tuple[str, str]]) -> str:
+    arrays = ", ".join(f"%({alias}_{name})s::{kind}[]" for name, kind in columns)
+    return f"unnest({arrays}) AS {alias}({', '.join(name for name, _ in columns)})"
+
+
+Rows = Sequence[Sequence[Any]]
 
 
 class Connection(Protocol):
     dialect: DialectName
 
-    def run(self, statement: Statement, rows: Sequence[Sequence[Any]] | None = None, /, **params: Any) -> list[Row]: ...
+    def run(self, statement: Statement, rows: Rows | None = None, more: Rows | None = None, /, **params: Any) -> list[Row]:
+        """All rows that the statement returns."""
 
     def script(self, text: str) -> list[Row]:
         """A statement of one dialect, for migrations and pragmas."""
@@ -120,7 +131,7 @@ class SqliteConnection:
         except sqlite3.Error as error:
             raise StorageError(sqlite_sentence(path, error)) from error
 
-    def run(self, statement: Statement, rows: Sequence[Sequence[Any]] | None = None, /, **params: Any) -> list[Row]:
+    def run(self, statement: Statement, rows: Rows | None = None, more: Rows | None = None, /, **params: Any) -> list[Row]:
         values = [params[name] for name in statement.parameters]
         count = 0
         if rows is not None:
@@ -208,11 +219,12 @@ class PostgresConnection:
                 "Is it running, and is the URL right?"
             ) from error
 
-    def run(self, statement: Statement, rows: Sequence[Sequence[Any]] | None = None, /, **params: Any) -> list[Row]:
-        if rows is not None:
-            columns = zip(*rows, strict=True) if rows else ([] for _ in statement.columns)
-            for (name, _), values in zip(statement.columns, columns, strict=True):
-                params[f"r_{name}"] = _array(values)
+    def run(self, statement: Statement, rows: Rows | None = None, more: Rows | None = None, /, **params: Any) -> list[Row]:
+        for alias, columns, table in (("r", statement.columns, rows), ("m", statement.more, more)):
+            if table is not None:
+                by_column = zip(*table, strict=True) if table else ([] for _ in columns)
+                for (name, _), values in zip(columns, by_column, strict=True):
+                    params[f"{alias}_{name}"] = _array(values)
         cursor = self._db.execute(statement.postgres, params)
         return cursor.fetchall() if cursor.description else []
 

@@ -56,17 +56,42 @@ class Listed(msgspec.Struct, frozen=True):
     stale: bool
 
 
+def _document(row: Row) -> Document:
+    return Document(
+        *row[:8],
+        metadata=json.loads(row[8]),
+        status=DocumentStatus(row[9]),
+        retry_count=row[10],
+        error=row[11],
+        pages=row[12],
+        chunks=row[13],
+        created_at=row[14],
+        updated_at=row[15],
+    )
+
+
 def _listed(row: Row) -> Listed:
-    document = Document(*row[:8], metadata=json.loads(row[8]), status=DocumentStatus(row[9]),
-        retry_count=row[10], error=row[11], pages=row[12], chunks=row[13], created_at=row[14], updated_at=row[15],
-    )  # fmt: skip
     has_active = bool(row[16])
-    return Listed(document, has_active and (row[13] or 0) > 0, has_active and bool(row[17]))
+    return Listed(_document(row), has_active and (row[13] or 0) > 0, has_active and bool(row[17]))
 
 
 def get(owner: Owner, connection: Connection, document: str) -> Listed | None:
     rows = connection.run(_GET, owner=owner, id=document)
     return _listed(rows[0]) if rows else None
+
+
+_LIVE = Statement(
+    "SELECT d.id, d.owner, d.collection, d.source, d.name, d.media_type, d.size, d.sha256, d.metadata, d.status, "
+    "d.retry_count, d.error, NULL, NULL, d.created_at, d.updated_at FROM {rows} JOIN documents d ON d.id = r.document "
+    "WHERE d.deleted_at IS NULL",
+    rows="document text",
+)
+
+
+def live(connection: Connection, ids: Sequence[DocumentId]) -> dict[DocumentId, Document]:
+    """The documents of claimed steps, whoever owns them; a deleted one is not among them."""
+    rows = connection.run(_LIVE, [(document,) for document in ids])
+    return {DocumentId(row[0]): _document(row) for row in rows}
 
 
 def resolve(owner: Owner, connection: Connection, prefix: str) -> DocumentId | None:

@@ -104,12 +104,16 @@ def create(
     return {DocumentId(row[0]): GenerationId(row[1]) for row in connection.run(_CREATE, rows)}
 
 
-_GET = Statement("SELECT id, document_id, index_version, raw_key, size, sha256 FROM generations WHERE id = :id")
+_GET = Statement(
+    "SELECT g.id, g.document_id, g.index_version, g.raw_key, g.size, g.sha256 FROM {rows} "
+    "JOIN generations g ON g.id = r.generation",
+    rows="generation bigint",
+)
 
 
-def get(connection: Connection, generation: GenerationId) -> Generation:
-    row = connection.run(_GET, id=generation)[0]
-    return Generation(GenerationId(row[0]), DocumentId(row[1]), *row[2:])
+def get(connection: Connection, generations: Sequence[GenerationId]) -> dict[GenerationId, Generation]:
+    rows = connection.run(_GET, [(generation,) for generation in generations])
+    return {GenerationId(row[0]): Generation(GenerationId(row[0]), DocumentId(row[1]), *row[2:]) for row in rows}
 
 
 _HIDDEN = Statement(

@@ -26,6 +26,8 @@ class Verb(Generic[Item, Result]):
 
     name: str
     function: Callable[[Connection, Sequence[Item]], Sequence[Result]]
+    at_once: bool = False
+    """On PostgreSQL it is one statement, which alone needs no transaction around it."""
 
     def __post_init__(self) -> None:
         _names.append(self.name)
@@ -120,14 +122,19 @@ class Writer:
             connection = self._connect()
             try:
                 results: list[Any] = [None] * len(group)
-                connection.begin()
+                alone = connection.dialect == "postgres" and len(by_verb) == 1 and next(iter(by_verb)).at_once
+                if alone and self._failpoints.armed:
+                    self._pass(by_verb, "before")
+                if not alone:
+                    connection.begin()
                 for verb, places in by_verb.items():
                     answers = verb.function(connection, [group[i].item for i in places])
                     for place, answer in zip(places, answers, strict=True):
                         results[place] = answer
-                if self._failpoints.armed:
-                    self._pass(by_verb, "before")
-                connection.commit()
+                if not alone:
+                    if self._failpoints.armed:
+                        self._pass(by_verb, "before")
+                    connection.commit()
                 self.commits += 1
                 if self._failpoints.armed:
                     self._pass(by_verb, "after")

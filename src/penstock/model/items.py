@@ -1,10 +1,17 @@
 """What the stages hand to each other: pages, clean pages, chunks. Frozen, compact, one msgpack array each."""
 
-import msgspec
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
-Vectors = NDArray[np.float32]
+import msgspec
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Vectors = NDArray[np.float32]
+else:
+    # Who reads only the ledger does without numpy, which takes longer to load than the answer.
+    Vectors = Any
 
 
 class Block(msgspec.Struct, frozen=True, array_like=True):

@@ -58,18 +58,21 @@ class RunState:
         raise LeaseLost(f"the {kind} artifact of document {self.document.id} is gone")
 
 
-def load(connection: Connection, steps: Sequence[Step]) -> list[RunState | None]:
-    """States for freshly claimed steps; None for a document that was deleted meanwhile."""
+def load(connection: Connection, steps: Sequence[Step], workflows: dict[str, Workflow]) -> list[RunState | None]:
+    """States for freshly claimed steps, None for a document that was deleted meanwhile. `workflows` is a cache by hash."""
+    found = documents.live(connection, [step.document_id for step in steps])
+    versions = generations.get(connection, [step.generation_id for step in steps])
+    begun = [step.generation_id for step in steps if step.position > 0]
+    made = checkpoints.of_generations(connection, begun) if begun else {}
     states: list[RunState | None] = []
     for step in steps:
-        listed = documents.get(step.owner, connection, step.document_id)
-        if listed is None:
-            states.append(None)
-            continue
-        workflow = decode(work.snapshot(connection, step.snapshot))
-        generation = generations.get(connection, step.generation_id)
-        artifacts = checkpoints.of_generation(connection, step.generation_id)
-        states.append(RunState(listed.document, generation, workflow, artifacts))
+        if step.snapshot not in workflows:
+            workflows[step.snapshot] = decode(work.snapshot(connection, step.snapshot))
+        document = found.get(step.document_id)
+        state = document and RunState(
+            document, versions[step.generation_id], workflows[step.snapshot], made.get(step.generation_id, {})
+        )
+        states.append(state)
     return states
 
 

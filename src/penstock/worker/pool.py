@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from penstock.errors import PenstockError, StorageError
 from penstock.ledger import locks, queue, work
 from penstock.ledger.liveness import Liveness
-from penstock.model.nouns import DocumentId, Owner, Step, StepId, Token
+from penstock.model.nouns import DocumentId, Owner, Step, StepId, Token, Workflow
 from penstock.worker.context import Context, RunState, load
 from penstock.worker.execute import INDEX, Bench, execute, settle
 from penstock.worker.indexing import Indexer
@@ -35,6 +35,7 @@ class Worker:
         self._wake = asyncio.Event()
         self._wake_index = asyncio.Event()
         self._claimed_once = False
+        self._workflows: dict[str, Workflow] = {}
         self._kinds: tuple[str, ...] = tuple(bench.stages)
         self._fatal: Exception | None = None
         self.steps_done = 0
@@ -100,7 +101,7 @@ class Worker:
         self._claimed_once = True
         for step in steps:
             self._heart.leases[step.lease.step_id] = step.lease
-        states = await self.bench.ledger.read(load, steps)
+        states = await self.bench.ledger.read(load, steps, self._workflows)
         for step, state in zip(steps, states, strict=True):
             if state is None:
                 self._heart.leases.pop(step.lease.step_id, None)
@@ -207,7 +208,7 @@ class Worker:
     async def _index_group(self, steps: Sequence[Step]) -> None:
         for step in steps:
             self._heart.leases[step.lease.step_id] = step.lease
-        states = await self.bench.ledger.read(load, steps)
+        states = await self.bench.ledger.read(load, steps, self._workflows)
         contexts = [self.bench.context(step, s) for step, s in zip(steps, states, strict=True) if s is not None]
         for ctx in contexts:
             self._enter(ctx)

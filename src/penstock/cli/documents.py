@@ -1,0 +1,168 @@
+"""`status`, `list`, `retry`, `cancel`, `delete`: documents as their owner sees them."""
+
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock.cli.call import Call, body
+from penstock.cli.output import Answer, bytes_size, count, duration, table, visible, when, with_times
+
+if TYPE_CHECKING:
+    from penstock.app import App
+
+WATCH_S = 1.0
+
+IDS = click.argument("ids", metavar="ID...", nargs=-1, required=True)
+
+
+@click.command()
+@click.argument("document", metavar="[ID]", required=False)
+@click.option("--watch", is_flag=True, help="Show it anew every second until nothing is left.")
+@body
+async def status(call: Call, document: str | None, watch: bool) -> Answer:
+    """Counts by status, or one document with its steps.
+
+    Of one document: where it is, progress, attempts, error, and each step.
+    """
+    from penstock.errors import UsageError
+
+    if watch and call.json:
+        raise UsageError("--watch is for people: leave --json out")
+    async with call.app() as app:
+        while True:
+            answer, ended = await _status(app, call, document)
+            if not watch or ended:
+                return answer
+            print(("\x1b[H\x1b[J" if sys.stdout.isatty() else "") + answer.text + "\n", flush=True)
+            await app.runtime.sleep(WATCH_S)
+
+
+@click.command("list")
+@click.option("--status", metavar="STATUS", help="Only those, as in FAILED.")
+@click.option("--collection", metavar="NAME", help="Only those of one collection.")
+@click.option("--name", metavar="GLOB", help="Only those whose name matches.")
+@click.option("--limit", metavar="N", type=click.IntRange(1), default=100, help="At most so many.", show_default=True)
+@body
+async def list_documents(
+    call: Call, status: str | None, collection: str | None, name: str | None, limit: int
+) -> Answer:
+    """Documents, newest first."""
+    from penstock.errors import UsageError
+    from penstock.model.states import DocumentStatus
+
+    if status is not None and status.upper() not in list(DocumentStatus):
+        raise UsageError(f"status {status!r}: use one of {', '.join(DocumentStatus)}")
+    async with call.app() as app:
+        found = await app.list_documents(
+            status=status.upper() if status else None, collection=collection, name=name, limit=limit, owner=call.owner
+        )
+    rows = [[d["id"], d["status"], d["pages"], d["chunks"], visible(d["name"]) + _remark(d)] for d in found]
+    lines = table([["ID", "STATUS", "PAGES", "CHUNKS", "NAME"], *rows]) if rows else ["no documents"]
+    return Answer({"documents": [with_times(d) for d in found]}, "\n".join(lines))
+
+
+@click.command()
+@IDS
+@body
+async def retry(call: Call, ids: tuple[str, ...]) -> Answer:
+    """Queue failed or cancelled documents again.
+
+    Also those without text. They go on from where they were; `penstock run` works them off.
+    """
+    hint = "`penstock run` works them off."
+    return await _change(call, ids, "queued again", "retried", lambda app: app.retry(ids, owner=call.owner), hint)
+
+
+@click.command()
+@IDS
+@body
+async def cancel(call: Call, ids: tuple[str, ...]) -> Answer:
+    """Stop the work on documents.
+
+    An older version of them stays searchable. `penstock retry` takes the work up again.
+    """
+    return await _change(call, ids, "cancelled", "cancelled", lambda app: app.cancel(ids, owner=call.owner))
+
+
+@click.command()
+@IDS
+@body
+async def delete(call: Call, ids: tuple[str, ...]) -> Answer:
+    """Delete documents: no search that starts afterwards finds them."""
+    return await _change(call, ids, "deleted", "deleted", lambda app: app.delete(ids, owner=call.owner))
+
+
+async def _change(
+    call: Call, ids: Sequence[str], done: str, field: str, verb: "Callable[[App], Awaitable[set[Any]]]", hint: str = ""
+) -> Answer:
+    async with call.app() as app:
+        before = [await app.status(name, owner=call.owner) for name in dict.fromkeys(ids)]
+        changed = await verb(app)
+    names = {d["id"]: d for d in before}
+    other = [d for d in names.values() if d["id"] not in changed]
+    lines = [f"{count(len(changed), 'document')} {done}"]
+    lines += table([[i, visible(names[i]["name"])] for i in names if i in changed], "  ")
+    lines += [f"unchanged: {d['id']} is {d['status']}" for d in other]
+    data = {field: [i for i in names if i in changed], "unchanged": [d["id"] for d in other]}
+    return Answer(data, "\n".join(lines), hints=[hint] if hint and changed else [])
+
+
+async def _status(app: "App", call: Call, document: str | None) -> tuple[Answer, bool]:
+    """The answer, and whether there is nothing more to wait for."""
+    from penstock.model.states import ENDS
+
+    found = await app.status(document, owner=call.owner)
+    if document is None:
+        ended = all(status in list(ENDS) for status in found["documents"])
+        return Answer(found, "\n".join(counts(found))), ended
+    data = with_times(found) | {"progress": with_times(found["progress"])}
+    data["steps"] = [with_times(step) for step in found["steps"]]
+    return Answer(data, "\n".join(overview(found))), found["status"] in list(ENDS)
+
+
+def counts(found: dict[str, Any]) -> list[str]:
+    documents, steps, letters = found["documents"], found["steps"], found["dead_letters"]
+    rows: list[Sequence[object]] = [[f"documents {name}", f"{n:,}"] for name, n in documents.items()]
+    rows += [[f"steps {name}", f"{n:,}"] for name, n in steps.items()]
+    rows.append(["dead letters", f"{letters:,}"])
+    lines = table(rows) if documents else ["no documents yet: penstock ingest PATH"]
+    return lines + (["", "Why documents failed: penstock dlq list"] if letters else [])
+
+
+def overview(d: dict[str, Any]) -> list[str]:
+    """One document, aligned, with its steps."""
+    p = d["progress"]
+    pages = count(p["pages"], "page") + ("" if p["total_pages"] is not None else " so far")
+    chunks = count(p["chunks"], "chunk") + ("" if p["total_chunks"] is not None else " so far")
+    fields = {
+        "id": d["id"],
+        "name": d["name"],
+        "source": d["source"],
+        "collection": d["collection"],
+        "status": d["status"] + _remark(d),
+        "content": f"{d['media_type'] or 'not looked at yet'}, {bytes_size(d['size'])}",
+        "progress": f"{pages}, {chunks}, {p['embedded']:,} embedded, {p['indexed']:,} indexed",
+        "attempts": f"{d['attempts']}" + (f", retried {d['retry_count']} times" if d["retry_count"] else ""),
+        "submitted": when(d["created_at"]),
+        "checkpoint": when(p["last_checkpoint"]),
+        "error": d["error"],
+    }
+    lines = [f"{name:<11} {visible(value)}" for name, value in fields.items() if value is not None]
+    steps = [
+        [step["name"], step["status"], step["attempts"], _took(step), step["waiting_on"] or ""] for step in d["steps"]
+    ]
+    return [*lines, "", *table([["STEP", "STATUS", "ATTEMPTS", "TOOK", "WAITING ON"], *steps])]
+
+
+def _took(step: dict[str, Any]) -> str:
+    if step["started_at"] is None or step["finished_at"] is None:
+        return ""
+    return duration(step["finished_at"] - step["started_at"])
+
+
+def _remark(d: dict[str, Any]) -> str:
+    if d["stale"]:
+        return " (an older version is searchable)" if d["searchable"] else " (an older version counts)"
+    return ""

@@ -1,0 +1,61 @@
+"""The command line: `penstock COMMAND`. A thin face over App; heavy parts are loaded by the command that needs them."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from penstock.cli import dlq, documents, reading, settings, upkeep, work
+from penstock.cli.call import Call, shared
+from penstock.cli.output import repair_streams
+from penstock.cli.signals import Interrupted
+
+
+class Penstock(click.Group):
+    """Commands are listed in the order in which one meets them, not by the alphabet."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(cls=Penstock)
+@click.version_option(package_name="penstock", message="penstock %(version)s")
+@shared
+@click.pass_obj
+def penstock(call: Call, **values: Any) -> int:
+    """Durable document ingestion: accepted is safe, done is kept, half-done is never seen."""
+    call.take(values)
+    return 0
+
+
+for _command in (
+    *(work.ingest, work.run, documents.status, documents.list_documents, reading.search, reading.show),
+    *(documents.retry, documents.cancel, documents.delete, upkeep.check, upkeep.prune),
+    *(dlq.dlq, settings.config, settings.db),
+):
+    penstock.add_command(_command)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The exit code."""
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    call = Call(json="--json" in options)
+    call.signals.install()
+    try:
+        code: int | None = penstock.main(list(arguments or ["--help"]), "penstock", standalone_mode=False, obj=call)
+        return code or 0
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx is not None else "penstock"
+        return call.fail(f"{error.format_message().rstrip('.')} (see `{where} --help`)", 2)
+    except (Interrupted, click.Abort):
+        return call.fail("interrupted", call.signals.code)
+
+
+def main() -> None:
+    repair_streams()
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

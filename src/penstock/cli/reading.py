@@ -1,0 +1,143 @@
+"""`search` and `show`: what is found, and what was extracted."""
+
+import sys
+import tempfile
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock.cli.call import Call, body
+from penstock.cli.documents import overview
+from penstock.cli.output import Answer, encode, readable, visible, width, with_times
+
+if TYPE_CHECKING:
+    from penstock.model.items import Block, Chunk, Page
+    from penstock.search.query import Hit, Mode
+
+SNIPPET = 300
+SNIPPET_LINES = 3
+SPOOL = 8 << 20
+"""What is shown waits in memory up to this size, then in a file: it is written only once all of it could be read."""
+
+
+@click.command()
+@click.argument("query", metavar="QUERY")
+@click.option("-k", metavar="N", type=click.IntRange(1, 10_000), default=5, help="How many hits.", show_default=True)
+@click.option("--collection", metavar="NAME", help="Where to look.")
+@click.option(
+    "--mode",
+    type=click.Choice(["hybrid", "vector", "text"]),
+    default="hybrid",
+    help="By words and meaning, by meaning alone, by words alone.",
+    show_default=True,
+)
+@body
+async def search(call: Call, query: str, k: int, collection: str | None, mode: "Mode") -> Answer:
+    """Find the passages that answer a question."""
+    import msgspec
+
+    async with call.app() as app:
+        hits = await app.search(query, k, collection=collection, mode=mode, owner=call.owner)
+    data = {"hits": [msgspec.to_builtins(hit) for hit in hits]}
+    lines = [line for rank, hit in enumerate(hits, 1) for line in _hit(rank, hit)]
+    return Answer(data, "\n".join(lines) or "nothing found")
+
+
+def _hit(rank: int, hit: "Hit") -> list[str]:
+    pages = f"p. {hit.page}" if hit.page == hit.page_end else f"p. {hit.page}–{hit.page_end}"
+    lines = [f"{rank:>2}. {hit.score:.3f}  {visible(hit.name)}  {pages}  [{hit.start}–{hit.end}]"]
+    headings = " › ".join(visible(heading) for heading in hit.headings if heading)
+    if headings:
+        lines.append(f"    {headings}")
+    snippet = visible(" ".join(hit.text[: 2 * SNIPPET].split()))[:SNIPPET]
+    room = min(width(), 100) - 4
+    lines += [f"    {line}" for line in textwrap.wrap(snippet, room, max_lines=SNIPPET_LINES, placeholder=" …")]
+    return [*lines, f"    {hit.document_id}", ""]
+
+
+@click.command()
+@click.argument("document", metavar="ID")
+@click.option("--pages", is_flag=True, help="The text of each page, exactly.")
+@click.option("--chunks", is_flag=True, help="The chunks that search finds.")
+@click.option("--blocks", is_flag=True, help="Headings, paragraphs, tables of each page.")
+@body
+async def show(call: Call, document: str, pages: bool, chunks: bool, blocks: bool) -> Answer:
+    """What was extracted from a document.
+
+    Without an option: an overview, like `status`.
+    """
+    from penstock.errors import UsageError
+
+    if pages + chunks + blocks > 1:
+        raise UsageError("choose one of --pages, --chunks and --blocks")
+    async with call.app() as app:
+        found = await app.status(document, owner=call.owner)
+        if not (pages or chunks or blocks):
+            data = with_times(found) | {"progress": with_times(found["progress"])}
+            data["steps"] = [with_times(step) for step in found["steps"]]
+            return Answer(data, "\n".join(overview(found)))
+        what = "pages" if pages else "chunks" if chunks else "blocks"
+        spool = tempfile.SpooledTemporaryFile(SPOOL)  # noqa: SIM115
+        if call.json:
+            spool.write(b'{"id":' + encode(found["id"]) + b',"' + what.encode() + b'":[')
+        separator = b""
+        async for item in app.show(found["id"], "chunks" if chunks else "pages", owner=call.owner):
+            for data, text in _shown(item, what):
+                if call.json:
+                    spool.write(separator + encode(data))
+                    separator = b","
+                else:
+                    spool.write((readable(text) if sys.stdout.isatty() else text).encode("utf-8", "backslashreplace"))
+        if call.json:
+            spool.write(b"]}\n")
+    empty = not call.json and spool.tell() == 0
+    return Answer({}, spool=spool, hints=[f"no {what}: {found['id']} is {found['status']}"] if empty else [])
+
+
+def _shown(item: Any, what: str) -> "list[tuple[dict[str, Any], str]]":
+    """An item as JSON and as text for people."""
+    if what == "pages":
+        return [_page(item)]
+    if what == "chunks":
+        return [_chunk(item)]
+    return [_block(item, block) for block in item.blocks]
+
+
+def _page(page: "Page") -> tuple[dict[str, Any], str]:
+    data = {
+        "number": page.number,
+        "label": page.label,
+        "text": page.text,
+        "blocks": [_block(page, block)[0] for block in page.blocks],
+    }
+    return data, f"--- page {page.number} ---\n{page.text}\n"
+
+
+def _chunk(chunk: "Chunk") -> tuple[dict[str, Any], str]:
+    data = {
+        "ordinal": chunk.ordinal,
+        "page": chunk.page,
+        "page_end": chunk.page_end,
+        "start": chunk.start,
+        "end": chunk.end,
+        "headings": list(chunk.headings),
+        "text": chunk.text,
+    }
+    pages = f"page {chunk.page}" if chunk.page == chunk.page_end else f"pages {chunk.page}–{chunk.page_end}"
+    return data, f"--- chunk {chunk.ordinal}, {pages}, {chunk.start}–{chunk.end} ---\n{chunk.text}\n"
+
+
+def _block(page: "Page", block: "Block") -> tuple[dict[str, Any], str]:
+    text = page.text[block.start : block.end]
+    data = {
+        "page": page.number,
+        "kind": block.kind,
+        "start": block.start,
+        "end": block.end,
+        "level": block.level,
+        "title": block.title,
+        "text": text,
+    }
+    level = f" {block.level}" if block.level else ""
+    return data, f"--- page {page.number}, {block.kind}{level}, {block.start}–{block.end} ---\n{text}\n"

@@ -1,0 +1,76 @@
+"""`config` and `db`: the settings that hold, and the ledger's version."""
+
+import re
+from typing import Any
+
+import click
+
+from penstock.cli.call import Call, body
+from penstock.cli.output import Answer
+
+_PASSWORD = re.compile(r"(://[^:/@]*):[^@]*@|([?&](?:password|sslpassword)=)[^&]*")
+
+
+@click.group()
+def config() -> None:
+    """Settings: show, check."""
+
+
+@click.group()
+def db() -> None:
+    """The ledger's database: migrate."""
+
+
+@config.command()
+@body
+async def show(call: Call) -> Answer:
+    """The settings that hold.
+
+    They come from penstock.yaml, PENSTOCK_* variables and options. Passwords are masked.
+    """
+    import msgspec
+    import yaml
+
+    chosen = call.settings()
+    effective = msgspec.to_builtins(chosen) | {
+        "home": str(chosen.home_path),
+        "database": chosen.database_url,
+        "blobs": f"file://{chosen.blobs_path}",
+        "index": f"lancedb://{chosen.index_path}",
+    }
+    shown = _masked(effective)
+    text = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, default_flow_style=False).rstrip()
+    return Answer(shown, text)
+
+
+@config.command()
+@body
+async def check(call: Call) -> Answer:
+    """Say whether the settings can be used, without touching anything."""
+    from penstock.app import App
+    from penstock.embedders.choose import choose_embedder
+    from penstock.runtime import Failpoints, Runtime
+
+    chosen = call.settings()
+    runtime = Runtime(Failpoints(chosen.failpoints))
+    App(chosen, runtime)
+    choose_embedder(chosen.embedder, runtime)
+    return Answer({"ok": True, "index": str(chosen.index_path)}, "ok")
+
+
+@db.command()
+@body
+async def migrate(call: Call) -> Answer:
+    """Bring the ledger to the schema of this version."""
+    from penstock import app
+
+    version = await app.migrate(call.settings())
+    return Answer({"version": version}, f"the ledger has version {version}")
+
+
+def _masked(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _masked(inner) for key, inner in value.items()}
+    if isinstance(value, str):
+        return _PASSWORD.sub(lambda found: f"{found[1]}:…@" if found[1] else f"{found[2]}…", value)
+    return value

@@ -1,0 +1,173 @@
+"""`ingest` and `run`: submit, work, and say what became of it."""
+
+import io
+import os
+import re
+import select
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock.cli.call import Call, body
+from penstock.cli.output import Answer, count, duration, visible
+from penstock.cli.progress import ProgressLine
+
+if TYPE_CHECKING:
+    from penstock.jobs import Summary
+
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+BUDGET = click.option("--budget", metavar="TIME", help="Stop after this time, as in 60s or 5m; keep the work.")
+
+
+@click.command()
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@click.option("--collection", metavar="NAME", help="The collection they go into.")
+@click.option("--name", metavar="NAME", help="The name of what comes by standard input.")
+@click.option("--key", metavar="KEY", help="Idempotency key of one document: used again, it changes nothing.")
+@click.option("--priority", metavar="N", type=click.IntRange(-(10**6), 10**6), default=0, help="Higher goes first.")
+@click.option("--batch", metavar="NAME", help="Mark them as submitted together.")
+@click.option("--include", metavar="GLOB", multiple=True, help="Only such files of a folder.")
+@click.option("--exclude", metavar="GLOB", multiple=True, help="No such files of a folder.")
+@click.option("--prune", is_flag=True, help="Delete documents whose file has left the folder.")
+@click.option("--retry", is_flag=True, help="Also try again what failed, was cancelled or had no text.")
+@BUDGET
+@click.option("--no-wait", is_flag=True, help="Submit only; `penstock run` does the work.")
+@body
+async def ingest(
+    call: Call,
+    paths: tuple[str, ...],
+    name: str | None,
+    key: str | None,
+    budget: str | None,
+    no_wait: bool,
+    **options: Any,
+) -> Answer:
+    """Submit files and folders, then work until they are searchable.
+
+    PATH is a file, a folder, or - for standard input. What is accepted survives a power cut. Unchanged files are
+    skipped; a folder is read with all its folders, without hidden files and without links that lead out of it.
+    """
+    files, standard_input = _sort(paths, name, key)
+    seconds = parse_duration(budget)
+    async with call.working_app() as app:
+        progress = ProgressLine()
+        try:
+            summary = await app.ingest(
+                files,
+                data=io.BufferedReader(StandardInput(call)) if standard_input else None,
+                name=name,
+                key=key,
+                owner=call.owner,
+                wait=not no_wait,
+                budget_s=seconds,
+                report=progress,
+                **options,
+            )
+        finally:
+            progress.close()
+    return _answer(call, summary)
+
+
+@click.command()
+@BUDGET
+@body
+async def run(call: Call, budget: str | None) -> Answer:
+    """Work off what is queued, then stop.
+
+    With a budget it may be called again and again: any document gets done.
+    """
+    seconds = parse_duration(budget)
+    async with call.working_app() as app:
+        progress = ProgressLine()
+        try:
+            summary = await app.run(budget_s=seconds, report=progress)
+        finally:
+            progress.close()
+    return _answer(call, summary)
+
+
+class StandardInput(io.RawIOBase):
+    """Standard input that lets go when a signal comes: a pipe that never ends must not hold us."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._descriptor = sys.stdin.fileno()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while self._call.signals.received is None:
+            if select.select([self._descriptor], [], [], 0.2)[0]:
+                return os.readv(self._descriptor, [buffer])
+        raise OSError(0, "interrupted before its end was read")
+
+
+def parse_duration(text: str | None) -> float | None:
+    """60s, 90, 5m, 1h30m or 1.5s → seconds."""
+    from penstock.errors import UsageError
+
+    if text is None:
+        return None
+    match = _DURATION.fullmatch(text.strip().lower())
+    hours, minutes, seconds = match.groups() if match else (None, None, None)
+    total = int(hours or 0) * 3600 + int(minutes or 0) * 60 + float(seconds or 0)
+    if total <= 0:
+        raise UsageError(f"budget {text!r}: give a time, as in 60s, 5m or 1h30m")
+    return total
+
+
+def _sort(paths: tuple[str, ...], name: str | None, key: str | None) -> tuple[list[str], bool]:
+    from penstock.errors import UsageError
+
+    files = [path for path in paths if path != "-"]
+    standard_input = len(files) < len(paths)
+    for path in files:
+        if not path:
+            raise UsageError("an empty PATH names nothing: give files, folders, or - for standard input")
+        if _URL.match(path):
+            raise UsageError(f"{path}: URLs come with a later version; give files, folders, or -")
+    if name is not None and not standard_input:
+        raise UsageError("--name names what comes by standard input: penstock ingest - --name notes.txt")
+    if standard_input and not name:
+        raise UsageError("standard input needs a name: penstock ingest - --name notes.txt")
+    if key is not None and (len(files) + standard_input != 1 or any(os.path.isdir(path) for path in files)):
+        raise UsageError("--key stands for one document: give one file, or -")
+    return files, standard_input
+
+
+def _answer(call: Call, summary: "Summary") -> Answer:
+    import msgspec
+
+    hints = [f"refused: {visible(problem)}" for problem in summary.problems]
+    if summary.failed:
+        hints.append("Why documents failed: penstock dlq list")
+    if summary.stale_settings:
+        done = "completed document was" if summary.stale_settings == 1 else "completed documents were"
+        hints.append(
+            f"{summary.stale_settings:,} {done} made with other settings and left as they are: "
+            "a re-index comes with a later version; until then `penstock delete` and ingest again."
+        )
+    if summary.pending:
+        hints.append(f"{count(summary.pending, 'document')} left to do: run `penstock run` to go on.")
+    return Answer(msgspec.to_builtins(summary), summary_line(summary), _code(call, summary), hints=hints)
+
+
+def _code(call: Call, summary: "Summary") -> int:
+    if call.signals.received is not None:
+        return call.signals.code
+    if summary.budget_spent:
+        return 3
+    return 1 if summary.failed or summary.refused else 0
+
+
+def summary_line(summary: "Summary") -> str:
+    words = ("completed", "not indexable", "failed", "cancelled", "pending", "deleted", "refused")
+    parts = [f"{n:,} {word}" for word in words if (n := getattr(summary, word.replace(" ", "_")))]
+    if summary.skipped:
+        parts.append(f"{summary.skipped:,} skipped (known already)")
+    end = " (interrupted)" if summary.interrupted else " (budget spent)" if summary.budget_spent else ""
+    return f"{', '.join(parts) or 'nothing to do'} in {duration(summary.elapsed_s)}{end}"
