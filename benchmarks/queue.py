@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from penstock.app import IN_HAND
 from penstock.blobs.local import LocalBlobs
 from penstock.embedders.fake import FakeEmbedder
 from penstock.indexes.lance import LanceIndex
@@ -63,9 +64,10 @@ async def engine(url: str, home: Path, documents: int) -> dict[str, float]:
         lease_s=15.0,
         policy=RetryPolicy(),
         budget=Budget(runtime, None, {}),
+        running=asyncio.Semaphore(CONCURRENCY),
     )
     liveness: Liveness = AdvisoryLiveness() if ledger.database.dialect == "postgres" else FileLiveness(home / "workers")
-    worker = Worker(bench, liveness, slots=CONCURRENCY)
+    worker = Worker(bench, liveness, slots=IN_HAND * CONCURRENCY)
 
     async def done() -> bool:
         return not (await ledger.read(work.left)).anything

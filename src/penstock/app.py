@@ -1,5 +1,6 @@
 """The composition root: the only place where adapters are chosen. CLI and library call the same methods."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from penstock.worker.pool import Worker
 
 DAY_S = 86_400.0
+IN_HAND = 2
+"""Runs that a worker holds for each step that it runs at once: while some are being committed, others work."""
 
 
 class App:
@@ -326,12 +329,13 @@ class App:
             lease_s=self.config.worker.lease_s,
             policy=RetryPolicy(),
             budget=Budget(self.runtime, budget_s, self._paces),
+            running=asyncio.Semaphore(self.config.worker.slots),
         )
 
         async def purge_due() -> object:
             return await purge(self.ledger, self.ports.index, name)
 
-        self._worker = Worker(bench, self._liveness(), slots=self.config.worker.slots, chores=[purge_due])
+        self._worker = Worker(bench, self._liveness(), slots=IN_HAND * self.config.worker.slots, chores=[purge_due])
         if self._stopping:
             self.stop()
         return self._worker

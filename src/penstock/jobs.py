@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -13,7 +13,9 @@ from penstock.ledger.store import Ledger
 from penstock.model.nouns import DocumentId, Owner
 from penstock.model.states import ENDS, DocumentStatus
 from penstock.runtime import Runtime
-from penstock.worker.pool import Worker
+
+if TYPE_CHECKING:
+    from penstock.worker.pool import Worker
 
 STATUS_BATCH = 2000
 PROGRESS_S = 0.25
@@ -143,10 +145,10 @@ async def submit(job: Job, intake: Intake, order: Order, items: Iterable[Item], 
 
 
 async def ingest(
-    job: Job, intake: Intake, order: Order, items: Iterable[Item], start: Callable[[], Worker] | None, report: Report | None
+    job: Job, intake: Intake, order: Order, items: Iterable[Item], start: "Callable[[], Worker] | None", report: Report | None
 ) -> Summary:
     """Submit, and work alongside until the job's documents have ended. `start` is None where nobody waits."""
-    worker: Worker | None = None
+    worker: "Worker | None" = None
     working: asyncio.Task[None] | None = None
 
     def accepted() -> None:
@@ -182,7 +184,7 @@ async def ingest(
     return _close(job, worker)
 
 
-async def run(job: Job, worker: Worker, report: Report | None) -> Summary:
+async def run(job: Job, worker: "Worker", report: Report | None) -> Summary:
     """Work off what is queued, for every owner, then stop."""
 
     async def done() -> bool:
@@ -206,7 +208,7 @@ async def run(job: Job, worker: Worker, report: Report | None) -> Summary:
     return summary
 
 
-def _close(job: Job, worker: Worker | None) -> Summary:
+def _close(job: Job, worker: "Worker | None") -> Summary:
     summary = job.finish()
     if worker is not None:
         summary.budget_spent = worker.bench.budget.spent and summary.pending > 0

@@ -82,6 +82,13 @@ class Call:
         return code
 
 
+class InOrder(click.Group):
+    """Commands are listed in the order in which one meets them, not by the alphabet."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
 def shared(invoke: Callable[..., int]) -> Callable[..., int]:
     for option in reversed(SHARED):
         invoke = option(invoke)
@@ -95,7 +102,7 @@ def body(function: Body) -> Callable[..., int]:
         call.take(values)
         return perform(call, function(call, **values))
 
-    invoke.__doc__ = function.__doc__
+    invoke.__name__, invoke.__doc__ = function.__name__, function.__doc__
     return shared(click.pass_obj(invoke))
 
 

@@ -2,13 +2,13 @@
 
 import click
 
-from penstock.cli.call import Call, body
-from penstock.cli.output import Answer, count, table, visible, when, with_times
+from penstock.cli.call import Call, InOrder, body
+from penstock.cli.output import Answer, count, labelled, table, visible, when, with_times
 
 NUMBER = click.IntRange(1, 2**63 - 1)
 
 
-@click.group()
+@click.group(cls=InOrder, no_args_is_help=False)
 def dlq() -> None:
     """Dead letters: list, show, replay, discard."""
 
@@ -53,7 +53,7 @@ async def show(call: Call, number: int) -> Answer:
         "since": when(letter.created_at),
         "error": letter.error,
     }
-    lines = [f"{name:<11} {visible(value)}" for name, value in fields.items() if value is not None]
+    lines = labelled(fields)
     if letter.traceback:
         lines += ["", *(visible(line) for line in letter.traceback.rstrip().splitlines())]
     return Answer(with_times(msgspec.to_builtins(letter)), "\n".join(lines))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli.call import Call, body
-from penstock.cli.output import Answer, bytes_size, count, duration, table, visible, when, with_times
+from penstock.cli.output import Answer, bytes_size, count, duration, labelled, table, visible, when, with_times
 
 if TYPE_CHECKING:
     from penstock.app import App
@@ -134,8 +134,7 @@ def counts(found: dict[str, Any]) -> list[str]:
 def overview(d: dict[str, Any]) -> list[str]:
     """One document, aligned, with its steps."""
     p = d["progress"]
-    pages = count(p["pages"], "page") + ("" if p["total_pages"] is not None else " so far")
-    chunks = count(p["chunks"], "chunk") + ("" if p["total_chunks"] is not None else " so far")
+    pages, chunks = count(p["pages"], "page"), count(p["chunks"], "chunk")
     fields = {
         "id": d["id"],
         "name": d["name"],
@@ -149,11 +148,10 @@ def overview(d: dict[str, Any]) -> list[str]:
         "checkpoint": when(p["last_checkpoint"]),
         "error": d["error"],
     }
-    lines = [f"{name:<11} {visible(value)}" for name, value in fields.items() if value is not None]
     steps = [
         [step["name"], step["status"], step["attempts"], _took(step), step["waiting_on"] or ""] for step in d["steps"]
     ]
-    return [*lines, "", *table([["STEP", "STATUS", "ATTEMPTS", "TOOK", "WAITING ON"], *steps])]
+    return [*labelled(fields), "", *table([["STEP", "STATUS", "ATTEMPTS", "TOOK", "WAITING ON"], *steps])]
 
 
 def _took(step: dict[str, Any]) -> str:

@@ -7,23 +7,16 @@ from typing import Any
 import click
 
 from penstock.cli import dlq, documents, reading, settings, upkeep, work
-from penstock.cli.call import Call, shared
+from penstock.cli.call import Call, InOrder, shared
 from penstock.cli.output import repair_streams
 from penstock.cli.signals import Interrupted
 
 
-class Penstock(click.Group):
-    """Commands are listed in the order in which one meets them, not by the alphabet."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
-
-
-@click.group(cls=Penstock)
+@click.group(cls=InOrder)
 @click.version_option(package_name="penstock", message="penstock %(version)s")
 @shared
 @click.pass_obj
-def penstock(call: Call, **values: Any) -> int:
+def penstock(call: Call, /, **values: Any) -> int:
     """Durable document ingestion: accepted is safe, done is kept, half-done is never seen."""
     call.take(values)
     return 0

@@ -4,7 +4,8 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import IO, Any
@@ -115,6 +116,17 @@ def table(rows: Iterable[Sequence[object]], indent: str = "") -> list[str]:
         for row in cells
     ]
     return [cut(line, width()) for line in lines] if sys.stdout.isatty() else lines
+
+
+def labelled(fields: Mapping[str, object]) -> list[str]:
+    """A name and its value on each line; a long sentence is wrapped beside its name. What is None is left out."""
+    lines = []
+    for name, value in fields.items():
+        if value is not None:
+            indent = f"{name:<12}"
+            wrap = textwrap.wrap(visible(value), width() - 12, break_long_words=False, break_on_hyphens=False) or [""]
+            lines += [f"{indent if i == 0 else ' ' * 12}{line}".rstrip() for i, line in enumerate(wrap)]
+    return lines
 
 
 def cut(text: str, most: int) -> str:

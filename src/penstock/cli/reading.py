@@ -37,11 +37,16 @@ async def search(call: Call, query: str, k: int, collection: str | None, mode: "
     """Find the passages that answer a question."""
     import msgspec
 
+    from penstock.errors import UsageError
+
+    if not query.strip():
+        raise UsageError("the QUERY is empty: say what to look for")
+
     async with call.app() as app:
         hits = await app.search(query, k, collection=collection, mode=mode, owner=call.owner)
     data = {"hits": [msgspec.to_builtins(hit) for hit in hits]}
     lines = [line for rank, hit in enumerate(hits, 1) for line in _hit(rank, hit)]
-    return Answer(data, "\n".join(lines) or "nothing found")
+    return Answer(data, "\n".join(lines).rstrip() or "nothing found")
 
 
 def _hit(rank: int, hit: "Hit") -> list[str]:

@@ -5,18 +5,18 @@ from typing import Any
 
 import click
 
-from penstock.cli.call import Call, body
+from penstock.cli.call import Call, InOrder, body
 from penstock.cli.output import Answer
 
 _PASSWORD = re.compile(r"(://[^:/@]*):[^@]*@|([?&](?:password|sslpassword)=)[^&]*")
 
 
-@click.group()
+@click.group(cls=InOrder, no_args_is_help=False)
 def config() -> None:
     """Settings: show, check."""
 
 
-@click.group()
+@click.group(cls=InOrder, no_args_is_help=False)
 def db() -> None:
     """The ledger's database: migrate."""
 

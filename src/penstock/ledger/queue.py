@@ -4,6 +4,7 @@ Every verb works on a set. Every write of a step is gated on its lease token (I3
 These statements are the engine's own: they cross owners (I10)."""
 
 from collections.abc import Sequence
+from functools import cache
 
 import msgspec
 
@@ -308,8 +309,9 @@ def _insert_next(connection: Connection, done: Sequence[Completion]) -> dict[Run
     return claimed
 
 
-# The same in one data-modifying statement, which PostgreSQL runs in a third of the time of its parts.
-_COMPLETE_AT_ONCE = Statement(
+# The same in one data-modifying statement, which PostgreSQL runs in a third of the time of its parts. Each part costs
+# even if it has nothing to do, so a statement is put together from those that a group needs.
+_DONE = (
     "WITH done AS (UPDATE steps SET status = 'COMPLETED', lease_token = NULL, finished_at = {now}, meta = r.meta, "
     "error = NULL, waiting_on = NULL FROM {rows} WHERE {steps.id = r.step} AND steps.lease_token = r.token "
     "RETURNING steps.*, r.next_position, r.next_name, r.next_kind, r.next_key, r.next_token, r.shown, r.media, "
@@ -322,25 +324,38 @@ _COMPLETE_AT_ONCE = Statement(
     "CASE WHEN token IS NOT NULL THEN {now} + :lease_s END, CASE WHEN token IS NOT NULL THEN :worker END, {now}, "
     "CASE WHEN token IS NOT NULL THEN {now} END FROM (SELECT done.*, CASE WHEN priority >= coalesce((SELECT s.priority "
     "FROM steps s WHERE s.status = 'PENDING' AND s.epoch = 0 ORDER BY s.priority DESC LIMIT 1), priority) "
-    "THEN next_token END AS token FROM done) AS n RETURNING id, run_id, lease_token), "
-    "shown AS (UPDATE documents SET status = CASE WHEN f.lease_token IS NULL THEN documents.status "
+    "THEN next_token END AS token FROM done OFFSET 0) AS n RETURNING id, run_id, lease_token)"
+)
+_SHOWN = (
+    ", shown AS (UPDATE documents SET status = CASE WHEN f.lease_token IS NULL THEN documents.status "
     "ELSE coalesce(done.shown, documents.status) END, media_type = coalesce(done.media, documents.media_type), "
     "updated_at = {now} FROM done JOIN following f ON f.run_id = done.run_id "
-    "WHERE documents.id = done.document_id AND (done.shown IS NOT NULL OR done.media IS NOT NULL)), "
-    "made AS (UPDATE artifacts SET state = 'COMPLETE', token = NULL, cursor = done.pos, items = done.total, "
+    "WHERE documents.id = done.document_id AND (done.shown IS NOT NULL OR done.media IS NOT NULL))"
+)
+_MADE = (
+    ", made AS (UPDATE artifacts SET state = 'COMPLETE', token = NULL, cursor = done.pos, items = done.total, "
     "segments = done.count, meta = done.info, updated_at = {now} FROM done "
     "WHERE artifacts.id = done.artifact AND artifacts.state = 'BUILDING'), "
     "named AS (INSERT INTO segments (artifact_id, ordinal, key, sha256, size, items, first, cursor) "
     "SELECT m.artifact, m.ordinal, m.key, m.sha256, m.size, m.items, m.first, m.cursor FROM {more} "
-    "JOIN done ON done.artifact = m.artifact), "
-    "ready AS (INSERT INTO locks (resource_key, kind, ready) SELECT DISTINCT next_key, next_kind, 1 FROM done "
-    "WHERE next_key IS NOT NULL ORDER BY next_key ON CONFLICT (resource_key) DO UPDATE SET ready = 1, "
-    "kind = excluded.kind) "
-    "SELECT done.id, f.id, f.lease_token FROM done JOIN following f ON f.run_id = done.run_id",
-    rows="step bigint, token text, meta text, next_position int, next_name text, next_kind text, next_key text, "
-    "next_token text, shown text, media text, artifact bigint, pos text, total bigint, count int, info text",
-    more=checkpoints.SEGMENT_COLUMNS,
+    "JOIN done ON done.artifact = m.artifact)"
 )
+_KEYED = (
+    ", ready AS (INSERT INTO locks (resource_key, kind, ready) SELECT DISTINCT next_key, next_kind, 1 FROM done "
+    "WHERE next_key IS NOT NULL ORDER BY next_key ON CONFLICT (resource_key) DO UPDATE SET ready = 1, "
+    "kind = excluded.kind)"
+)
+_DONE_COLUMNS = (
+    "step bigint, token text, meta text, next_position int, next_name text, next_kind text, next_key text, "
+    "next_token text, shown text, media text, artifact bigint, pos text, total bigint, count int, info text"
+)
+
+
+@cache
+def _complete_statement(shown: bool, made: bool, keyed: bool) -> Statement:
+    text = _DONE + _SHOWN * shown + _MADE * made + _KEYED * keyed
+    text += " SELECT done.id, f.id, f.lease_token FROM done JOIN following f ON f.run_id = done.run_id"
+    return Statement(text, rows=_DONE_COLUMNS, more=checkpoints.SEGMENT_COLUMNS if made else "")
 
 
 def _complete_at_once(connection: Connection, completions: Sequence[Completion]) -> list[Completed]:
@@ -353,8 +368,12 @@ def _complete_at_once(connection: Connection, completions: Sequence[Completion])
              *checkpoints.output_row(c.output))
         )  # fmt: skip
         segments += checkpoints.output_segments(c.output)
+    made = any(c.output is not None for c in completions)
+    statement = _complete_statement(
+        any(row[8] is not None or row[9] is not None for row in rows), made, any(row[6] is not None for row in rows)
+    )
     answers = connection.run(
-        _COMPLETE_AT_ONCE, rows, segments, lease_s=completions[0].lease_s, worker=completions[0].worker
+        statement, rows, segments if made else None, lease_s=completions[0].lease_s, worker=completions[0].worker
     )
     following = {row[0]: row for row in answers}
     return [
@@ -415,7 +434,7 @@ _END_RUN = Statement(
 
 
 # The same in one statement. `going` is read by `coming`, so the old one is out before the new one comes in.
-_FLIP_AT_ONCE = Statement(
+_FLIPPED = (
     "WITH done AS ("
     + _FLIP.text.replace(
         "RETURNING id", "RETURNING steps.*, r.shown, r.page_count, r.chunk_count, r.artifact, r.pos, r.total, r.count, r.info"
@@ -429,18 +448,18 @@ _FLIP_AT_ONCE = Statement(
     "AND (SELECT count(*) FROM going) >= 0), "
     "ended AS (UPDATE documents SET status = done.shown, error = NULL, updated_at = {now} FROM done "
     "WHERE documents.id = done.document_id), "
-    "closed AS (UPDATE runs SET status = 'COMPLETED', finished_at = {now} FROM done WHERE runs.id = done.run_id), "
-    "made AS (UPDATE artifacts SET state = 'COMPLETE', token = NULL, cursor = done.pos, items = done.total, "
-    "segments = done.count, meta = done.info, updated_at = {now} FROM done "
-    "WHERE artifacts.id = done.artifact AND artifacts.state = 'BUILDING'), "
-    "named AS (INSERT INTO segments (artifact_id, ordinal, key, sha256, size, items, first, cursor) "
-    "SELECT m.artifact, m.ordinal, m.key, m.sha256, m.size, m.items, m.first, m.cursor FROM {more} "
-    "JOIN done ON done.artifact = m.artifact) "
-    "SELECT id FROM done",
-    rows="step bigint, token text, meta text, shown text, page_count int, chunk_count int, artifact bigint, pos text, "
-    "total bigint, count int, info text",
-    more=checkpoints.SEGMENT_COLUMNS,
+    "closed AS (UPDATE runs SET status = 'COMPLETED', finished_at = {now} FROM done WHERE runs.id = done.run_id)"
 )
+
+
+@cache
+def _flip_statement(made: bool) -> Statement:
+    return Statement(
+        _FLIPPED + _MADE * made + " SELECT id FROM done",
+        rows="step bigint, token text, meta text, shown text, page_count int, chunk_count int, artifact bigint, pos text, "
+        "total bigint, count int, info text",
+        more=checkpoints.SEGMENT_COLUMNS if made else "",
+    )
 
 
 def _flip_at_once(connection: Connection, flips: Sequence[Flip]) -> list[bool]:
@@ -449,7 +468,9 @@ def _flip_at_once(connection: Connection, flips: Sequence[Flip]) -> list[bool]:
         lease = f.step.lease
         rows.append((lease.step_id, lease.token, f.meta, f.status, f.pages, f.chunks, *checkpoints.output_row(f.output)))
         segments += checkpoints.output_segments(f.output)
-    took = {row[0] for row in connection.run(_FLIP_AT_ONCE, rows, segments, grace=GRACE_S)}
+    made = any(f.output is not None for f in flips)
+    answers = connection.run(_flip_statement(made), rows, segments if made else None, grace=GRACE_S)
+    took = {row[0] for row in answers}
     return [f.step.lease.step_id in took for f in flips]
 
 

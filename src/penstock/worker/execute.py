@@ -1,5 +1,6 @@
 """One step, from its lease to its end: open the artifact, run the stage, complete, chain."""
 
+import asyncio
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ class Bench:
     lease_s: float
     policy: RetryPolicy
     budget: Budget
+    running: asyncio.Semaphore
+    """Steps whose stage runs right now. One whose completion is being written makes room for another."""
 
     def context(self, step: Step, state: RunState) -> Context:
         return Context(
@@ -56,7 +59,8 @@ async def execute(bench: Bench, ctx: Context, chain: bool) -> Step | None:
     stage = bench.stages.get(ctx.step.kind)
     if stage is None:
         raise LeaseLost(f"no stage of kind {ctx.step.kind!r} here")
-    result, output = await _work(bench, ctx, stage)
+    async with bench.running:
+        result, output = await _work(bench, ctx, stage)
     ctx.raise_if_cancelled()
     end = result.end or stage.ends(result.meta)
     meta = msgspec.json.encode(result.meta).decode()

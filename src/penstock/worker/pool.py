@@ -23,6 +23,7 @@ INDEX_GROUP = 64
 
 class Worker:
     def __init__(self, bench: Bench, liveness: Liveness, *, slots: int, chores: Sequence[Chore] = ()) -> None:
+        """`slots`: runs in hand; more than run at once (`bench.running`), so that a commit waits for nobody's work."""
         self.bench = bench
         self.stopping = False
         self._liveness = liveness
