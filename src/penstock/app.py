@@ -26,6 +26,7 @@ from penstock.sources.folder import find, printable
 if TYPE_CHECKING:
     from penstock.search.query import Hit, Mode
     from penstock.stages.base import Ports
+    from penstock.upkeep.report import CheckReport, Stores
     from penstock.worker.pool import Worker
 
 DAY_S = 86_400.0
@@ -92,7 +93,7 @@ class App:
         order = self._order(who, where, priority=priority, batch=batch, retry=retry)
         start = (lambda: self._start_worker(budget_s)) if wait else None
         summary = await jobs.ingest(job, Intake(self.ledger, self.blobs, self.runtime), order, items, start, report)
-        if prune:
+        if prune and not self._stopping:
             summary.deleted = await self._prune_sources(who, where, roots, found, summary)
         return summary
 
@@ -232,7 +233,26 @@ class App:
         """Close dead letters without another try; their documents stay FAILED."""
         return await self.ledger.write(dead_letters.DISCARD, (self._owner(owner), tuple(letters)))
 
+    # upkeep
+
+    async def check(self, *, repair: bool = False, owner: str | None = None) -> "CheckReport":
+        """Compare ledger, blobs and index both ways, of one owner or of all; `repair` mends what can be mended."""
+        from penstock.upkeep.check import check
+
+        return await check(self._stores(owner), WorkerId(self.runtime.ulid()), repair=repair)
+
+    async def prune(self, *, older_than_s: float = DAY_S) -> dict[str, int]:
+        """Take away what nothing refers to any more: {"purged", "artifacts", "blobs", "bytes"}."""
+        from penstock.upkeep.prune import prune
+
+        return await prune(self._stores(None), WorkerId(self.runtime.ulid()), older_than_s=older_than_s)
+
     # inner
+
+    def _stores(self, owner: str | None) -> "Stores":
+        from penstock.upkeep.report import Stores
+
+        return Stores(self.ledger, self.blobs, self.ports.index, self._owner(owner) if owner else "")
 
     def _owner(self, owner: str | None) -> Owner:
         return Owner(check_name("owner", owner or self.config.owner))
@@ -288,6 +308,8 @@ class App:
             yield Item(name, name, stream=stream, key=key, metadata=metadata)
         problems: list[str] = []
         for file in find(roots, include, exclude, problems, skip=self.config.home_path):
+            if self._stopping:
+                break
             found.add(file.source)
             yield Item(file.source, file.name, path=file.path, key=key, metadata=metadata)
         job.summary.problems += problems

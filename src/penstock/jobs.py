@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 STATUS_BATCH = 2000
 PROGRESS_S = 0.25
+RUN_PROGRESS_S = 1.0
+"""Counting what is left takes longer the more is left."""
 
 
 class Summary(msgspec.Struct):
@@ -190,7 +192,7 @@ async def run(job: Job, worker: "Worker", report: Report | None) -> Summary:
     async def done() -> bool:
         return not (await job.ledger.read(work.left)).anything
 
-    ticker = asyncio.create_task(_tick(job, report)) if report else None
+    ticker = asyncio.create_task(_tick_run(job, report)) if report else None
     try:
         await worker.run(done)
     finally:
@@ -214,6 +216,16 @@ def _close(job: Job, worker: "Worker | None") -> Summary:
         summary.budget_spent = worker.bench.budget.spent and summary.pending > 0
         summary.interrupted = worker.told_to_stop
     return summary
+
+
+async def _tick_run(job: Job, report: Report) -> Any:
+    """`run` names no documents: its progress is how many of the open runs have ended since it began."""
+    most = await job.ledger.read(work.open_runs)
+    while True:
+        left = await job.ledger.read(work.open_runs)
+        most = max(most, left)
+        report(msgspec.structs.replace(job.progress(), total=most, ended=most - left))
+        await job.runtime.sleep(RUN_PROGRESS_S)
 
 
 async def _tick(job: Job, report: Report) -> Any:

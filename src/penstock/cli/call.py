@@ -124,6 +124,8 @@ def perform(call: Call, work: Coroutine[Any, Any, Answer]) -> int:
     except UsageError as error:
         return call.fail(str(error), 2)
     except PenstockError as error:
+        if call.signals.received is not None:
+            return call.fail(f"interrupted: {error}", call.signals.code)
         return call.fail(str(error), 1)
     except Exception as error:
         note(traceback.format_exc().rstrip())

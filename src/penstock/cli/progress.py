@@ -48,8 +48,10 @@ class ProgressLine:
             filled = round(BAR * share)
             bar = "[" + "#" * filled + "." * (BAR - filled) + "] " if self._terminal else ""
             parts.append(f"{bar}{progress.ended:,} of {count(progress.total, 'document')}")
+        if progress.skipped:
+            parts.append(f"{progress.skipped:,} skipped")
         if progress.submitting:
-            parts.append(f"{progress.found:,} found so far")
+            parts.append("submitting")
         rate = self._rate()
         if rate:
             parts.append(f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli.call import Call, body
-from penstock.cli.output import Answer, count, duration, visible
+from penstock.cli.output import Answer, duration, visible
 from penstock.cli.progress import ProgressLine
 
 if TYPE_CHECKING:
@@ -100,10 +100,12 @@ class StandardInput(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
+        from penstock.errors import Cancelled
+
         while self._call.signals.received is None:
             if select.select([self._descriptor], [], [], 0.2)[0]:
                 return os.readv(self._descriptor, [buffer])
-        raise OSError(0, "interrupted before its end was read")
+        raise Cancelled("standard input had not ended, nothing of it was accepted")
 
 
 def parse_duration(text: str | None) -> float | None:
@@ -151,8 +153,11 @@ def _answer(call: Call, summary: "Summary") -> Answer:
             f"{summary.stale_settings:,} {done} made with other settings and left as they are: "
             "a re-index comes with a later version; until then `penstock delete` and ingest again."
         )
-    if summary.pending:
-        hints.append(f"{count(summary.pending, 'document')} left to do: run `penstock run` to go on.")
+    if call.signals.received is not None:
+        summary.interrupted = True
+        hints.append("What was accepted is kept: the same `penstock ingest` again, or `penstock run`, goes on.")
+    elif summary.pending or summary.budget_spent:
+        hints.append("There is work left: run `penstock run` to go on.")
     return Answer(msgspec.to_builtins(summary), summary_line(summary), _code(call, summary), hints=hints)
 
 

@@ -152,7 +152,7 @@ class Uneven(msgspec.Struct, frozen=True):
 
 def uneven(connection: Connection, owner: str, after: int, until: int) -> list[Uneven]:
     rows = connection.run(_UNEVEN, owner=owner, after=after, until=until)
-    return [Uneven(*row[:5], items_found=int(row[5])) for row in rows]
+    return [Uneven(row[0], row[1], row[2], row[3], row[4], int(row[5])) for row in rows]
 
 
 def last_artifact(connection: Connection) -> int:
@@ -168,8 +168,8 @@ _DOCUMENTS = {
     "stuck": question(
         "<document> AND ((d.status NOT IN <ends> AND NOT EXISTS (SELECT 1 FROM runs x WHERE x.document_id = d.id "
         "AND x.status = 'OPEN')) OR EXISTS (SELECT 1 FROM runs x WHERE x.document_id = d.id AND x.status = 'OPEN' "
-        "AND NOT EXISTS (SELECT 1 FROM steps s WHERE s.run_id = x.id AND s.status IN ('PENDING', 'RUNNING', 'ERROR')))) "
-        "AND <documents>"
+        "AND NOT EXISTS (SELECT 1 FROM steps s WHERE s.run_id = x.id "
+        "AND s.status IN ('PENDING', 'RUNNING', 'ERROR')))) AND <documents>"
     ),
     "no_dead_letter": question(
         "<document> AND d.status = 'FAILED' AND NOT EXISTS (SELECT 1 FROM runs x JOIN dead_letters l "
@@ -234,8 +234,7 @@ def named(connection: Connection, keys: Sequence[str]) -> set[str]:
 
 
 _UNREFERENCED = question(
-    "SELECT a.id, a.kind FROM artifacts a WHERE a.id > :after AND <a.owned> "
-    "AND <unused> "
+    "SELECT a.id, a.kind FROM artifacts a WHERE a.id > :after AND <a.owned> AND <unused> "
     "AND NOT <built> ORDER BY a.id LIMIT :count"
 )
 # A rewind for another document may have opened it again; while that one's run is open, it will be finished.

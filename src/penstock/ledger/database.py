@@ -248,7 +248,11 @@ class PostgresConnection:
 
     def is_busy(self, error: Exception) -> bool:
         errors = self._psycopg.errors
-        return isinstance(error, errors.DeadlockDetected | errors.SerializationFailure | errors.LockNotAvailable)
+        return isinstance(
+            error,
+            # A foreign key fails where prune was quicker than a step that wanted the same artifact: it makes a new one.
+            errors.DeadlockDetected | errors.SerializationFailure | errors.LockNotAvailable | errors.ForeignKeyViolation,
+        )
 
 
 def _array(values: Sequence[Any]) -> str:

@@ -26,7 +26,7 @@ _ACQUIRE = Statement(
     "INSERT INTO locks (resource_key, token, worker_id, purpose, lease_until) "
     "VALUES (:key, :token, :worker, :purpose, {now} + :lease_s) ON CONFLICT (resource_key) DO UPDATE SET "
     "token = excluded.token, worker_id = excluded.worker_id, purpose = excluded.purpose, "
-    "lease_until = excluded.lease_until WHERE locks.token IS NULL RETURNING resource_key"
+    "lease_until = excluded.lease_until WHERE locks.token IS NULL OR locks.lease_until < {now} RETURNING resource_key"
 )
 _RELEASE = Statement(
     "UPDATE locks SET token = NULL, worker_id = NULL, purpose = NULL, lease_until = NULL, released_at = {now} "

@@ -14,6 +14,7 @@ from penstock.ledger.writer import Verb
 from penstock.model.nouns import DocumentId, GenerationId, Lease, Owner, RunId, Step, StepId, Token, WorkerId
 from penstock.model.states import SHOWN_AS, DocumentStatus
 
+REAP_BATCH = 1000
 GRACE_S = 60.0
 """How long a replaced generation stays for readers whose snapshot still shows it."""
 
@@ -93,7 +94,8 @@ class Beat(msgspec.Struct, frozen=True):
 
 
 class Reap(msgspec.Struct, frozen=True):
-    by: WorkerId
+    held: frozenset[StepId]
+    """What the reaper itself works on: it never reaps its own."""
     dead: tuple[WorkerId, ...]
     """Workers known to be dead, whatever their leases say."""
     crashes: int
@@ -598,13 +600,19 @@ def _heartbeat(connection: Connection, beats: Sequence[Beat]) -> list[Beaten]:
     return answers
 
 
+_EXPIRED = Statement(
+    "SELECT id, lease_token FROM steps WHERE status = 'RUNNING' AND lease_until < {now} ORDER BY lease_until LIMIT :count"
+)
+_OF_THE_DEAD = Statement(
+    "SELECT id, lease_token FROM steps WHERE status = 'RUNNING' AND worker_id IN (SELECT r.worker FROM {rows})",
+    rows="worker text",
+)
 _REAP = Statement(
     "UPDATE steps SET status = CASE WHEN crashes + 1 >= :limit THEN 'FAILED' ELSE 'PENDING' END, "
     "crashes = crashes + 1, lease_token = NULL, waiting_on = NULL, "
     "error = 'the worker ' || worker_id || ' died or was stopped while this step ran' "
-    "WHERE status = 'RUNNING' AND worker_id <> :by AND (lease_until < {now} "
-    f"OR worker_id IN (SELECT r.id FROM {{rows}})) RETURNING {_STEP}, status, error",
-    rows="id text",
+    f"FROM {{rows}} WHERE {{steps.id = r.step}} AND steps.lease_token = r.lease RETURNING {_STEP}, status",
+    rows="step bigint, lease text",
 )
 _SWEEP = Statement(
     "UPDATE locks SET token = NULL, worker_id = NULL, purpose = NULL, lease_until = NULL, released_at = {now} "
@@ -615,18 +623,20 @@ _BURY_WORKERS = Statement("DELETE FROM workers WHERE id IN (SELECT r.id FROM {ro
 
 
 def _reap(connection: Connection, requests: Sequence[Reap]) -> list[int]:
-    """Takes back the steps and locks of the dead: by lease, whatever worker it was, never our own (I7)."""
+    """Takes back the steps and locks of the dead: by lease, whatever worker it was, but never what we hold (I7)."""
     answers = []
     for request in requests:
         dead = [(worker,) for worker in request.dead]
-        rows = connection.run(_REAP, dead, limit=request.crashes, by=request.by)
+        lapsed = connection.run(_EXPIRED, count=REAP_BATCH) + (connection.run(_OF_THE_DEAD, dead) if dead else [])
+        taken = sorted({(step, token) for step, token in lapsed if step not in request.held})
+        rows = connection.run(_REAP, taken, limit=request.crashes) if taken else []
         failed = [
             StepFailure(_step((row[0], "", *row[2:])), "crash_loop", _crash_sentence(request.crashes, row))
             for row in rows
-            if row[-2] == "FAILED"
+            if row[-1] == "FAILED"
         ]
         _bury(connection, failed)
-        ready_steps(connection, [StepId(row[0]) for row in rows if row[-2] == "PENDING"])
+        ready_steps(connection, [StepId(row[0]) for row in rows if row[-1] == "PENDING"])
         connection.run(_SWEEP, dead)
         connection.run(_BURY_WORKERS, dead)
         answers.append(len(rows))

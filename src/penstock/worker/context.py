@@ -112,6 +112,8 @@ class Context:
         """The worker was told to stop: flush at the next batch and hand over."""
         self.lost = False
         """The lease is gone: cancelled, superseded, or reaped."""
+        self.finishing = False
+        """The write that ends the step is under way: only its own answer tells whether the lease was still ours."""
         self.waiting_on: str | None = None
         self.on_waiting: Callable[[Context], None] | None = None
         self._ledger = ledger

@@ -62,6 +62,7 @@ async def execute(bench: Bench, ctx: Context, chain: bool) -> Step | None:
     async with bench.running:
         result, output = await _work(bench, ctx, stage)
     ctx.raise_if_cancelled()
+    ctx.finishing = True
     end = result.end or stage.ends(result.meta)
     meta = msgspec.json.encode(result.meta).decode()
     if end is not None or ctx.step.position + 1 == len(ctx.state.workflow.steps):
@@ -174,6 +175,7 @@ async def settle(bench: Bench, ctx: Context, error: BaseException) -> None:
     step = ctx.step
     if isinstance(error, LeaseLost | Cancelled) or ctx.lost:
         return
+    ctx.finishing = True
     if isinstance(error, TornSegment):
         rewind = checkpoints.Rewind(step, ArtifactId(error.artifact_id), error.ordinal)
         if await bench.ledger.write(checkpoints.REWIND, rewind):

@@ -89,7 +89,8 @@ class Indexer:
             stage.Entry(ctx, resumed) for ctx, resumed in zip(contexts, answers, strict=True) if resumed is not None
         ]
 
-    async def _write(self, batch: list[stage.Entry], table: IndexTable, verify: Verify) -> None:
+    async def _write(self, group: list[stage.Entry], table: IndexTable, verify: Verify) -> None:
+        batch = [entry for entry in group if not entry.ctx.lost]
         if len(batch) == 1 and stage.chunk_count(batch[0].ctx) > stage.COMMIT_ROWS:
             await self._write_large(batch[0], table, verify)
             return
@@ -123,6 +124,7 @@ class Indexer:
         await self._flip(ctx, output)
 
     async def _flip(self, ctx: Context, output: checkpoints.Output | None = None) -> None:
+        ctx.finishing = True
         meta = msgspec.json.encode({"rows": stage.chunk_count(ctx)}).decode()
         item = flip(ctx, DocumentStatus.COMPLETED, meta, output)
         ctx.lost = not await self._bench.ledger.write(queue.FLIP, item)

@@ -90,7 +90,9 @@ class Heart:
                 self._connection = None
 
 
-async def reap(ledger: Ledger, liveness: Liveness, worker: WorkerId, crashes: int) -> int:
+async def reap(
+    ledger: Ledger, liveness: Liveness, worker: WorkerId, held: frozenset[StepId], crashes: int
+) -> int:
     """Take back what the dead held: at once where their lock can be taken, else when their lease runs out."""
 
     def find_dead(connection: Connection) -> list[WorkerId]:
@@ -98,4 +100,4 @@ async def reap(ledger: Ledger, liveness: Liveness, worker: WorkerId, crashes: in
         return liveness.dead(names, connection)
 
     dead = await ledger.read(find_dead)
-    return await ledger.write(queue.REAP, queue.Reap(worker, tuple(dead), crashes))
+    return await ledger.write(queue.REAP, queue.Reap(held, tuple(dead), crashes))

@@ -168,7 +168,7 @@ class Worker:
         """Cancelled, superseded or reaped: stop spending on it now."""
         for step in steps:
             entry = self._contexts.get(step)
-            if entry is not None and not entry[0].lost:
+            if entry is not None and not entry[0].lost and not entry[0].finishing:
                 entry[0].lost = True
                 if entry[0].step.kind != INDEX:
                     entry[1].cancel()
@@ -242,7 +242,8 @@ class Worker:
 
     async def _reap(self) -> None:
         bench = self.bench
-        if await reap(bench.ledger, self._liveness, bench.worker, bench.policy.crashes):
+        held = frozenset(self._heart.leases)
+        if await reap(bench.ledger, self._liveness, bench.worker, held, bench.policy.crashes):
             self.wake()
 
     async def _drain(self) -> None:

@@ -1,0 +1,127 @@
+"""Check: compare ledger, blobs and index both ways, on a live system.
+
+Everything is looked at twice. What the first look finds may have moved under it (a flip, a purge, a prune); only what
+the second look, at the end and on fresh state, finds again is reported."""
+
+from collections.abc import Sequence
+
+from penstock.ledger import audit
+from penstock.model.nouns import WorkerId
+from penstock.upkeep.check_blobs import orphans, raw_bytes, segments
+from penstock.upkeep.check_rows import rows
+from penstock.upkeep.repair import mend
+from penstock.upkeep.report import CheckReport, Finding, Look, Stores, report
+
+ROUNDS = 3
+"""Mending one thing may show the next: an index that was dropped is empty and wants its rows."""
+WINDOW = 10_000
+"""Artifacts whose segments are added up in one statement."""
+
+_SENTENCES = {
+    "not_searchable": "{0!r} is COMPLETED, but no generation of it is searchable: delete it and ingest it again",
+    "stuck": "{0!r} is {1}, but no step of it waits or runs: nothing will ever finish it",
+    "no_dead_letter": "{0!r} is FAILED, but no dead letter says why",
+    "deleted_visible": "{0!r} was deleted, but generation {1} of it is still the active one",
+    "purge_missing": "generation {1} of {0!r} was replaced or deleted, but nothing will take it out of the index",
+    "purge_of_active": "generation {1} of {0!r} is in use, and yet it is to be purged",
+}
+
+
+async def check(stores: Stores, worker: WorkerId, *, repair: bool = False) -> CheckReport:
+    found = await survey(stores)
+    repaired: list[Finding] = []
+    for _ in range(ROUNDS if repair else 0):
+        mended, hindered = await mend(stores, worker, found)
+        if not mended:
+            found += hindered
+            break
+        repaired += mended
+        found = await survey(stores)
+    left = {finding.identity for finding in found}
+    return report(found, [finding for finding in repaired if finding.identity not in left])
+
+
+async def survey(stores: Stores) -> list[Finding]:
+    """All that two looks agree on."""
+    looks: list[Look] = [documents, generations, wakeups, artifacts, raw_bytes, segments, rows, leftovers, orphans]
+    first = [await look(stores, None) for look in looks]
+    confirmed: list[Finding] = []
+    for look, found in zip(looks, first, strict=True):
+        if found:
+            suspects = {finding.identity for finding in found}
+            confirmed += [finding for finding in await look(stores, found) if finding.identity in suspects]
+    return confirmed
+
+
+async def documents(stores: Stores, before: list[Finding] | None) -> list[Finding]:
+    found = []
+    for kind in _asked(audit.DOCUMENT_QUESTIONS, before):
+        last = ""
+        while page := await stores.ledger.read(audit.documents, kind, stores.owner, last):
+            for document, name, status in page:
+                found.append(Finding(kind, _SENTENCES[kind].format(name, status), {"document_id": document}))
+            last = page[-1][0]
+    return found
+
+
+async def generations(stores: Stores, before: list[Finding] | None) -> list[Finding]:
+    found = []
+    for kind in _asked(audit.GENERATION_QUESTIONS, before):
+        last = 0
+        while page := await stores.ledger.read(audit.generations, kind, stores.owner, last):
+            for generation, document, name in page:
+                ids = {"document_id": document, "generation": generation}
+                found.append(Finding(kind, _SENTENCES[kind].format(name, generation), ids))
+            last = page[-1][0]
+    return found
+
+
+async def wakeups(stores: Stores, before: list[Finding] | None) -> list[Finding]:
+    found = []
+    for key, kind, count in await stores.ledger.read(audit.unheard, stores.owner):
+        what = f"{count} {kind} steps wait behind {key!r}, and no claim looks there"
+        found.append(Finding("lost_wakeup", what, {"resource_key": key, "step_kind": kind}, count=count))
+    return found
+
+
+async def artifacts(stores: Stores, before: list[Finding] | None) -> list[Finding]:
+    found = []
+    last = await stores.ledger.read(audit.last_artifact)
+    for start in range(0, last, WINDOW):
+        for uneven in await stores.ledger.read(audit.uneven, stores.owner, start, start + WINDOW):
+            user = await stores.ledger.read(audit.user_of, uneven.artifact)
+            document, name = user or ("", "a document")
+            what = (
+                f"what {uneven.kind} made of {name!r} should be {uneven.items} items in {uneven.segments} segments, "
+                f"its rows say {uneven.items_found} in {uneven.segments_found}, or leave gaps"
+            )
+            ids = {"document_id": document, "artifact": uneven.artifact}
+            found.append(Finding("artifact_inconsistent", what, ids))
+    return found
+
+
+async def leftovers(stores: Stores, before: list[Finding] | None) -> list[Finding]:
+    """Artifacts that wait for prune, or to be made again when somebody needs them."""
+    found = []
+    last = 0
+    while page := await stores.ledger.read(audit.unreferenced, stores.owner, last):
+        for artifact, kind in page:
+            what = f"no generation needs artifact {artifact} ({kind}) any more"
+            found.append(Finding("orphan_artifact", what, {"artifact": artifact}, problem=False))
+        last = page[-1][0]
+    last = 0
+    while page := await stores.ledger.read(audit.unfinished, stores.owner, last):
+        for artifact, kind in page:
+            user = await stores.ledger.read(audit.user_of, artifact)
+            document, name = user or ("", "a document")
+            what = (
+                f"what {kind} made of {name!r} is kept in part; the document is searchable, the rest can be made again"
+            )
+            ids = {"document_id": document, "artifact": artifact}
+            found.append(Finding("artifact_unfinished", what, ids, problem=False))
+        last = page[-1][0]
+    return found
+
+
+def _asked(questions: Sequence[str], before: list[Finding] | None) -> list[str]:
+    return [kind for kind in questions if before is None or any(finding.kind == kind for finding in before)]

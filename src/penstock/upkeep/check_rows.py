@@ -1,0 +1,215 @@
+"""The index against the ledger, both ways: every chunk of a searchable document is a row, once and unchanged; every
+row belongs to a generation that may have rows there.
+
+A table is scanned as one moment of it. A generation becomes active once and never again, and its rows are committed
+before: one that was active before the scan and still is after it was active all the time, and so must be complete."""
+
+from array import array
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from penstock.artifacts.segments import CHUNKS
+from penstock.errors import PenstockError
+from penstock.indexes.base import StoredRow, row_digest
+from penstock.ledger import audit, audit_index
+from penstock.ledger.audit_index import Active, Place, Source, State
+from penstock.upkeep.check_blobs import read_piece
+from penstock.upkeep.report import Finding, Stores
+
+UNKNOWN = 0
+"""A digest that cannot be known, because the chunk's segment is gone: the first row seen takes its place."""
+
+
+class Expected:
+    """What the rows of a table should be: 9 bytes a row and 16 a generation."""
+
+    def __init__(self) -> None:
+        self.ids = array("q")
+        self._starts = array("q", [0])
+        self._digests = array("Q")
+        self._seen = bytearray()
+        self.extra: Counter[int] = Counter()
+        self.double: dict[int, array[int]] = {}
+        self.differs: dict[int, array[int]] = {}
+        self.others: Counter[int] = Counter()
+
+    def add(self, generation: int, digests: "array[int]") -> None:
+        """Generations come in the order of their ids."""
+        self.ids.append(generation)
+        self._digests.extend(digests)
+        self._starts.append(len(self._digests))
+        self._seen.extend(bytes(len(digests)))
+
+    def see(self, row: StoredRow) -> None:
+        place = bisect_left(self.ids, row.generation)
+        if place == len(self.ids) or self.ids[place] != row.generation:
+            self.others[row.generation] += 1
+            return
+        at = self._starts[place] + row.ordinal
+        if row.ordinal < 0 or at >= self._starts[place + 1]:
+            self.extra[row.generation] += 1
+            return
+        seen = int(row.digest, 16)
+        if self._seen[at]:
+            self.double.setdefault(row.generation, array("i")).append(row.ordinal)
+        self._seen[at] = 1
+        if self._digests[at] == UNKNOWN:
+            self._digests[at] = seen
+        elif self._digests[at] != seen:
+            self.differs.setdefault(row.generation, array("i")).append(row.ordinal)
+
+    def missing(self) -> dict[int, "array[int]"]:
+        found = {}
+        for place, generation in enumerate(self.ids):
+            start, end = self._starts[place], self._starts[place + 1]
+            if self._seen.count(0, start, end):
+                found[generation] = array("i", (i - start for i in range(start, end) if not self._seen[i]))
+        return found
+
+
+async def rows(stores: Stores, before: list[Finding] | None) -> list[Finding]:
+    """Every table that the ledger names or that is there."""
+    named = await stores.ledger.read(audit_index.places, stores.owner)
+    there = [Place(*info) for info in await stores.index.tables() if stores.owner in ("", info.owner)]
+    found: list[Finding] = []
+    for place in sorted({*named, *there}):
+        known = None if before is None else [f for f in before if place_of(f) == place]
+        if known == []:
+            continue
+        if place not in named:
+            what = f"no collection names the index table {said(place)}"
+            found.append(Finding("orphan_table", what, ids_of(place), problem=False))
+        found += await _table(stores, place, named.get(place), known)
+    return found
+
+
+async def _table(stores: Stores, place: Place, dimensions: int | None, known: list[Finding] | None) -> list[Finding]:
+    wanted = None if known is None else sorted({f.ids["generation"] for f in known if "generation" in f.ids})
+    found: list[Finding] = []
+    expected = await _expected(stores, place, wanted, found)
+    # On the second look a generation must have been dead before the scan: a purge may have come between.
+    dead = None if wanted is None else await _dead(stores, wanted)
+    try:
+        table = await stores.index.table(place.owner, place.collection, place.version)
+        actual = table.dimensions
+        async for batch in table.scan():
+            for row in batch:
+                expected.see(row)
+    except (PenstockError, ValueError) as error:
+        return [Finding("table_broken", f"the index table {said(place)} cannot be read: {error}", ids_of(place))]
+    if None not in (dimensions, actual) and dimensions != actual:
+        what = f"the index table {said(place)} holds vectors of {actual} dimensions, the ledger says {dimensions}"
+        found.append(Finding("dimension_mismatch", f"{what}: only a re-index helps", ids_of(place)))
+    missing = expected.missing()
+    suspects = {*missing, *expected.extra, *expected.double, *expected.differs, *expected.others}
+    if wanted is not None:
+        suspects &= set(wanted)
+    states = await _states(stores, suspects)
+    for generation in sorted(suspects):
+        state = states.get(generation)
+        if state is not None and state.state == "ACTIVE":
+            found += _compared(place, generation, state, expected, missing.get(generation))
+        elif (state is None or state.state == "PURGED") and (dead is None or generation in dead):
+            count = expected.others[generation]
+            if count:
+                what = f"{count} rows of generation {generation}, which is no more, are left in {said(place)}"
+                ids = {**ids_of(place), "generation": generation}
+                found.append(Finding("dead_rows", what, ids, problem=False, count=count))
+    return found
+
+
+def _compared(
+    place: Place, generation: int, state: State, expected: Expected, missing: "array[int] | None"
+) -> Iterable[Finding]:
+    """Findings about a generation that is active."""
+    ids = {**ids_of(place), "document_id": state.document, "generation": generation}
+    if state.place != place:
+        count = expected.others[generation]
+        what = f"{count} rows of {state.name!r} stand in {said(place)}, but belong into {said(state.place)}"
+        yield Finding("row_misplaced", what, ids, count=count)
+        return
+    if missing:
+        what = f"{len(missing)} of {state.chunks} rows of {state.name!r} are not in the index"
+        wanted = None if len(missing) == state.chunks else missing
+        yield Finding("row_missing", what, ids, count=len(missing), ordinals=wanted)
+    differs = expected.differs.get(generation)
+    if differs:
+        what = f"{len(differs)} rows of {state.name!r} in the index are not what its chunks say"
+        yield Finding("row_differs", what, ids, count=len(differs), ordinals=differs)
+    if extra := expected.extra[generation]:
+        what = f"{extra} rows of {state.name!r} are in the index beyond its {state.chunks} chunks"
+        yield Finding("row_extra", what, ids, count=extra)
+    if double := expected.double.get(generation):
+        what = f"{len(double)} rows of {state.name!r} are in the index more than once"
+        unequal = differs is not None and not set(differs).isdisjoint(double)
+        yield Finding("row_double", what, ids, problem=unequal, count=len(double), ordinals=double)
+
+
+async def _expected(stores: Stores, place: Place, wanted: Sequence[int] | None, found: list[Finding]) -> Expected:
+    expected = Expected()
+    last = 0
+    while True:
+        if wanted is None:
+            page = await stores.ledger.read(audit_index.actives, place, last)
+        else:
+            page = await stores.ledger.read(audit_index.actives_again, place, wanted[: audit.PAGE])
+            wanted = wanted[audit.PAGE :]
+        sources = await stores.ledger.read(audit_index.sources, [active.generation for active in page])
+        for active in page:
+            digests = array("Q", bytes(8 * active.chunks))
+            chunk = sources.get((active.generation, "chunk"))
+            if chunk is not None and active.chunks:
+                await _digest(stores, chunk, digests)
+            expected.add(active.generation, digests)
+            found += _uneven(place, active, chunk, sources.get((active.generation, "embed")))
+        if wanted == [] or (wanted is None and not page):
+            return expected
+        last = page[-1].generation if page else last
+
+
+def _uneven(place: Place, active: Active, *sources: Source | None) -> Iterable[Finding]:
+    for source in sources:
+        if source is not None and source.complete and source.items != active.chunks:
+            what = f"generation {active.generation} counts {active.chunks} chunks, an artifact of it {source.items}"
+            ids = {**ids_of(place), "generation": active.generation, "counted_in": source.artifact}
+            yield Finding("artifact_inconsistent", what, ids)
+
+
+async def _digest(stores: Stores, source: Source, digests: "array[int]") -> None:
+    """The digests of the chunks that can be read; the others stay unknown."""
+    start = 0
+    while page := await stores.ledger.read(audit.pieces_of, source.artifact, start):
+        for piece in page:
+            data = await read_piece(stores.blobs, piece)
+            if data is None:
+                continue
+            for i, chunk in enumerate(CHUNKS.decode(data), piece.first):
+                if i < len(digests):
+                    digests[i] = int(row_digest(chunk), 16)
+        start = page[-1].ordinal + 1
+
+
+async def _states(stores: Stores, wanted: Iterable[int]) -> dict[int, State]:
+    ids = sorted(wanted)
+    states: dict[int, State] = {}
+    for start in range(0, len(ids), audit.PAGE):
+        states |= await stores.ledger.read(audit_index.states, ids[start : start + audit.PAGE])
+    return states
+
+
+async def _dead(stores: Stores, wanted: Iterable[int]) -> set[int]:
+    states = await _states(stores, wanted)
+    return {one for one in wanted if one not in states or states[one].state == "PURGED"}
+
+
+def ids_of(place: Place) -> dict[str, str | int]:
+    return {"owner": place.owner, "collection": place.collection, "version": place.version}
+
+
+def place_of(finding: Finding) -> Place:
+    return Place(finding.ids["owner"], finding.ids["collection"], finding.ids["version"])
+
+
+def said(place: Place) -> str:
+    return f"{place.owner}/{place.collection}/v{place.version}"

@@ -1,0 +1,69 @@
+"""Repair: mend what artifacts allow, without buying anything. Rows of the index are made again from chunks and vectors
+that are kept (`repair_rows`); the ledger is brought back to where the engine can go on by itself.
+
+Not mended: raw bytes that are gone (submit the file again), vectors of the wrong dimension (re-index), a COMPLETED
+document without a generation. A broken artifact is cut back to its last whole segment; its stage makes the rest again
+when somebody needs it."""
+
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import Any
+
+from penstock.errors import PenstockError
+from penstock.ledger import mending
+from penstock.ledger.writer import Verb
+from penstock.model.nouns import GenerationId, WorkerId
+from penstock.upkeep.check_rows import ids_of, place_of, said
+from penstock.upkeep.repair_rows import IN_TABLES, TableRepair
+from penstock.upkeep.report import Finding, Stores
+
+
+async def mend(stores: Stores, worker: WorkerId, found: Sequence[Finding]) -> tuple[list[Finding], list[Finding]]:
+    """What was mended, and what kept us from mending more."""
+    mended = [finding for finding in found if await _mend_ledger(stores, finding)]
+    hindered: list[Finding] = []
+    in_tables = [finding for finding in found if finding.kind in IN_TABLES]
+    for place in sorted({place_of(finding) for finding in in_tables}):
+        here = [finding for finding in in_tables if place_of(finding) == place]
+        try:
+            async for finding in TableRepair(stores, worker, place).mend(here):
+                mended.append(finding)
+        except PenstockError as error:
+            what = f"the index table {said(place)} could not be mended: {error}"
+            problem = any(finding.problem for finding in here)
+            hindered.append(Finding("not_mended", what, ids_of(place), problem=problem))
+    # Last, because rows may still be made of what is whole in an artifact.
+    return mended + await _cut(stores, found), hindered
+
+
+async def _mend_ledger(stores: Stores, finding: Finding) -> bool:
+    def write(verb: Verb[Any, bool], item: object) -> Awaitable[bool]:
+        return stores.ledger.write(verb, item)
+
+    ids = finding.ids
+    match finding.kind:
+        case "lost_wakeup":
+            return await write(mending.WAKE, (ids["resource_key"], ids["step_kind"]))
+        case "purge_missing" | "deleted_visible":
+            return await write(mending.RETIRE, GenerationId(ids["generation"]))
+        case "purge_of_active":
+            return await write(mending.UNPURGE, GenerationId(ids["generation"]))
+        case "stuck":
+            return await write(mending.REQUEUE, ids["document_id"])
+        case "no_dead_letter":
+            return await write(mending.BURY, ids["document_id"])
+        case _:
+            return False
+
+
+async def _cut(stores: Stores, found: Iterable[Finding]) -> list[Finding]:
+    """Each artifact once, back to its first bad segment; one whose rows make no sense, to its beginning."""
+    torn: dict[int, list[Finding]] = {}
+    for finding in found:
+        if finding.kind in ("segment_broken", "artifact_inconsistent") and "artifact" in finding.ids:
+            torn.setdefault(finding.ids["artifact"], []).append(finding)
+    mended = []
+    for artifact, findings in torn.items():
+        ordinal = min(finding.ids.get("segment", 0) for finding in findings)
+        if await stores.ledger.write(mending.CUT, mending.Cut(artifact, ordinal)):
+            mended += findings
+    return mended

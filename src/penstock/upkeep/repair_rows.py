@@ -1,0 +1,197 @@
+"""Rows of the index, made again from the chunks and vectors that are kept. The index lock is held for one commit at a
+time, and under it the ledger is asked again: a finding may be seconds old, and a live worker waits for moments only."""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+
+import numpy as np
+
+from penstock.artifacts.reader import ArtifactReader
+from penstock.errors import PenstockError, TornSegment
+from penstock.indexes.base import IndexRows, IndexTable, TableInfo, Verify
+from penstock.ledger import audit, audit_index, checkpoints, mending
+from penstock.ledger.audit_index import Place, Source, State
+from penstock.ledger.locks import index_key
+from penstock.model.items import Chunk, Vectors
+from penstock.model.nouns import Artifact, ArtifactId, Segment, WorkerId
+from penstock.upkeep.purge import hold
+from penstock.upkeep.report import Finding, Stores
+
+COMMIT_ROWS = 2000
+WHOLE_ROWS = 20_000
+"""A document with rows too many is written anew in one commit, if it is no longer than this."""
+WAIT_S = 30.0
+POLL_S = 0.05
+IN_TABLES = ("table_broken", "row_missing", "row_differs", "row_double", "row_extra", "dead_rows", "row_misplaced")
+
+
+class Busy(PenstockError):
+    """Somebody else held the index lock all the time."""
+
+
+class TableRepair:
+    """Mends one index table."""
+
+    def __init__(self, stores: Stores, worker: WorkerId, place: Place) -> None:
+        self._stores = stores
+        self._ledger = stores.ledger
+        self._worker = worker
+        self._place = place
+        self._info = TableInfo(place.owner, place.collection, place.version)
+        self._reader = ArtifactReader(stores.blobs, self._segments)
+
+    async def mend(self, found: Sequence[Finding]) -> AsyncIterator[Finding]:
+        of = {kind: [finding for finding in found if finding.kind == kind] for kind in IN_TABLES}
+        if of["table_broken"]:
+            await self._drop()
+            yield of["table_broken"][0]
+            return
+        unequal = [finding for finding in of["row_double"] if finding.problem]
+        for finding in (*of["row_missing"], *of["row_differs"], *unequal):
+            if await self._rebuild(finding):
+                yield finding
+        for finding in of["row_extra"]:
+            if await self._replace(finding):
+                yield finding
+        for some in _pages([finding for finding in of["row_double"] if not finding.problem]):
+            async with self._hold() as (table, verify):
+                await table.dedupe([finding.ids["generation"] for finding in some], verify)
+            for finding in some:
+                yield finding
+        for some in _pages([*of["dead_rows"], *of["row_misplaced"]]):
+            await self._remove([finding.ids["generation"] for finding in some])
+            for finding in some:
+                yield finding
+
+    async def _drop(self) -> None:
+        """A table that cannot be read goes; the next round finds its rows missing."""
+        async with self._lock() as verify:
+            await self._ledger.write(mending.RESTART, self._place)
+            await verify()
+            await self._stores.index.drop(self._info)
+
+    async def _rebuild(self, finding: Finding) -> bool:
+        """Missing and differing rows are merged by id, some at a time. The document was not whole before either."""
+        generation = finding.ids["generation"]
+        wanted = None if finding.ordinals is None else frozenset(finding.ordinals)
+        written, chunks, vectors = 0, list[Chunk](), list[Vectors]()
+        try:
+            async for chunk, vector in self._rows(generation):
+                if wanted is None or chunk.ordinal in wanted:
+                    chunks.append(chunk)
+                    vectors.append(vector)
+                if len(chunks) == COMMIT_ROWS:
+                    written += await self._merge(generation, chunks, vectors)
+                    chunks, vectors = [], []
+        except TornSegment:
+            pass
+        written += await self._merge(generation, chunks, vectors)
+        return written >= (finding.count if wanted is None else len(wanted))
+
+    async def _merge(self, generation: int, chunks: Sequence[Chunk], vectors: Sequence[Vectors]) -> int:
+        if not chunks:
+            return 0
+        async with self._hold() as (table, verify):
+            state = await self._active(generation)
+            if state is None:
+                return 0
+            if table.dimensions is None:
+                await self._ledger.write(mending.RESTART, self._place)
+            await table.merge([_index_rows(generation, state, chunks, vectors)], verify)
+        return len(chunks)
+
+    async def _replace(self, finding: Finding) -> bool:
+        """Rows too many: out with all of them, and the right ones in, each in one commit. A reader may miss the
+        document for a moment, but never finds half of it."""
+        generation = finding.ids["generation"]
+        state = await self._active(generation)
+        if state is None or state.chunks > WHOLE_ROWS:
+            return False
+        try:
+            rows = [row async for row in self._rows(generation)]
+        except TornSegment:
+            return False
+        if len(rows) != state.chunks:
+            return False
+        async with self._hold() as (table, verify):
+            if await self._active(generation) is None:
+                return False
+            await table.delete([generation], verify)
+            if rows:
+                chunks, vectors = zip(*rows, strict=True)
+                await table.append([_index_rows(generation, state, chunks, vectors)], verify)
+        return True
+
+    async def _remove(self, generations: Sequence[int]) -> None:
+        """Rows that nobody may read here: of dead generations, and of active ones that live elsewhere."""
+        async with self._hold() as (table, verify):
+            states = await self._ledger.read(audit_index.states, generations)
+            out = [one for one in generations if _stranger(states.get(one), self._place)]
+            if out and table.dimensions is not None:
+                await table.delete(out, verify)
+
+    async def _active(self, generation: int) -> State | None:
+        state = (await self._ledger.read(audit_index.states, [generation])).get(generation)
+        return state if state is not None and state.state == "ACTIVE" and state.place == self._place else None
+
+    @asynccontextmanager
+    async def _hold(self) -> AsyncIterator[tuple[IndexTable, Verify]]:
+        async with self._lock() as verify:
+            yield await self._stores.index.table(*self._info), verify
+
+    @asynccontextmanager
+    async def _lock(self) -> AsyncIterator[Verify]:
+        """Patiently. A lock that a dead worker left behind is freed when its lease is over."""
+        runtime = self._ledger.database.runtime
+        key = index_key(*self._info)
+        limit = runtime.clock() + WAIT_S
+        while True:
+            await self._ledger.write(mending.FREE, key)
+            async with hold(self._ledger, key, self._worker, "repair") as verify:
+                if verify is not None:
+                    yield verify
+                    return
+            if runtime.clock() > limit:
+                raise Busy(f"it was in use for {WAIT_S:.0f} s, try again later")
+            await runtime.sleep(POLL_S)
+
+    async def _rows(self, generation: int) -> AsyncIterator[tuple[Chunk, Vectors]]:
+        sources = await self._ledger.read(audit_index.sources, [generation])
+        chunk, embed = sources.get((generation, "chunk")), sources.get((generation, "embed"))
+        if chunk is None or embed is None:
+            return
+        vectors = self._vectors(embed)
+        async for chunks in self._reader.items(_artifact(chunk), "chunk"):
+            for one in chunks:
+                vector = await anext(vectors, None)
+                if vector is None:
+                    return
+                yield one, vector
+
+    async def _vectors(self, source: Source) -> AsyncIterator[Vectors]:
+        async for blocks in self._reader.items(_artifact(source), "embed"):
+            for block in blocks:
+                for vector in block:
+                    yield vector
+
+    async def _segments(self, artifact: ArtifactId, start: int, count: int) -> list[Segment]:
+        return await self._ledger.read(checkpoints.segments, artifact, start, count)
+
+
+def _artifact(source: Source) -> Artifact:
+    return Artifact(
+        ArtifactId(source.artifact), source.fingerprint, source.complete, {}, source.items, source.segments, {}
+    )
+
+
+def _index_rows(generation: int, state: State, chunks: Sequence[Chunk], vectors: Sequence[Vectors]) -> IndexRows:
+    return IndexRows(generation, state.epoch, state.document, chunks, np.stack(vectors))
+
+
+def _stranger(state: State | None, place: Place) -> bool:
+    return state is None or state.state == "PURGED" or (state.state == "ACTIVE" and state.place != place)
+
+
+def _pages(findings: Sequence[Finding]) -> Iterator[Sequence[Finding]]:
+    for start in range(0, len(findings), audit.PAGE):
+        yield findings[start : start + audit.PAGE]

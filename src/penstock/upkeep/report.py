@@ -1,0 +1,75 @@
+"""What `check` says: findings while it looks, a report when it is done."""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from penstock.blobs.base import Blobs
+from penstock.indexes.base import Index
+from penstock.ledger.store import Ledger
+
+LISTED = 100
+"""Entries of one kind that a report spells out; the others are counted."""
+
+
+@dataclass(frozen=True)
+class Stores:
+    """The three that are compared, for one owner or for all ("")."""
+
+    ledger: Ledger
+    blobs: Blobs
+    index: Index
+    owner: str = ""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    kind: str
+    what: str
+    ids: dict[str, Any]
+    """What it is about: the same trouble seen twice has the same."""
+    problem: bool = True
+    """A reader could notice it, or it loses work. Otherwise it is garbage."""
+    count: int = 1
+    ordinals: Sequence[int] | None = None
+    """Of a finding about rows: which ones; None: all of the generation."""
+
+    @property
+    def identity(self) -> tuple[str, tuple[tuple[str, Any], ...]]:
+        return self.kind, tuple(sorted(self.ids.items()))
+
+
+Look = Callable[[Stores, list[Finding] | None], Awaitable[list[Finding]]]
+"""Looks for one sort of trouble; given what it found before, it looks at these again with fresh eyes."""
+
+
+class CheckReport(msgspec.Struct, frozen=True):
+    """`ok`: no problems are left. Garbage waits for prune, purge or repair and harms nobody."""
+
+    ok: bool
+    problems: list[dict[str, Any]]
+    garbage: list[dict[str, Any]]
+    repaired: list[dict[str, Any]]
+
+
+def report(found: Sequence[Finding], repaired: Sequence[Finding]) -> CheckReport:
+    problems = _entries(finding for finding in found if finding.problem)
+    garbage = _entries(finding for finding in found if not finding.problem)
+    return CheckReport(not problems, problems, garbage, _entries(repaired))
+
+
+def _entries(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+    totals: Counter[str] = Counter()
+    entries: list[dict[str, Any]] = []
+    for finding in findings:
+        totals[finding.kind] += finding.count if not finding.ids else 1
+        if finding.ids and totals[finding.kind] <= LISTED:
+            entry = {"kind": finding.kind, "what": finding.what, **finding.ids}
+            entries.append(entry | {"count": finding.count} if finding.count > 1 else entry)
+    for kind, total in totals.items():
+        if total > LISTED:
+            more = total - LISTED
+            entries.append({"kind": kind, "what": f"and {more} more of this kind", "count": total})
+    return entries
