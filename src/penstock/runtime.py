@@ -21,6 +21,9 @@ T = TypeVar("T")
 Lane = Literal["read", "io", "cpu", "index"]
 LANES: dict[Lane, int] = {"read": 2, "io": 2, "cpu": 1, "index": 1}
 
+SMALL = 16 << 10
+"""Bytes of work that take less time (a fraction of a millisecond) than handing them to a thread."""
+
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 
@@ -94,6 +97,12 @@ class Runtime:
     async def run_blocking(self, lane: Lane, function: Callable[..., T], *args: object) -> T:
         """Run a blocking function on the threads of a lane. The loop never blocks, and each lane has a fixed width."""
         return await asyncio.get_running_loop().run_in_executor(self.executor(lane), function, *args)
+
+    async def run_sized(self, lane: Lane, size: int, function: Callable[..., T], *args: object) -> T:
+        """The same for work on `size` bytes: a little is done on the spot, as going to a thread and back costs more."""
+        if size <= SMALL:
+            return function(*args)
+        return await self.run_blocking(lane, function, *args)
 
     def executor(self, lane: Lane) -> ThreadPoolExecutor:
         if lane not in self._executors:

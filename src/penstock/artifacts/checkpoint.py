@@ -17,6 +17,8 @@ T = TypeVar("T")
 
 FLUSH_S = 1.0
 FLUSH_BYTES = 4 << 20
+CARRY_BYTES = 128 << 10
+"""An artifact up to this size may be handed to the next step in memory, besides being stored."""
 
 
 class Flush(msgspec.Struct, frozen=True):
@@ -53,6 +55,8 @@ class Checkpoint(Generic[T]):
         self._commit = commit
         self._after_batch = after_batch
         self._eager = eager
+        self.only: list[T] | None = [] if artifact.segments == 0 else None
+        """All items, while they fit into one small segment."""
         self._segments = artifact.segments
         self._buffer: list[T] = []
         self._buffered_items = 0
@@ -108,6 +112,8 @@ class Checkpoint(Generic[T]):
                     self._segments, key, digest(data), len(data), self._buffered_items, self.items, self._start_cursor
                 ),
             )
+            small = self._segments == 0 and len(data) <= CARRY_BYTES
+            self.only = self._buffer if small else None
             self._segments += 1
             self.items += self._buffered_items
         self._buffer, self._buffered_items, self._buffered_bytes = [], 0, 0

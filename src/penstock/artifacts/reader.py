@@ -23,7 +23,7 @@ class ArtifactReader:
     async def items(
         self, artifact: Artifact, kind: str, start: int = 0, known: list[Segment] | None = None
     ) -> AsyncIterator[list[Any]]:
-        """The items from number `start` on, a segment at a time. `known`: the segments, if they need not be asked for."""
+        """The items from number `start` on, a segment at a time. `known`: the segments, where nobody need be asked."""
         async for segment in self._segments(artifact, known):
             if segment.first + segment.items <= start:
                 continue
@@ -47,7 +47,7 @@ class ArtifactReader:
 
     async def _fetch(self, artifact: Artifact, segment: Segment) -> bytes:
         try:
-            data = await self._blobs.get(segment.key)
+            data = await self._blobs.get(segment.key, segment.size)
         except FileNotFoundError:
             data = b""
         if digest(data) != segment.sha256:

@@ -20,8 +20,8 @@ class Blobs(Protocol):
     async def put_stream(self, key: str, source: BinaryIO) -> tuple[str, int]:
         """Copy a stream into a durable blob in one pass; returns its sha-256 and size."""
 
-    async def get(self, key: str) -> bytes:
-        """The whole blob; FileNotFoundError if there is none."""
+    async def get(self, key: str, size: int | None = None) -> bytes:
+        """The whole blob; FileNotFoundError if there is none. `size`: how large it should be, if that is known."""
 
     async def read_range(self, key: str, offset: int, length: int) -> bytes:
         """A part of it; shorter at the end, empty past it; FileNotFoundError if there is none."""

@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import os
+import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -11,9 +12,13 @@ from penstock.blobs.base import BlobInfo
 from penstock.errors import StorageError, UsageError
 from penstock.runtime import Runtime
 
+_BAD_KEY = re.compile(r"(^|/)\.{0,2}(/|$)")
+
 FAILPOINTS = ("blob.put.before", "blob.put.after")
 TEMPORARY = ".tmp-"
 _PIECE = 1 << 20
+_UNKNOWN = 1 << 30
+"""Taken as the size of what may be large, and of what is flushed to the disk, which is never quick."""
 _LIST_BATCH = 1000
 
 
@@ -21,10 +26,12 @@ class LocalBlobs:
     def __init__(self, root: Path, runtime: Runtime) -> None:
         self._root = root
         self._runtime = runtime
-        self._known_folders: set[Path] = set()
+        self._known_folders: set[str] = set()
+        self._prefix = str(root) + os.sep
 
     async def put(self, key: str, data: bytes, *, durable: bool) -> None:
-        await self._runtime.run_blocking("io", self._put_many, [(key, data)], durable)
+        size = _UNKNOWN if durable else len(data)
+        await self._runtime.run_sized("io", size, self._put_many, [(key, data)], durable)
 
     async def put_many(self, blobs: Sequence[tuple[str, bytes]], *, durable: bool) -> None:
         await self._runtime.run_blocking("io", self._put_many, blobs, durable)
@@ -32,11 +39,11 @@ class LocalBlobs:
     async def put_stream(self, key: str, source: BinaryIO) -> tuple[str, int]:
         return await self._runtime.run_blocking("io", self._put_stream, key, source)
 
-    async def get(self, key: str) -> bytes:
-        return await self._runtime.run_blocking("io", self._path(key).read_bytes)
+    async def get(self, key: str, size: int | None = None) -> bytes:
+        return await self._runtime.run_sized("io", _UNKNOWN if size is None else size, self._path(key).read_bytes)
 
     async def read_range(self, key: str, offset: int, length: int) -> bytes:
-        return await self._runtime.run_blocking("io", self._read_range, key, offset, length)
+        return await self._runtime.run_sized("io", length, self._read_range, key, offset, length)
 
     async def delete(self, keys: Sequence[str]) -> None:
         await self._runtime.run_blocking("io", self._delete, keys)
@@ -48,19 +55,22 @@ class LocalBlobs:
                 yield info
 
     def _path(self, key: str) -> Path:
-        parts = key.split("/")
-        if any(part in ("", ".", "..") for part in parts):
+        return Path(self._place(key))
+
+    def _place(self, key: str) -> str:
+        if _BAD_KEY.search(key):
             raise UsageError(f"{key!r} is not a blob key")
-        return self._root.joinpath(*parts)
+        return self._prefix + key
 
     def _put_many(self, blobs: Sequence[tuple[str, bytes]], durable: bool) -> None:
         folders = set()
         for key, data in blobs:
-            path = self._path(key)
-            self._make_folder(path.parent, durable)
-            folders.add(path.parent)
-            with _Temporary(path, self._runtime) as temporary:
-                temporary.file.write(data)
+            place = self._place(key)
+            folder = os.path.dirname(place)
+            self._make_folder(folder, durable)
+            folders.add(folder)
+            with _Temporary(place, self._runtime) as temporary:
+                temporary.write(data)
                 temporary.keep(durable)
         if durable:
             for folder in folders:
@@ -69,34 +79,37 @@ class LocalBlobs:
             self._runtime.failpoints.hit("blob.put.after")
 
     def _put_stream(self, key: str, source: BinaryIO) -> tuple[str, int]:
-        path = self._path(key)
-        self._make_folder(path.parent, durable=True)
+        place = self._place(key)
+        folder = os.path.dirname(place)
+        self._make_folder(folder, durable=True)
         digest, size = hashlib.sha256(), 0
-        with _Temporary(path, self._runtime) as temporary:
+        with _Temporary(place, self._runtime) as temporary:
             while piece := source.read(_PIECE):
                 digest.update(piece)
                 size += len(piece)
-                temporary.file.write(piece)
+                temporary.write(piece)
             temporary.keep(durable=True)
-        _flush_folder(path.parent)
+        _flush_folder(folder)
         if self._runtime.failpoints.armed:
             self._runtime.failpoints.hit("blob.put.after")
         return digest.hexdigest(), size
 
-    def _make_folder(self, folder: Path, durable: bool) -> None:
+    def _make_folder(self, name: str, durable: bool) -> None:
         """A new folder is only as durable as its entry in the one above."""
-        if folder in self._known_folders:
+        if name in self._known_folders:
             return
+        folder = Path(name)
         missing = [folder, *folder.parents]
         missing = missing[: next(i for i, f in enumerate(missing) if f.exists())]
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(storage_sentence(folder, error)) from error
-        if durable:
-            for made in missing:
-                _flush_folder(made.parent)
-            self._known_folders.add(folder)
+        # One that another writer made a moment ago is flushed again: we cannot know that it has been.
+        for made in missing or [folder] if durable else []:
+            _flush_folder(str(made.parent))
+        if durable or not missing:
+            self._known_folders.add(name)
 
     def _read_range(self, key: str, offset: int, length: int) -> bytes:
         with self._path(key).open("rb") as file:
@@ -122,40 +135,41 @@ class LocalBlobs:
 class _Temporary:
     """A file that becomes visible under its name by `keep`, or not at all."""
 
-    def __init__(self, path: Path, runtime: Runtime) -> None:
-        self._path = path
+    def __init__(self, place: str, runtime: Runtime) -> None:
+        self._place = place
         self._runtime = runtime
-        self._temporary = path.with_name(f"{path.name}{TEMPORARY}{runtime.token()}")
+        self._temporary = f"{place}{TEMPORARY}{runtime.token()}"
         self._kept = False
 
     def __enter__(self) -> "_Temporary":
         try:
-            self.file = self._temporary.open("wb")
+            self._file = os.open(self._temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise StorageError(storage_sentence(self._path, error)) from error
+            raise StorageError(storage_sentence(Path(self._place), error)) from error
         return self
 
+    def write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._file, view) :]
+
     def keep(self, durable: bool) -> None:
-        self.file.flush()
         if durable:
-            os.fsync(self.file.fileno())
+            os.fsync(self._file)
         if self._runtime.failpoints.armed:
             self._runtime.failpoints.hit("blob.put.before")
-        self._temporary.rename(self._path)
+        os.rename(self._temporary, self._place)
         self._kept = True
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        try:
-            self.file.close()
-        except OSError as closing:
-            error = error or closing
+        os.close(self._file)
         if not self._kept:
-            self._temporary.unlink(missing_ok=True)
+            Path(self._temporary).unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise StorageError(storage_sentence(self._path, error)) from error
+            raise StorageError(storage_sentence(Path(self._place), error)) from error
 
 
-def _flush_folder(folder: Path) -> None:
+def _flush_folder(folder: str) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

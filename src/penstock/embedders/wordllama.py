@@ -46,7 +46,9 @@ class WordLlamaEmbedder:
         vectors = np.zeros((len(texts), _DIMENSIONS), dtype=np.float32)
         for start in range(0, len(texts), _TOKENISED):
             part = list(texts[start : start + _TOKENISED])
-            vectors[start : start + len(part)] = await self._runtime.run_blocking("cpu", self._embed, part)
+            # Embedding takes some four times as long as other work on the same bytes; loading is never quick.
+            size = 4 * sum(map(len, part)) if self._model is not None else 1 << 30
+            vectors[start : start + len(part)] = await self._runtime.run_sized("cpu", size, self._embed, part)
         return vectors
 
     def _embed(self, texts: list[str]) -> Vectors:

@@ -61,7 +61,7 @@ class TextExtractor:
             known = len(head) == source.size or at.offset + self._window <= len(head)
             data = head[at.offset : at.offset + self._window] if known else await _read(source, at.offset, self._window)
             last = at.offset + len(data) >= source.size
-            pages, at = await self._runtime.run_blocking("cpu", _read_window, data, last, at, media_type)
+            pages, at = await self._runtime.run_sized("cpu", len(data), _read_window, data, last, at, media_type)
             yield Extracted(pages, msgspec.to_builtins(at))
 
     async def _encoding(self, source: Source, head: bytes) -> tuple[str, int]:
@@ -75,7 +75,7 @@ class TextExtractor:
         check, block, offset = Utf8Check(), head, 0
         while block:
             offset += len(block)
-            await self._runtime.run_blocking("cpu", check.feed, block, offset >= source.size)
+            await self._runtime.run_sized("cpu", len(block), check.feed, block, offset >= source.size)
             if check.first_bad is not None:
                 begin = max(0, check.first_bad - _BEFORE_BAD)
                 sample = await _read(source, begin, _SAMPLE)

@@ -81,7 +81,7 @@ _OPENED = Statement(
 )
 
 
-def _open(connection: Connection, requests: Sequence[Open]) -> list[Opened]:
+def open_many(connection: Connection, requests: Sequence[Open]) -> list[Opened]:
     keys = [(x.step.owner, x.fingerprint, x.step.lease.step_id, x.step.lease.token) for x in requests]
     connection.run(_OPEN, [(o, f, x.step.kind, s, t) for (o, f, s, t), x in zip(keys, requests, strict=True)])
     connection.run(_TAKE_OVER, keys)
@@ -228,7 +228,7 @@ _BUILDER = Statement(
 def segments(connection: Connection, artifact_id: ArtifactId, start: int, count: int) -> list[Segment]:
     """Some segments of an artifact, in order: long lists are paged, never read whole."""
     rows = connection.run(_SEGMENTS, artifact=artifact_id, start=start, count=count)
-    return [Segment(*row[:6], cursor=json.loads(row[6])) for row in rows]
+    return [Segment(row[0], row[1], row[2], row[3], row[4], row[5], json.loads(row[6])) for row in rows]
 
 
 def of_generations(
@@ -247,6 +247,6 @@ def being_built(connection: Connection, artifact_id: ArtifactId) -> bool:
     return bool(rows) and rows[0][2] != "COMPLETE" and bool(rows[0][7])
 
 
-OPEN = Verb("open", _open)
+OPEN = Verb("open", open_many)
 CHECKPOINT = Verb("checkpoint", _checkpoint)
 REWIND = Verb("rewind", _rewind)

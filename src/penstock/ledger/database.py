@@ -1,6 +1,7 @@
 """Two dialects, one SQL. A `Statement` is written once; four macros cover where SQLite and PostgreSQL differ:
-`{now}` the database's clock, `{rows}` a set of rows passed in, `{skip}` the row lock of a claim; and `{steps.id = r.step}`
-joins by key, which PostgreSQL must be told twice: a plan made while the table was small would scan it for ever.
+`{now}` the database's clock, `{rows}` a set of rows passed in, `{skip}` the row lock of a claim; and
+`{steps.id = r.step}` joins by key, which PostgreSQL must be told twice: a plan made while the table was small would
+scan it for ever.
 """
 
 import re
@@ -54,8 +55,8 @@ class Statement:
         return list(dict.fromkeys(_PARAM.findall(self.text)))
 
     def sqlite(self, count: int) -> str:
-        """The text for a set of `count` rows, bound as a list of values: JSON takes twice as long, and makes SQLite scan
-        the other table instead."""
+        """The text for a set of `count` rows, bound as a list of values: JSON takes twice as long, and makes SQLite
+        scan the other table instead."""
         if count not in self._sqlite:
             first = len(self.parameters) + 1
             width = len(self.columns)
@@ -93,7 +94,9 @@ Rows = Sequence[Sequence[Any]]
 class Connection(Protocol):
     dialect: DialectName
 
-    def run(self, statement: Statement, rows: Rows | None = None, more: Rows | None = None, /, **params: Any) -> list[Row]:
+    def run(
+        self, statement: Statement, rows: Rows | None = None, more: Rows | None = None, /, **params: Any
+    ) -> list[Row]:
         """All rows that the statement returns."""
 
     def script(self, text: str) -> list[Row]:
@@ -122,7 +125,9 @@ class SqliteConnection:
         self._path = path
         try:
             # The built-in busy handler starves with several processes: we wait ourselves, a random moment at a time.
-            self._db = sqlite3.connect(path, isolation_level=None, timeout=0, check_same_thread=False, cached_statements=1024)
+            self._db = sqlite3.connect(
+                path, isolation_level=None, timeout=0, check_same_thread=False, cached_statements=1024
+            )
             self._patiently("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.execute("PRAGMA foreign_keys=ON")
@@ -130,7 +135,9 @@ class SqliteConnection:
         except sqlite3.Error as error:
             raise StorageError(sqlite_sentence(path, error)) from error
 
-    def run(self, statement: Statement, rows: Rows | None = None, more: Rows | None = None, /, **params: Any) -> list[Row]:
+    def run(
+        self, statement: Statement, rows: Rows | None = None, more: Rows | None = None, /, **params: Any
+    ) -> list[Row]:
         values = [params[name] for name in statement.parameters]
         if rows is None or len(rows) <= VALUES_LIMIT:
             return self._run(statement, rows or (), values)
@@ -217,7 +224,9 @@ class PostgresConnection:
                 "Is it running, and is the URL right?"
             ) from error
 
-    def run(self, statement: Statement, rows: Rows | None = None, more: Rows | None = None, /, **params: Any) -> list[Row]:
+    def run(
+        self, statement: Statement, rows: Rows | None = None, more: Rows | None = None, /, **params: Any
+    ) -> list[Row]:
         for alias, columns, table in (("r", statement.columns, rows), ("m", statement.more, more)):
             if table is not None:
                 by_column = zip(*table, strict=True) if table else ([] for _ in columns)
@@ -251,7 +260,10 @@ class PostgresConnection:
         return isinstance(
             error,
             # A foreign key fails where prune was quicker than a step that wanted the same artifact: it makes a new one.
-            errors.DeadlockDetected | errors.SerializationFailure | errors.LockNotAvailable | errors.ForeignKeyViolation,
+            errors.DeadlockDetected
+            | errors.SerializationFailure
+            | errors.LockNotAvailable
+            | errors.ForeignKeyViolation,
         )
 
 

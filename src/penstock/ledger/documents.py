@@ -58,7 +58,14 @@ class Listed(msgspec.Struct, frozen=True):
 
 def _document(row: Row) -> Document:
     return Document(
-        *row[:8],
+        id=row[0],
+        owner=row[1],
+        collection=row[2],
+        source=row[3],
+        name=row[4],
+        media_type=row[5],
+        size=row[6],
+        sha256=row[7],
         metadata=json.loads(row[8]),
         status=DocumentStatus(row[9]),
         retry_count=row[10],
@@ -136,7 +143,7 @@ def last_run(owner: Owner, connection: Connection, document: DocumentId) -> Last
 
 def steps(owner: Owner, connection: Connection, document: DocumentId) -> list[StepView]:
     return [
-        StepView(row[0], row[1], StepStatus(row[2]), *row[3:7], meta=json.loads(row[7]))
+        StepView(row[0], row[1], StepStatus(row[2]), row[3], row[4], row[5], row[6], json.loads(row[7]))
         for row in connection.run(_STEPS, owner=owner, id=document)
     ]
 

@@ -45,6 +45,8 @@ class NextStep(msgspec.Struct, frozen=True):
     kind: str
     resource_key: str | None
     token: Token | None
+    fingerprint: str | None = None
+    """Of the artifact that it makes: opened along, if the step is claimed along."""
 
 
 class Completion(msgspec.Struct, frozen=True):
@@ -230,8 +232,8 @@ _NEXT = Statement(
     "CASE WHEN token IS NOT NULL THEN :worker END, {now}, CASE WHEN token IS NOT NULL THEN {now} END "
     "FROM (SELECT r.run_id, r.position, r.document_id, r.generation_id, r.owner, r.snapshot, r.name, r.kind, "
     "r.priority, r.rank, r.resource_key, CASE WHEN r.priority >= coalesce((SELECT s.priority FROM steps s "
-    "WHERE s.status = 'PENDING' AND s.epoch = 0 ORDER BY s.priority DESC LIMIT 1), r.priority) THEN r.token END AS token "
-    "FROM {rows}) AS n WHERE true RETURNING id, run_id, lease_token",
+    "WHERE s.status = 'PENDING' AND s.epoch = 0 ORDER BY s.priority DESC LIMIT 1), r.priority) THEN r.token END "
+    "AS token FROM {rows}) AS n WHERE true RETURNING id, run_id, lease_token",
     rows="run_id text, position int, document_id text, generation_id bigint, owner text, snapshot text, name text, "
     "kind text, priority int, rank bigint, resource_key text, token text",
 )
@@ -245,6 +247,8 @@ class Completed(msgspec.Struct, frozen=True):
     took: bool
     next: Step | None
     """The following step, claimed in the same transaction where that was asked for and nothing more urgent waits."""
+    opened: checkpoints.Opened | None = None
+    """Its artifact."""
 
 
 def _following(done: Completion, step: int) -> Step:
@@ -264,7 +268,7 @@ def _following(done: Completion, step: int) -> Step:
 
 def _complete(connection: Connection, completions: Sequence[Completion]) -> list[Completed]:
     if connection.dialect == "postgres":
-        return _complete_at_once(connection, completions)
+        return _open_next(connection, completions, _complete_at_once(connection, completions))
     took = _finish(connection, [(c.step.lease.step_id, c.step.lease.token, c.meta) for c in completions])
     done = [c for c in completions if c.step.lease.step_id in took]
     checkpoints.finish(connection, [c.output for c in done if c.output is not None])
@@ -272,7 +276,25 @@ def _complete(connection: Connection, completions: Sequence[Completion]) -> list
     if detected:
         connection.run(_MEDIA_TYPE, detected)
     following = _insert_next(connection, done)
-    return [Completed(c.step.lease.step_id in took, following.get(c.step.run_id)) for c in completions]
+    answers = [Completed(c.step.lease.step_id in took, following.get(c.step.run_id)) for c in completions]
+    return _open_next(connection, completions, answers)
+
+
+def _open_next(connection: Connection, completions: Sequence[Completion], answers: list[Completed]) -> list[Completed]:
+    """The artifacts of the steps that were claimed along."""
+    wanted = [
+        (i, checkpoints.Open(answer.next, c.next.fingerprint))
+        for i, (c, answer) in enumerate(zip(completions, answers, strict=True))
+        if answer.next is not None and c.next.fingerprint is not None
+    ]
+    if wanted:
+        for (i, _), opened in zip(wanted, checkpoints.open_many(connection, [x for _, x in wanted]), strict=True):
+            answers[i] = msgspec.structs.replace(answers[i], opened=opened)
+    return answers
+
+
+def _is_one_statement(completions: Sequence[Completion]) -> bool:
+    return all(c.next.fingerprint is None for c in completions)
 
 
 def _finish(connection: Connection, rows: Sequence[tuple[StepId, Token, str]]) -> set[StepId]:
@@ -318,8 +340,8 @@ _DONE = (
     "error = NULL, waiting_on = NULL FROM {rows} WHERE {steps.id = r.step} AND steps.lease_token = r.token "
     "RETURNING steps.*, r.next_position, r.next_name, r.next_kind, r.next_key, r.next_token, r.shown, r.media, "
     "r.artifact, r.pos, r.total, r.count, r.info), "
-    "following AS (INSERT INTO steps (run_id, position, document_id, generation_id, owner, snapshot, name, kind, status, "
-    "priority, rank, resource_key, attempts, epoch, lease_token, lease_until, worker_id, created_at, started_at) "
+    "following AS (INSERT INTO steps (run_id, position, document_id, generation_id, owner, snapshot, name, kind, "
+    "status, priority, rank, resource_key, attempts, epoch, lease_token, lease_until, worker_id, created_at, started_at) "
     "SELECT run_id, next_position, document_id, generation_id, owner, snapshot, next_name, next_kind, "
     "CASE WHEN token IS NULL THEN 'PENDING' ELSE 'RUNNING' END, priority, rank, next_key, "
     "CASE WHEN token IS NULL THEN 0 ELSE 1 END, CASE WHEN token IS NULL THEN 0 ELSE 1 END, token, "
@@ -430,7 +452,8 @@ _END_DOCUMENT = Statement(
     rows="id text, status text",
 )
 _END_RUN = Statement(
-    "UPDATE runs SET status = r.status, finished_at = {now} FROM {rows} WHERE {runs.id = r.id} AND runs.status = 'OPEN'",
+    "UPDATE runs SET status = r.status, finished_at = {now} FROM {rows} "
+    "WHERE {runs.id = r.id} AND runs.status = 'OPEN'",
     rows="id text, status text",
 )
 
@@ -439,7 +462,8 @@ _END_RUN = Statement(
 _FLIPPED = (
     "WITH done AS ("
     + _FLIP.text.replace(
-        "RETURNING id", "RETURNING steps.*, r.shown, r.page_count, r.chunk_count, r.artifact, r.pos, r.total, r.count, r.info"
+        "RETURNING id",
+        "RETURNING steps.*, r.shown, r.page_count, r.chunk_count, r.artifact, r.pos, r.total, r.count, r.info",
     )
     + "), going AS (UPDATE generations SET state = 'SUPERSEDED' FROM done "
     "WHERE generations.document_id = done.document_id AND generations.state = 'ACTIVE' RETURNING generations.*), "
@@ -458,8 +482,8 @@ _FLIPPED = (
 def _flip_statement(made: bool) -> Statement:
     return Statement(
         _FLIPPED + _MADE * made + " SELECT id FROM done",
-        rows="step bigint, token text, meta text, shown text, page_count int, chunk_count int, artifact bigint, pos text, "
-        "total bigint, count int, info text",
+        rows="step bigint, token text, meta text, shown text, page_count int, chunk_count int, artifact bigint, "
+        "pos text, total bigint, count int, info text",
         more=checkpoints.SEGMENT_COLUMNS if made else "",
     )
 
@@ -468,7 +492,9 @@ def _flip_at_once(connection: Connection, flips: Sequence[Flip]) -> list[bool]:
     rows, segments = [], []
     for f in flips:
         lease = f.step.lease
-        rows.append((lease.step_id, lease.token, f.meta, f.status, f.pages, f.chunks, *checkpoints.output_row(f.output)))
+        rows.append(
+            (lease.step_id, lease.token, f.meta, f.status, f.pages, f.chunks, *checkpoints.output_row(f.output))
+        )
         segments += checkpoints.output_segments(f.output)
     made = any(f.output is not None for f in flips)
     answers = connection.run(_flip_statement(made), rows, segments if made else None, grace=GRACE_S)
@@ -505,7 +531,8 @@ _FAIL = Statement(
     rows="step bigint, token text, error text",
 )
 _FAIL_DOCUMENT = Statement(
-    "UPDATE documents SET status = 'FAILED', error = r.error, updated_at = {now} FROM {rows} WHERE {documents.id = r.id}",
+    "UPDATE documents SET status = 'FAILED', error = r.error, updated_at = {now} FROM {rows} "
+    "WHERE {documents.id = r.id}",
     rows="id text, error text",
 )
 
@@ -547,7 +574,7 @@ def _bury(connection: Connection, failures: Sequence[StepFailure]) -> None:
                 f.step.attempts,
             )
             for f in failures
-        ],  # fmt: skip
+        ],
     )
 
 
@@ -601,7 +628,8 @@ def _heartbeat(connection: Connection, beats: Sequence[Beat]) -> list[Beaten]:
 
 
 _EXPIRED = Statement(
-    "SELECT id, lease_token FROM steps WHERE status = 'RUNNING' AND lease_until < {now} ORDER BY lease_until LIMIT :count"
+    "SELECT id, lease_token FROM steps WHERE status = 'RUNNING' AND lease_until < {now} "
+    "ORDER BY lease_until LIMIT :count"
 )
 _OF_THE_DEAD = Statement(
     "SELECT id, lease_token FROM steps WHERE status = 'RUNNING' AND worker_id IN (SELECT r.worker FROM {rows})",
@@ -616,7 +644,8 @@ _REAP = Statement(
 )
 _SWEEP = Statement(
     "UPDATE locks SET token = NULL, worker_id = NULL, purpose = NULL, lease_until = NULL, released_at = {now} "
-    "WHERE token IS NOT NULL AND (lease_until < {now} OR worker_id IN (SELECT r.id FROM {rows})) RETURNING resource_key",
+    "WHERE token IS NOT NULL AND (lease_until < {now} OR worker_id IN (SELECT r.id FROM {rows})) "
+    "RETURNING resource_key",
     rows="id text",
 )
 _BURY_WORKERS = Statement("DELETE FROM workers WHERE id IN (SELECT r.id FROM {rows})", rows="id text")
@@ -645,8 +674,8 @@ def _reap(connection: Connection, requests: Sequence[Reap]) -> list[int]:
 
 def _crash_sentence(limit: int, row: Row) -> str:
     return (
-        f"step {row[11]!r} took its worker down {limit} times in a row without progress: the document may be what kills "
-        f"it. Look at it, then `penstock retry {row[5]}`"
+        f"step {row[11]!r} took its worker down {limit} times in a row without progress: the document may be what "
+        f"kills it. Look at it, then `penstock retry {row[5]}`"
     )
 
 
@@ -668,8 +697,8 @@ def _due(connection: Connection, counts: Sequence[int]) -> list[int]:
 
 CLAIM = Verb("claim", _claim)
 CLAIM_KEYED = Verb("claim_keyed", _claim_keyed)
-COMPLETE = Verb("complete", _complete, at_once=True)
-FLIP = Verb("flip", _flip, at_once=True)
+COMPLETE = Verb("complete", _complete, at_once=_is_one_statement)
+FLIP = Verb("flip", _flip, at_once=lambda flips: True)
 ERROR = Verb("error", _error)
 RELEASE = Verb("release", _release)
 HEARTBEAT = Verb("heartbeat", _heartbeat)

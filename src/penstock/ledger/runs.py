@@ -68,7 +68,8 @@ _SNAPSHOT = Statement("INSERT INTO snapshots (hash, body) VALUES (:hash, :body) 
 _KNOWN = Statement(
     "SELECT d.id, d.source, d.sha256, d.status, x.id, x.settings, x.generation_id, g.raw_key FROM {rows} "
     "JOIN documents d ON d.owner = :owner AND d.collection = :collection AND d.source = r.source "
-    "AND d.deleted_at IS NULL JOIN runs x ON x.document_id = d.id AND x.generation_id = (SELECT max(generation_id) FROM runs WHERE runs.document_id = d.id) "
+    "AND d.deleted_at IS NULL JOIN runs x ON x.document_id = d.id "
+    "AND x.generation_id = (SELECT max(generation_id) FROM runs WHERE runs.document_id = d.id) "
     "JOIN generations g ON g.id = x.generation_id",
     rows="source text",
 )
@@ -112,8 +113,8 @@ _RUN = Statement(
 )
 _STEP = Statement(
     "INSERT INTO steps (run_id, position, document_id, generation_id, owner, snapshot, name, kind, status, priority, "
-    "rank, created_at) SELECT r.id, 0, r.document, r.generation, :owner, :snapshot, :name, :kind, 'PENDING', :priority, "
-    "r.rank, {now} FROM {rows} WHERE true",
+    "rank, created_at) SELECT r.id, 0, r.document, r.generation, :owner, :snapshot, :name, :kind, 'PENDING', "
+    ":priority, r.rank, {now} FROM {rows} WHERE true",
     rows="id text, document text, generation bigint, rank bigint",
 )
 # Start-time fair queuing: an owner starts at the front of what has not begun, never before it.
@@ -346,7 +347,8 @@ def _delete(connection: Connection, requests: Sequence[Selected]) -> list[set[Do
 _LAST_RUNS = Statement(
     "SELECT d.id, d.sha256, d.status, x.id, x.settings, x.generation_id, g.raw_key FROM {rows} "
     "JOIN documents d ON d.id = r.document AND d.owner = :owner AND d.deleted_at IS NULL "
-    "JOIN runs x ON x.document_id = d.id AND x.generation_id = (SELECT max(generation_id) FROM runs WHERE runs.document_id = d.id) "
+    "JOIN runs x ON x.document_id = d.id "
+    "AND x.generation_id = (SELECT max(generation_id) FROM runs WHERE runs.document_id = d.id) "
     "JOIN generations g ON g.id = x.generation_id "
     "WHERE d.status IN ('FAILED', 'CANCELLED', 'NOT_INDEXABLE')",
     rows="document text",

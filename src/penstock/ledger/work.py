@@ -18,7 +18,8 @@ class Left(msgspec.Struct, frozen=True):
 
 
 _LEFT = Statement(
-    "SELECT EXISTS (SELECT 1 FROM steps WHERE status = 'PENDING'), EXISTS (SELECT 1 FROM steps WHERE status = 'RUNNING'), "
+    "SELECT EXISTS (SELECT 1 FROM steps WHERE status = 'PENDING'), "
+    "EXISTS (SELECT 1 FROM steps WHERE status = 'RUNNING'), "
     "(SELECT min(not_before) - {now} FROM steps WHERE status = 'ERROR')"
 )
 _OPEN = Statement("SELECT count(*) FROM runs WHERE status = 'OPEN'")

@@ -26,8 +26,8 @@ class Verb(Generic[Item, Result]):
 
     name: str
     function: Callable[[Connection, Sequence[Item]], Sequence[Result]]
-    at_once: bool = False
-    """On PostgreSQL it is one statement, which alone needs no transaction around it."""
+    at_once: Callable[[Sequence[Item]], bool] = lambda items: False
+    """Whether it is one statement for these items on PostgreSQL: alone, that needs no transaction around it."""
 
     def __post_init__(self) -> None:
         _names.append(self.name)
@@ -122,7 +122,7 @@ class Writer:
             connection = self._connect()
             try:
                 results: list[Any] = [None] * len(group)
-                alone = connection.dialect == "postgres" and len(by_verb) == 1 and next(iter(by_verb)).at_once
+                alone = connection.dialect == "postgres" and _is_one_statement(by_verb, group)
                 if alone and self._failpoints.armed:
                     self._pass(by_verb, "before")
                 if not alone:
@@ -161,6 +161,10 @@ class Writer:
             connection.rollback()
         except Exception:
             self._connection = None
+
+
+def _is_one_statement(by_verb: dict[Verb[Any, Any], list[int]], group: list[_Write]) -> bool:
+    return len(by_verb) == 1 and next(iter(by_verb)).at_once([write.item for write in group])
 
 
 def _resolve(outcomes: list[tuple[_Write, Any, Exception | None]]) -> None:

@@ -3,6 +3,7 @@ active in that snapshot (I5)."""
 
 import asyncio
 import json
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -44,7 +45,7 @@ async def search(
     if k < 1:
         raise UsageError(f"k is {k}: ask for at least one hit")
     async with ledger.snapshot() as snapshot:
-        home = await snapshot.read(lambda c: documents.collection(owner, c, collection))
+        home = await snapshot.read(partial(documents.collection, owner), collection)
         if home is None:
             return []
         if mode != "text" and home.embedder not in (None, embedder.fingerprint):
@@ -53,7 +54,7 @@ async def search(
                 "embedder, or search with --mode text"
             )
         version = home.index_version
-        hidden = await snapshot.read(lambda c: generations.hidden(owner, c, collection, version, HIDDEN_LIMIT))
+        hidden = await snapshot.read(partial(generations.hidden, owner), collection, version, HIDDEN_LIMIT)
         table = await index.table(owner, collection, version)
         vector = None if mode == "text" else (await embedder.embed([query]))[0]
         return await _fetch(snapshot, table, owner, query, vector, k, mode, hidden)
@@ -79,7 +80,7 @@ async def _fetch(
             searches.append(table.search_text(query, count, hidden))
         rankings: list[list[IndexHit]] = await asyncio.gather(*searches)
         found = sorted({GenerationId(hit.generation) for ranking in rankings for hit in ranking})
-        active = await snapshot.read(lambda c, ids=found: generations.visible(owner, c, ids))
+        active = await snapshot.read(partial(generations.visible, owner), found)
         kept = [[hit for hit in ranking if hit.generation in active] for ranking in rankings]
         fused = fuse(kept) if mode == "hybrid" else kept[0]
         if len(fused) >= k or count >= FETCH_MOST or all(len(ranking) < count for ranking in rankings):

@@ -88,8 +88,8 @@ def _no_version(ports: Ports, params: Json, media_type: str | None) -> Any:
 
 @dataclass(frozen=True)
 class Stage:
-    """One kind of step. `codec` is None for a stage that makes no artifact. `version` names everything besides input and
-    parameters that decides the output; `ends` tells from the result whether the run ends here."""
+    """One kind of step. `codec` is None for a stage that makes no artifact. `version` names everything besides input
+    and parameters that decides the output; `ends` tells from the result whether the run ends here."""
 
     kind: str
     run: Callable[[StepContext], Awaitable[StepResult]]

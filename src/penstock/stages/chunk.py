@@ -1,4 +1,4 @@
-"""chunk: clean pages become chunks. Windows are fixed blocks of pages, so that an interruption changes nothing (I12)."""
+"""chunk: clean pages become chunks. Windows are fixed by the input, so that an interruption changes nothing (I12)."""
 
 from collections.abc import AsyncIterator
 
@@ -22,7 +22,8 @@ async def run(ctx: StepContext) -> StepResult:
     pages: int = checkpoint.cursor.get("pages", 0)
     chunks: int = checkpoint.cursor.get("chunks", 0)
     async for window in _windows(ctx, pages):
-        made = await ctx.runtime.run_blocking("cpu", chunk_window, window, chunks, settings, media_type)
+        size = sum(len(page.text) for page in window)
+        made = await ctx.runtime.run_sized("cpu", size, chunk_window, window, chunks, settings, media_type)
         pages += len(window)
         chunks += len(made)
         cursor = {"pages": pages, "chunks": chunks}

@@ -13,7 +13,8 @@ async def run(ctx: StepContext) -> StepResult:
     done: int = checkpoint.cursor.get("pages", 0)
     async for pages in ctx.inputs("extract", done):
         for i in range(0, len(pages), BATCH):
-            cleaned = await ctx.runtime.run_blocking("cpu", _clean, pages[i : i + BATCH])
+            batch = pages[i : i + BATCH]
+            cleaned = await ctx.runtime.run_sized("cpu", sum(len(p.text) for p in batch), _clean, batch)
             done += len(cleaned)
             await checkpoint.append(cleaned, {"pages": done}, size=sum(len(page.text) for page in cleaned))
     return StepResult({"pages": done})

@@ -2,7 +2,7 @@
 behind each."""
 
 from collections.abc import AsyncIterator, Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -12,11 +12,13 @@ from penstock.stages.base import StepContext
 
 COMMIT_ROWS = 2000
 
+Ctx = TypeVar("Ctx", bound=StepContext)
 
-class Entry(NamedTuple):
+
+class Entry(NamedTuple, Generic[Ctx]):
     """A step of a group. `resumed`: rows of it may be in the index already, so it is merged by id."""
 
-    ctx: StepContext
+    ctx: Ctx
     resumed: bool
 
 
@@ -25,7 +27,9 @@ def chunk_count(ctx: StepContext) -> int:
     return count
 
 
-async def write_small(entries: Sequence[Entry], rows: Sequence[IndexRows], table: IndexTable, verify: Verify) -> None:
+async def write_small(
+    entries: Sequence[Entry[Ctx]], rows: Sequence[IndexRows], table: IndexTable, verify: Verify
+) -> None:
     """Documents that fit into one commit together; those that were begun before are merged in a second one."""
     fresh = [r for entry, r in zip(entries, rows, strict=True) if not entry.resumed]
     again = [r for entry, r in zip(entries, rows, strict=True) if entry.resumed]
@@ -35,7 +39,7 @@ async def write_small(entries: Sequence[Entry], rows: Sequence[IndexRows], table
         await table.merge(again, verify)
 
 
-async def write_large(entry: Entry, table: IndexTable, verify: Verify) -> None:
+async def write_large(entry: Entry[Ctx], table: IndexTable, verify: Verify) -> None:
     """A document of many commits, from its checkpoint on. Only the first commit after an interruption can meet rows
     that are there already."""
     checkpoint = entry.ctx.checkpoint

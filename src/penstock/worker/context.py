@@ -49,6 +49,8 @@ class RunState:
     """By step name."""
     segments: dict[int, list[Segment]] = field(default_factory=dict)
     """Of artifacts made in this process: no need to ask the ledger for them."""
+    items: dict[int, list[Any]] = field(default_factory=dict)
+    """The items of small artifacts made in this process: no need to read them back."""
 
     def artifact(self, kind: str, before: int) -> Artifact:
         """The newest artifact of a kind among the steps before a position."""
@@ -59,7 +61,7 @@ class RunState:
 
 
 def load(connection: Connection, steps: Sequence[Step], workflows: dict[str, Workflow]) -> list[RunState | None]:
-    """States for freshly claimed steps, None for a document that was deleted meanwhile. `workflows` is a cache by hash."""
+    """States for freshly claimed steps, None for a document that was deleted meanwhile. `workflows` caches by hash."""
     found = documents.live(connection, [step.document_id for step in steps])
     versions = generations.get(connection, [step.generation_id for step in steps])
     begun = [step.generation_id for step in steps if step.position > 0]
@@ -69,10 +71,11 @@ def load(connection: Connection, steps: Sequence[Step], workflows: dict[str, Wor
         if step.snapshot not in workflows:
             workflows[step.snapshot] = decode(work.snapshot(connection, step.snapshot))
         document = found.get(step.document_id)
-        state = document and RunState(
-            document, versions[step.generation_id], workflows[step.snapshot], made.get(step.generation_id, {})
-        )
-        states.append(state)
+        if document is None:
+            states.append(None)
+            continue
+        version, workflow = versions[step.generation_id], workflows[step.snapshot]
+        states.append(RunState(document, version, workflow, made.get(step.generation_id, {})))
     return states
 
 
@@ -122,6 +125,8 @@ class Context:
         self._lease_s = lease_s
         self._reader = reader(ledger, blobs)
         self._checkpoint: Checkpoint[Any] | None = None
+        self.opened: checkpoints.Opened | None = None
+        """The artifact, if it was opened together with the claim."""
         self._artifact: Artifact | None = None
         self._batch_began = runtime.clock()
 
@@ -173,6 +178,10 @@ class Context:
 
     async def inputs(self, kind: str, start: int = 0) -> AsyncIterator[list[Any]]:
         artifact = self.state.artifact(kind, self.step.position)
+        carried = self.state.items.get(artifact.id)
+        if carried is not None and start == 0:
+            yield carried
+            return
         async for items in self._reader.items(artifact, kind, start, self.state.segments.get(artifact.id)):
             yield items
 

@@ -54,8 +54,8 @@ class Bench:
         )
 
 
-async def execute(bench: Bench, ctx: Context, chain: bool) -> Step | None:
-    """Run the step. Returns the next step of the run if it was claimed along with the completion."""
+async def execute(bench: Bench, ctx: Context, chain: bool) -> Context | None:
+    """Run the step. Returns the context of the next one if it was claimed along with the completion."""
     stage = bench.stages.get(ctx.step.kind)
     if stage is None:
         raise LeaseLost(f"no stage of kind {ctx.step.kind!r} here")
@@ -69,34 +69,38 @@ async def execute(bench: Bench, ctx: Context, chain: bool) -> Step | None:
         took = await bench.ledger.write(queue.FLIP, flip(ctx, end or DocumentStatus.COMPLETED, meta, output))
         _must(took, ctx)
         return None
-    following = ctx.state.workflow.steps[ctx.step.position + 1]
-    keyed = following.kind == INDEX
-    key = index_key(ctx.step.owner, ctx.document.collection, ctx.generation.index_version) if keyed else None
-    chained = chain and not keyed and following.kind in bench.stages and bench.budget.fits(following.kind)
-    token = Token(bench.runtime.token()) if chained else None
-    completed = await bench.ledger.write(
-        queue.COMPLETE,
-        queue.Completion(
-            ctx.step,
-            bench.worker,
-            bench.lease_s,
-            meta,
-            queue.NextStep(ctx.step.position + 1, following.name, following.kind, key, token),
-            output,
-            result.media_type,
-        ),
-    )
-    _must(completed.took, ctx)
     if result.media_type is not None:
         ctx.state.document = msgspec.structs.replace(ctx.document, media_type=result.media_type)
-    return completed.next
+    following = _following(bench, ctx, chain)
+    completion = queue.Completion(ctx.step, bench.worker, bench.lease_s, meta, following, output, result.media_type)
+    completed = await bench.ledger.write(queue.COMPLETE, completion)
+    _must(completed.took, ctx)
+    if completed.next is None:
+        return None
+    context = bench.context(completed.next, ctx.state)
+    context.opened = completed.opened
+    return context
+
+
+def _following(bench: Bench, ctx: Context, chain: bool) -> queue.NextStep:
+    """What comes after the step; with a token and its artifact's fingerprint if we may go on with it ourselves."""
+    position = ctx.step.position + 1
+    definition = ctx.state.workflow.steps[position]
+    keyed = definition.kind == INDEX
+    key = index_key(ctx.step.owner, ctx.document.collection, ctx.generation.index_version) if keyed else None
+    stage = bench.stages.get(definition.kind)
+    if not chain or stage is None or not bench.budget.fits(definition.kind):
+        return queue.NextStep(position, definition.name, definition.kind, key, None)
+    made = artifact_fingerprint(bench.ports, ctx.state, position, stage) if stage.codec is not None else None
+    return queue.NextStep(position, definition.name, definition.kind, key, Token(bench.runtime.token()), made)
 
 
 async def _work(bench: Bench, ctx: Context, stage: Stage) -> tuple[StepResult, checkpoints.Output | None]:
     """The stage's result: made now, or made before and found by its fingerprint."""
     if stage.codec is None:
         return await stage.run(ctx), None
-    opened = await open_artifact(bench, ctx, artifact_fingerprint(bench.ports, ctx, stage))
+    key = artifact_fingerprint(bench.ports, ctx.state, ctx.step.position, stage)
+    opened = await open_artifact(bench, ctx, key)
     artifact = opened.artifact
     if artifact.complete:
         ctx.state.artifacts[ctx.definition.name] = artifact
@@ -115,6 +119,8 @@ async def _work(bench: Bench, ctx: Context, stage: Stage) -> tuple[StepResult, c
     ctx.state.artifacts[ctx.definition.name] = done
     if artifact.segments == 0 and len(flush.segments) == done.segments:
         ctx.state.segments[artifact.id] = list(flush.segments)
+        if ctx.checkpoint.only is not None:
+            ctx.state.items[artifact.id] = ctx.checkpoint.only
     output = checkpoints.Output(
         artifact.id,
         msgspec.json.encode(flush.cursor).decode(),
@@ -126,21 +132,22 @@ async def _work(bench: Bench, ctx: Context, stage: Stage) -> tuple[StepResult, c
     return result, output
 
 
-def artifact_fingerprint(ports: Ports, ctx: Context, stage: Stage) -> str:
+def artifact_fingerprint(ports: Ports, state: RunState, position: int, stage: Stage) -> str:
     """(content, media type, kind, adapter and version, method, parameters, input): DESIGN's key of an artifact."""
-    media_type = ctx.document.media_type
+    definition = state.workflow.steps[position]
+    media_type = state.document.media_type
     before = [
-        ctx.state.artifacts[definition.name].fingerprint
-        for definition in ctx.state.workflow.steps[: ctx.step.position]
-        if definition.name in ctx.state.artifacts
+        state.artifacts[earlier.name].fingerprint
+        for earlier in state.workflow.steps[:position]
+        if earlier.name in state.artifacts
     ]
     return fingerprint(
-        ctx.generation.sha256,
+        state.generation.sha256,
         media_type,
         stage.kind,
-        stage.version(ports, ctx.params, media_type),
-        ctx.definition.method,
-        ctx.params,
+        stage.version(ports, definition.parameters, media_type),
+        definition.method,
+        definition.parameters,
         before[-1] if before else None,
     )
 
@@ -148,7 +155,9 @@ def artifact_fingerprint(ports: Ports, ctx: Context, stage: Stage) -> str:
 async def open_artifact(bench: Bench, ctx: Context, key: str) -> checkpoints.Opened:
     """Made already, ours to make, or being made by another run: then wait for it, and take over if that one dies."""
     request = checkpoints.Open(ctx.step, key)
-    opened = await bench.ledger.write(checkpoints.OPEN, request)
+    opened = ctx.opened
+    if opened is None:
+        opened = await bench.ledger.write(checkpoints.OPEN, request)
     while not (opened.mine or opened.artifact.complete):
         ctx.waiting("artifact")
         if ctx.stopping or bench.budget.spent:

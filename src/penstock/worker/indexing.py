@@ -16,6 +16,8 @@ from penstock.stages import index as stage
 from penstock.worker.context import Context
 from penstock.worker.execute import Bench, flip, open_artifact, settle
 
+Entry = stage.Entry[Context]
+
 COMPACT_EVERY = 64
 """Commits to a table between two compactions by one worker."""
 
@@ -67,13 +69,13 @@ class Indexer:
         bound = await self._bench.ledger.write(documents.BIND, (*place, embedder.fingerprint, embedder.dimensions))
         if bound is not None and bound.embedder != embedder.fingerprint:
             raise Permanent(
-                f"collection {place[1]!r} was embedded with {bound.embedder}, not {embedder.fingerprint}: go back to that "
-                "embedder, or put the documents into another collection",
+                f"collection {place[1]!r} was embedded with {bound.embedder}, not {embedder.fingerprint}: go back to "
+                "that embedder, or put the documents into another collection",
                 reason="embedder_changed",
             )
         self._bound.add(place)
 
-    async def _announce(self, contexts: Sequence[Context]) -> list[stage.Entry]:
+    async def _announce(self, contexts: Sequence[Context]) -> list[Entry]:
         """Say in the ledger that rows are coming, before the first one does."""
         ledger = self._bench.ledger
         answers = await asyncio.gather(
@@ -89,7 +91,7 @@ class Indexer:
             stage.Entry(ctx, resumed) for ctx, resumed in zip(contexts, answers, strict=True) if resumed is not None
         ]
 
-    async def _write(self, group: list[stage.Entry], table: IndexTable, verify: Verify) -> None:
+    async def _write(self, group: list[Entry], table: IndexTable, verify: Verify) -> None:
         batch = [entry for entry in group if not entry.ctx.lost]
         if len(batch) == 1 and stage.chunk_count(batch[0].ctx) > stage.COMMIT_ROWS:
             await self._write_large(batch[0], table, verify)
@@ -108,7 +110,7 @@ class Indexer:
             return
         await asyncio.gather(*(self._flip(entry.ctx) for entry, _ in good))
 
-    async def _write_large(self, entry: stage.Entry, table: IndexTable, verify: Verify) -> None:
+    async def _write_large(self, entry: Entry, table: IndexTable, verify: Verify) -> None:
         ctx = entry.ctx
         try:
             receipt = fingerprint("index", ctx.step.generation_id, ctx.generation.index_version)
@@ -140,9 +142,9 @@ class Indexer:
             return
 
 
-def _batches(entries: Sequence[stage.Entry]) -> Iterator[list[stage.Entry]]:
+def _batches(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
     """Commits of at most COMMIT_ROWS rows. A step that was reaped before goes alone: it may be what kills us."""
-    batch: list[stage.Entry] = []
+    batch: list[Entry] = []
     rows = 0
     for entry in entries:
         count = stage.chunk_count(entry.ctx)

@@ -90,9 +90,7 @@ class Heart:
                 self._connection = None
 
 
-async def reap(
-    ledger: Ledger, liveness: Liveness, worker: WorkerId, held: frozenset[StepId], crashes: int
-) -> int:
+async def reap(ledger: Ledger, liveness: Liveness, worker: WorkerId, held: frozenset[StepId], crashes: int) -> int:
     """Take back what the dead held: at once where their lock can be taken, else when their lease runs out."""
 
     def find_dead(connection: Connection) -> list[WorkerId]:

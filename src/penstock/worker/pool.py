@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from penstock.errors import PenstockError, StorageError
 from penstock.ledger import locks, queue, work
 from penstock.ledger.liveness import Liveness
-from penstock.model.nouns import DocumentId, Owner, Step, StepId, Token, Workflow
+from penstock.model.nouns import DocumentId, Owner, RunId, Step, StepId, Token, Workflow
 from penstock.worker.context import Context, RunState, load
 from penstock.worker.execute import INDEX, Bench, execute, settle
 from penstock.worker.indexing import Indexer
@@ -19,6 +19,8 @@ LINGER_S = 0.003
 STOP_S = 1.0
 """How long running steps may look for the end of their batch before they are stopped in its middle."""
 INDEX_GROUP = 64
+CARRIED = 128
+"""Runs whose chunks and vectors wait in memory for the index step."""
 
 
 class Worker:
@@ -37,6 +39,7 @@ class Worker:
         self._wake_index = asyncio.Event()
         self._claimed_once = False
         self._workflows: dict[str, Workflow] = {}
+        self._carried: dict[RunId, RunState] = {}
         self._kinds: tuple[str, ...] = tuple(bench.stages)
         self._fatal: Exception | None = None
         self.steps_done = 0
@@ -45,7 +48,7 @@ class Worker:
         """By a person or the system, not by its own end."""
 
     async def run(self, done: Callable[[], Awaitable[bool]]) -> None:
-        """Work until `done` says so, the budget is spent, or `stop` is called. Raises what no step can be blamed for."""
+        """Work until `done` says so, the budget is spent, or `stop` is called. Raises what no step is to blame for."""
         await self._heart.start()
         await self._reap()
         loops = [asyncio.create_task(loop) for loop in (self._index_loop(), self._upkeep_loop())]
@@ -118,13 +121,12 @@ class Worker:
         if not task.cancelled() and isinstance(error := task.exception(), Exception):
             self._fail(error)
 
-    async def _work(self, first: Step, state: RunState) -> None:
+    async def _work(self, step: Step, state: RunState) -> None:
         """A run, step after step, for as long as each next one is claimed with the completion of the one before."""
-        step: Step | None = first
-        while step is not None:
-            ctx = self.bench.context(step, state)
+        ctx: Context | None = self.bench.context(step, state)
+        while ctx is not None:
             self._enter(ctx)
-            following: Step | None = None
+            following: Context | None = None
             try:
                 following = await execute(self.bench, ctx, chain=not self.stopping)
                 self.steps_done += 1
@@ -133,8 +135,23 @@ class Worker:
             finally:
                 self._leave_step(ctx)
             if following is not None:
-                self._heart.leases[following.lease.step_id] = following.lease
-            step = following
+                self._heart.leases[following.step.lease.step_id] = following.step.lease
+            elif not ctx.lost:
+                self._carry(ctx)
+            ctx = following
+
+    def _carry(self, ctx: Context) -> None:
+        """What is small stays in memory for the index step, which comes soon; a few megabytes at most."""
+        made = {a.id for name, a in ctx.state.artifacts.items() if name in self._kept_for_index(ctx)}
+        ctx.state.items = {artifact: items for artifact, items in ctx.state.items.items() if artifact in made}
+        if ctx.state.items:
+            self._carried[ctx.step.run_id] = ctx.state
+            if len(self._carried) > CARRIED:
+                self._carried.pop(next(iter(self._carried)))
+
+    @staticmethod
+    def _kept_for_index(ctx: Context) -> set[str]:
+        return {step.name for step in ctx.state.workflow.steps if step.kind in ("chunk", "embed")}
 
     def _enter(self, ctx: Context) -> None:
         task = asyncio.current_task()
@@ -209,7 +226,10 @@ class Worker:
     async def _index_group(self, steps: Sequence[Step]) -> None:
         for step in steps:
             self._heart.leases[step.lease.step_id] = step.lease
-        states = await self.bench.ledger.read(load, steps, self._workflows)
+        carried = [self._carried.pop(step.run_id, None) for step in steps]
+        cold = [step for step, state in zip(steps, carried, strict=True) if state is None]
+        loaded = iter(await self.bench.ledger.read(load, cold, self._workflows) if cold else [])
+        states = [state or next(loaded) for state in carried]
         contexts = [self.bench.context(step, s) for step, s in zip(steps, states, strict=True) if s is not None]
         for ctx in contexts:
             self._enter(ctx)
