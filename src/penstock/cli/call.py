@@ -77,8 +77,11 @@ class Call:
     def fail(self, message: str, code: int) -> int:
         """One sentence for people, one object for programs."""
         note(f"penstock: {visible(message)}")
-        if self.json:
-            write_json({"error": message})
+        try:
+            if self.json:
+                write_json({"error": message})
+        except OSError as error:
+            _unwritten(error)
         return code
 
 
@@ -115,12 +118,10 @@ def perform(call: Call, work: Coroutine[Any, Any, Answer]) -> int:
     )
     try:
         answer = asyncio.run(_stoppable(call.signals, work))
-        deliver(answer, call.json)
-        return answer.code
+    except BrokenPipeError as error:
+        return _unwritten(error)
     except (Interrupted, asyncio.CancelledError, KeyboardInterrupt):
         return call.fail("interrupted", call.signals.code)
-    except BrokenPipeError:
-        return gone()
     except UsageError as error:
         return call.fail(str(error), 2)
     except PenstockError as error:
@@ -130,6 +131,11 @@ def perform(call: Call, work: Coroutine[Any, Any, Answer]) -> int:
     except Exception as error:
         note(traceback.format_exc().rstrip())
         return call.fail(f"unexpected {type(error).__name__}: {error} (a bug: what was accepted is safe)", 1)
+    try:
+        deliver(answer, call.json)
+    except OSError as error:
+        return _unwritten(error)
+    return answer.code
 
 
 async def _stoppable(signals: Signals, work: Coroutine[Any, Any, Answer]) -> Answer:
@@ -142,7 +148,11 @@ async def _stoppable(signals: Signals, work: Coroutine[Any, Any, Answer]) -> Ans
         signals.settle()
 
 
-def gone() -> int:
-    """The reader has left, as `head` does: end quietly, as a program does that SIGPIPE ends."""
+def _unwritten(error: OSError) -> int:
+    """Standard output takes nothing more; what is still buffered must not be tried again at the interpreter's end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 128 + signal.SIGPIPE
+    if isinstance(error, BrokenPipeError):
+        # The reader has left, as `head` does: end quietly, as a program does that SIGPIPE ends.
+        return 128 + signal.SIGPIPE
+    note(f"penstock: the answer could not be written: {error.strerror}")
+    return 1

@@ -14,7 +14,7 @@ from penstock.cli.output import Answer, count, table, visible
 async def check(call: Call, repair: bool) -> Answer:
     """Compare ledger, blobs and index both ways; safe on a live system."""
     async with call.app() as app:
-        report = await app.check(repair=repair)
+        report = await app.check(repair=repair, owner=call.owner)
     data = {"ok": report.ok, "problems": report.problems, "garbage": report.garbage, "repaired": report.repaired}
     lines = [f"problem: {_line(problem)}" for problem in report.problems]
     lines += [f"repaired: {_line(repaired)}" for repaired in report.repaired]

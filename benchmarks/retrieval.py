@@ -1,0 +1,36 @@
+"""Recall on real questions: each passage a text document, hybrid search by the defaults."""
+
+import asyncio
+import json
+import tempfile
+from pathlib import Path
+
+from penstock.app import open_app
+
+SAMPLE = Path(__file__).resolve().parents[2] / "shared" / "retrieval" / "squad-sample.json"
+
+
+async def recall(sample: Path, ks: tuple[int, ...] = (5, 10)) -> dict[str, float]:
+    data = json.loads(sample.read_text(encoding="utf-8"))
+    with tempfile.TemporaryDirectory() as folder:
+        files = Path(folder) / "passages"
+        files.mkdir()
+        for i, passage in enumerate(data["passages"]):
+            (files / f"{i}.txt").write_text(passage, encoding="utf-8")
+        async with open_app(home=str(Path(folder) / "home")) as app:
+            summary = await app.ingest([files])
+            assert summary.completed == len(data["passages"]), summary
+            results: dict[str, float] = {"ingest_s": summary.elapsed_s}
+            for mode in ("hybrid", "text", "vector"):
+                found = {k: 0 for k in ks}
+                for question in data["questions"]:
+                    hits = await app.search(question["question"], max(ks), mode=mode)  # type: ignore[arg-type]
+                    names = [hit.name for hit in hits]
+                    for k in ks:
+                        found[k] += f"{question['passage']}.txt" in names[:k]
+                results |= {f"{mode}_r@{k}": round(found[k] / len(data["questions"]), 3) for k in ks}
+    return results
+
+
+if __name__ == "__main__":
+    print(asyncio.run(recall(SAMPLE)))
