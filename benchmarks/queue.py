@@ -64,7 +64,7 @@ async def engine(url: str, home: Path, documents: int) -> dict[str, float]:
         lease_s=15.0,
         policy=RetryPolicy(),
         budget=Budget(runtime, None, {}),
-        running=asyncio.Semaphore(CONCURRENCY),
+        slots=CONCURRENCY,
     )
     liveness: Liveness = AdvisoryLiveness() if ledger.database.dialect == "postgres" else FileLiveness(home / "workers")
     worker = Worker(bench, liveness, slots=IN_HAND * CONCURRENCY)

@@ -22,9 +22,9 @@ async def recall(sample: Path, ks: tuple[int, ...] = (5, 10)) -> dict[str, float
             assert summary.completed == len(data["passages"]), summary
             results: dict[str, float] = {"ingest_s": summary.elapsed_s}
             for mode in ("hybrid", "text", "vector"):
-                found = {k: 0 for k in ks}
+                found = dict.fromkeys(ks, 0)
                 for question in data["questions"]:
-                    hits = await app.search(question["question"], max(ks), mode=mode)  # type: ignore[arg-type]
+                    hits = await app.search(question["question"], max(ks), mode=mode)
                     names = [hit.name for hit in hits]
                     for k in ks:
                         found[k] += f"{question['passage']}.txt" in names[:k]

@@ -1,6 +1,5 @@
 """The composition root: the only place where adapters are chosen. CLI and library call the same methods."""
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property, partial
@@ -352,7 +351,7 @@ class App:
             lease_s=self.config.worker.lease_s,
             policy=RetryPolicy(),
             budget=Budget(self.runtime, budget_s, self._paces),
-            running=asyncio.Semaphore(self.config.worker.slots),
+            slots=self.config.worker.slots,
         )
 
         async def purge_due() -> object:

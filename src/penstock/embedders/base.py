@@ -17,6 +17,9 @@ class Embedder(Protocol):
     @property
     def dimensions(self) -> int: ...
 
+    async def warm_up(self) -> None:
+        """Load what the first call would load."""
+
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """One unit vector a text, in order: float32, (len(texts), dimensions)."""
 

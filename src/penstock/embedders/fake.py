@@ -26,6 +26,9 @@ class FakeEmbedder:
     def dimensions(self) -> int:
         return self._dimensions
 
+    async def warm_up(self) -> None:
+        """There is nothing to load."""
+
     async def embed(self, texts: Sequence[str]) -> Vectors:
         vectors = np.zeros((len(texts), self._dimensions))
         for row, text in enumerate(texts):

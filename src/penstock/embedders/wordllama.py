@@ -42,6 +42,9 @@ class WordLlamaEmbedder:
     def dimensions(self) -> int:
         return _DIMENSIONS
 
+    async def warm_up(self) -> None:
+        await self.embed(["warm"])
+
     async def embed(self, texts: Sequence[str]) -> Vectors:
         vectors = np.zeros((len(texts), _DIMENSIONS), dtype=np.float32)
         for start in range(0, len(texts), _TOKENISED):

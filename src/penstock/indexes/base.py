@@ -106,6 +106,9 @@ class Index(Protocol):
     async def table(self, owner: str, collection: str, version: int) -> IndexTable:
         """A handle, kept open; the table itself is made by the first append."""
 
+    async def warm_up(self) -> None:
+        """Load what the first call would load."""
+
     async def tables(self) -> list[TableInfo]: ...
 
     async def drop(self, table: TableInfo) -> None: ...

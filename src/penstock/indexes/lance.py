@@ -180,6 +180,9 @@ class LanceIndex:
             await table.open()
         return table
 
+    async def warm_up(self) -> None:
+        await self._runtime.run_blocking("index", self._session)
+
     async def tables(self) -> list[TableInfo]:
         return await self._runtime.run_blocking("read", lambda: sorted(self._listed()))
 

@@ -95,7 +95,7 @@ def open_many(connection: Connection, requests: Sequence[Open]) -> list[Opened]:
 
 
 _FORGIVE = Statement(
-    "UPDATE steps SET attempts = 0, crashes = 0, errors = 0, lease_until = {now} + :lease_s FROM {rows} "
+    "UPDATE steps SET attempts = 0, crashes = 0, errors = 0, alone = 0, lease_until = {now} + :lease_s FROM {rows} "
     "WHERE {steps.id = r.step} AND steps.lease_token = r.lease RETURNING id",
     rows="step bigint, lease text",
 )
@@ -178,11 +178,15 @@ _PRODUCER = Statement(
     "SELECT p.id, p.position FROM artifact_refs f JOIN steps p ON p.run_id = :run AND p.name = f.step "
     "WHERE f.generation_id = :generation AND f.artifact_id = :artifact ORDER BY p.position LIMIT 1"
 )
-_TORN = Statement("SELECT cursor, first FROM segments WHERE artifact_id = :artifact AND ordinal = :ordinal")
+# Where the segment's own row is missing, the one before it is made again.
+_TORN = Statement(
+    "SELECT cursor, first, ordinal FROM segments WHERE artifact_id = :artifact AND ordinal <= :ordinal "
+    "ORDER BY ordinal DESC LIMIT 1"
+)
 _CUT = Statement("DELETE FROM segments WHERE artifact_id = :artifact AND ordinal >= :ordinal")
 _BACK = Statement(
     "UPDATE artifacts SET state = 'BUILDING', builder = NULL, token = NULL, cursor = :cursor, items = :items, "
-    "segments = :ordinal, updated_at = {now} WHERE id = :artifact"
+    "segments = :ordinal, updated_at = {now} WHERE id = :artifact AND state = 'COMPLETE' RETURNING id"
 )
 _UNDO = Statement("DELETE FROM steps WHERE run_id = :run AND position > :position")
 _AGAIN = Statement(
@@ -195,16 +199,17 @@ def _rewind(connection: Connection, rewinds: Sequence[Rewind]) -> list[bool]:
 
 
 def _rewind_one(connection: Connection, rewind: Rewind) -> bool:
-    step, key = rewind.step, {"artifact": rewind.artifact_id, "ordinal": rewind.ordinal}
+    """One that another reader has sent back already is left to its builder: the producer waits for it."""
+    step, artifact_id = rewind.step, rewind.artifact_id
     if not connection.run(_HELD, step=step.lease.step_id, token=step.lease.token):
         return False
-    producer = connection.run(_PRODUCER, run=step.run_id, generation=step.generation_id, artifact=rewind.artifact_id)
+    producer = connection.run(_PRODUCER, run=step.run_id, generation=step.generation_id, artifact=artifact_id)
     if not producer:
         return False
-    torn = connection.run(_TORN, **key)
-    if torn:
-        connection.run(_CUT, **key)
-        connection.run(_BACK, cursor=torn[0][0], items=torn[0][1], **key)
+    torn = connection.run(_TORN, artifact=artifact_id, ordinal=rewind.ordinal)
+    cursor, items, ordinal = torn[0] if torn else ("{}", 0, 0)
+    if connection.run(_BACK, artifact=artifact_id, cursor=cursor, items=items, ordinal=ordinal):
+        connection.run(_CUT, artifact=artifact_id, ordinal=ordinal)
     connection.run(_UNDO, run=step.run_id, position=producer[0][1])
     connection.run(_AGAIN, step=producer[0][0])
     return True

@@ -15,6 +15,8 @@ from penstock.model.nouns import DocumentId, GenerationId, Lease, Owner, RunId, 
 from penstock.model.states import SHOWN_AS, DocumentStatus
 
 REAP_BATCH = 1000
+SUSPECT = 2
+"""Crashes without progress after which a step runs alone."""
 GRACE_S = 60.0
 """How long a replaced generation stays for readers whose snapshot still shows it."""
 
@@ -579,7 +581,8 @@ def _bury(connection: Connection, failures: Sequence[StepFailure]) -> None:
 
 
 _RELEASE = Statement(
-    "UPDATE steps SET status = 'PENDING', lease_token = NULL, waiting_on = NULL, attempts = attempts - r.back "
+    "UPDATE steps SET status = 'PENDING', lease_token = NULL, waiting_on = NULL, alone = 0, "
+    "attempts = attempts - r.back "
     "FROM {rows} WHERE {steps.id = r.step} AND steps.lease_token = r.token RETURNING id",
     rows="step bigint, token text, back int",
 )
@@ -635,9 +638,12 @@ _OF_THE_DEAD = Statement(
     "SELECT id, lease_token FROM steps WHERE status = 'RUNNING' AND worker_id IN (SELECT r.worker FROM {rows})",
     rows="worker text",
 )
+# Many steps die with a worker, and at most one of them killed it. The first crashes count for whoever was there;
+# from then on a step is a suspect, runs alone, and only a crash while it did so counts.
 _REAP = Statement(
-    "UPDATE steps SET status = CASE WHEN crashes + 1 >= :limit THEN 'FAILED' ELSE 'PENDING' END, "
-    "crashes = crashes + 1, lease_token = NULL, waiting_on = NULL, "
+    "UPDATE steps SET status = CASE WHEN crashes + 1 >= :limit AND alone = 1 THEN 'FAILED' ELSE 'PENDING' END, "
+    f"crashes = CASE WHEN alone = 1 OR crashes < {SUSPECT} THEN crashes + 1 ELSE crashes END, alone = 0, "
+    "lease_token = NULL, waiting_on = NULL, "
     "error = 'the worker ' || worker_id || ' died or was stopped while this step ran' "
     f"FROM {{rows}} WHERE {{steps.id = r.step}} AND steps.lease_token = r.lease RETURNING {_STEP}, status",
     rows="step bigint, lease text",
@@ -679,6 +685,18 @@ def _crash_sentence(limit: int, row: Row) -> str:
     )
 
 
+_ALONE = Statement(
+    "UPDATE steps SET alone = 1 FROM {rows} WHERE {steps.id = r.step} AND steps.lease_token = r.lease RETURNING id",
+    rows="step bigint, lease text",
+)
+
+
+def _go_alone(connection: Connection, leases: Sequence[Lease]) -> list[bool]:
+    """A suspect begins, with nothing else running in its worker: if that dies now, we know why."""
+    took = {row[0] for row in connection.run(_ALONE, [(lease.step_id, lease.token) for lease in leases])}
+    return [lease.step_id in took for lease in leases]
+
+
 _DUE = Statement(
     "UPDATE steps SET status = 'PENDING', not_before = NULL WHERE status = 'ERROR' AND id IN ("
     "SELECT id FROM steps WHERE status = 'ERROR' AND not_before <= {now} ORDER BY not_before LIMIT :count {skip}) "
@@ -702,5 +720,6 @@ FLIP = Verb("flip", _flip, at_once=lambda flips: True)
 ERROR = Verb("error", _error)
 RELEASE = Verb("release", _release)
 HEARTBEAT = Verb("heartbeat", _heartbeat)
+GO_ALONE = Verb("alone", _go_alone)
 REAP = Verb("reap", _reap)
 DUE = Verb("due", _due)

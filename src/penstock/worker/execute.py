@@ -2,7 +2,8 @@
 
 import asyncio
 import traceback
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import msgspec
@@ -38,8 +39,32 @@ class Bench:
     lease_s: float
     policy: RetryPolicy
     budget: Budget
-    running: asyncio.Semaphore
-    """Steps whose stage runs right now. One whose completion is being written makes room for another."""
+    slots: int
+    """Steps whose stage runs at once. One whose completion is being written makes room for another."""
+
+    def __post_init__(self) -> None:
+        self._room = asyncio.Semaphore(self.slots)
+        self._one_suspect = asyncio.Lock()
+
+    @asynccontextmanager
+    async def room(self, step: Step) -> AsyncIterator[None]:
+        """Room to run a stage. A step that was there when its worker died, again and again, gets all of it."""
+        if step.crashes < queue.SUSPECT:
+            async with self._room:
+                yield
+            return
+        async with self._one_suspect:
+            held = 0
+            try:
+                for _ in range(self.slots):
+                    await self._room.acquire()
+                    held += 1
+                if not await self.ledger.write(queue.GO_ALONE, step.lease):
+                    raise LeaseLost(f"step {step.lease.step_id} belongs to somebody else now")
+                yield
+            finally:
+                for _ in range(held):
+                    self._room.release()
 
     def context(self, step: Step, state: RunState) -> Context:
         return Context(
@@ -59,7 +84,7 @@ async def execute(bench: Bench, ctx: Context, chain: bool) -> Context | None:
     stage = bench.stages.get(ctx.step.kind)
     if stage is None:
         raise LeaseLost(f"no stage of kind {ctx.step.kind!r} here")
-    async with bench.running:
+    async with bench.room(ctx.step):
         result, output = await _work(bench, ctx, stage)
     ctx.raise_if_cancelled()
     ctx.finishing = True

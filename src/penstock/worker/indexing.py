@@ -49,7 +49,11 @@ class Indexer:
                 await asyncio.gather(*(settle(self._bench, entry.ctx, handed) for entry in batch))
                 continue
             began = self._bench.runtime.clock()
-            await self._write(batch, table, verify)
+            try:
+                async with self._bench.room(batch[0].ctx.step):
+                    await self._write(batch, table, verify)
+            except LeaseLost:
+                continue
             self._bench.budget.measure("index", self._bench.runtime.clock() - began)
         await self._tidy(key, table, verify)
 
@@ -148,7 +152,7 @@ def _batches(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
     rows = 0
     for entry in entries:
         count = stage.chunk_count(entry.ctx)
-        alone = entry.ctx.step.crashes > 0 or count > stage.COMMIT_ROWS
+        alone = entry.ctx.step.crashes >= queue.SUSPECT or count > stage.COMMIT_ROWS
         if batch and (alone or rows + count > stage.COMMIT_ROWS):
             yield batch
             batch, rows = [], 0

@@ -25,7 +25,7 @@ CARRIED = 128
 
 class Worker:
     def __init__(self, bench: Bench, liveness: Liveness, *, slots: int, chores: Sequence[Chore] = ()) -> None:
-        """`slots`: runs in hand; more than run at once (`bench.running`), so that a commit waits for nobody's work."""
+        """`slots`: runs in hand; more than run at once (`bench.slots`), so that a commit waits for nobody's work."""
         self.bench = bench
         self.stopping = False
         self._liveness = liveness
@@ -51,6 +51,7 @@ class Worker:
         """Work until `done` says so, the budget is spent, or `stop` is called. Raises what no step is to blame for."""
         await self._heart.start()
         await self._reap()
+        await self._warm_up()
         loops = [asyncio.create_task(loop) for loop in (self._index_loop(), self._upkeep_loop())]
         try:
             await self._claim_loop(done)
@@ -63,6 +64,11 @@ class Worker:
             await self._leave()
         if self._fatal is not None:
             raise self._fatal
+
+    async def _warm_up(self) -> None:
+        """Load models and libraries before anything is claimed: what dies while loading is nobody's crash."""
+        if (await self.bench.ledger.read(work.left)).anything:
+            await asyncio.gather(self.bench.ports.embedder.warm_up(), self.bench.ports.index.warm_up())
 
     def stop(self) -> None:
         """Claim nothing more; running steps flush at the end of their batch and are released."""

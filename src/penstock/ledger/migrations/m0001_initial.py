@@ -153,6 +153,7 @@ TABLES = (
   attempts INTEGER NOT NULL DEFAULT 0,
   crashes INTEGER NOT NULL DEFAULT 0,
   errors INTEGER NOT NULL DEFAULT 0,
+  alone INTEGER NOT NULL DEFAULT 0 CHECK (alone IN (0, 1)),
   epoch INTEGER NOT NULL DEFAULT 0,
   lease_token TEXT,
   lease_until {real},
