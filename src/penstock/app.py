@@ -81,6 +81,7 @@ class App:
         report: Report | None = None,
     ) -> Summary:
         """Submit files, folders or `data`, then work until they are done (unless `wait` is False)."""
+        began = self.runtime.clock()
         who, where = self._place(owner, collection)
         job = Job(who, self.ledger, self.runtime)
         roots = [Path(path) for path in paths]
@@ -90,7 +91,7 @@ class App:
         found: set[str] = set()
         items = self._items(roots, include, exclude, job, found, data, name, key, metadata or {})
         order = self._order(who, where, priority=priority, batch=batch, retry=retry)
-        start = (lambda: self._start_worker(budget_s)) if wait else None
+        start = (lambda: self._start_worker(budget_s, began)) if wait else None
         summary = await jobs.ingest(job, Intake(self.ledger, self.blobs, self.runtime), order, items, start, report)
         if prune and not self._stopping:
             summary.deleted = await self._prune_sources(who, where, roots, found, summary)
@@ -99,7 +100,7 @@ class App:
     async def run(self, *, budget_s: float | None = None, report: Report | None = None) -> Summary:
         """Work off what is queued, then stop."""
         job = Job(Owner(self.config.owner), self.ledger, self.runtime)
-        return await jobs.run(job, self._start_worker(budget_s), report)
+        return await jobs.run(job, self._start_worker(budget_s, self.runtime.clock()), report)
 
     def stop(self) -> None:
         """Hand over running work within two seconds; what is done is kept. For the loop's signal handlers."""
@@ -332,7 +333,7 @@ class App:
         deleted = await self.ledger.write(runs.DELETE, runs.Selected(owner, tuple(gone)))
         return len(deleted)
 
-    def _start_worker(self, budget_s: float | None) -> "Worker":
+    def _start_worker(self, budget_s: float | None, began: float) -> "Worker":
         from penstock.stages.registry import STAGES
         from penstock.upkeep.purge import purge
         from penstock.worker.budget import Budget
@@ -350,7 +351,7 @@ class App:
             worker=name,
             lease_s=self.config.worker.lease_s,
             policy=RetryPolicy(),
-            budget=Budget(self.runtime, budget_s, self._paces),
+            budget=Budget(self.runtime, budget_s, self._paces, began),
             slots=self.config.worker.slots,
         )
 

@@ -39,8 +39,9 @@ def repair_streams() -> None:
 def deliver(answer: Answer, as_json: bool) -> None:
     sys.stdout.flush()
     if answer.spool is not None:
-        answer.spool.seek(0)
-        shutil.copyfileobj(answer.spool, sys.stdout.buffer)
+        with answer.spool as spool:
+            spool.seek(0)
+            shutil.copyfileobj(spool, sys.stdout.buffer)
     elif as_json:
         write_json(answer.data)
     elif answer.text:

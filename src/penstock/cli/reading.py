@@ -3,7 +3,8 @@
 import sys
 import tempfile
 import textwrap
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +13,7 @@ from penstock.cli.documents import overview
 from penstock.cli.output import Answer, encode, readable, visible, width, with_times
 
 if TYPE_CHECKING:
+    from penstock.app import App
     from penstock.model.items import Block, Chunk, Page
     from penstock.search.query import Hit, Mode
 
@@ -83,11 +85,18 @@ async def show(call: Call, document: str, pages: bool, chunks: bool, blocks: boo
             data["steps"] = [with_times(step) for step in found["steps"]]
             return Answer(data, "\n".join(overview(found)))
         what = "pages" if pages else "chunks" if chunks else "blocks"
-        spool = tempfile.SpooledTemporaryFile(SPOOL)  # noqa: SIM115
+        spool = await _spooled(app, call, found["id"], what)
+    empty = not call.json and spool.tell() == 0
+    return Answer({}, spool=spool, hints=[f"no {what}: {found['id']} is {found['status']}"] if empty else [])
+
+
+async def _spooled(app: "App", call: Call, document: str, what: str) -> IO[bytes]:
+    with ExitStack() as stack:
+        spool = stack.enter_context(tempfile.SpooledTemporaryFile(SPOOL))
         if call.json:
-            spool.write(b'{"id":' + encode(found["id"]) + b',"' + what.encode() + b'":[')
+            spool.write(b'{"id":' + encode(document) + b',"' + what.encode() + b'":[')
         separator = b""
-        async for item in app.show(found["id"], "chunks" if chunks else "pages", owner=call.owner):
+        async for item in app.show(document, "chunks" if what == "chunks" else "pages", owner=call.owner):
             for data, text in _shown(item, what):
                 if call.json:
                     spool.write(separator + encode(data))
@@ -96,8 +105,8 @@ async def show(call: Call, document: str, pages: bool, chunks: bool, blocks: boo
                     spool.write((readable(text) if sys.stdout.isatty() else text).encode("utf-8", "backslashreplace"))
         if call.json:
             spool.write(b"]}\n")
-    empty = not call.json and spool.tell() == 0
-    return Answer({}, spool=spool, hints=[f"no {what}: {found['id']} is {found['status']}"] if empty else [])
+        stack.pop_all()
+    return spool
 
 
 def _shown(item: Any, what: str) -> "list[tuple[dict[str, Any], str]]":

@@ -521,7 +521,7 @@ def _flip(connection: Connection, flips: Sequence[Flip]) -> list[bool]:
 
 
 _ERROR = Statement(
-    "UPDATE steps SET status = 'ERROR', lease_token = NULL, errors = errors + 1, error = r.error, "
+    "UPDATE steps SET status = 'ERROR', lease_token = NULL, errors = errors + 1, alone = 0, error = r.error, "
     "not_before = {now} + r.delay, waiting_on = NULL FROM {rows} "
     "WHERE {steps.id = r.step} AND steps.lease_token = r.token RETURNING id",
     rows="step bigint, token text, error text, delay float8",
@@ -582,14 +582,14 @@ def _bury(connection: Connection, failures: Sequence[StepFailure]) -> None:
 
 _RELEASE = Statement(
     "UPDATE steps SET status = 'PENDING', lease_token = NULL, waiting_on = NULL, alone = 0, "
-    "attempts = attempts - r.back "
+    "attempts = CASE WHEN attempts > 0 THEN attempts - r.back ELSE 0 END "
     "FROM {rows} WHERE {steps.id = r.step} AND steps.lease_token = r.token RETURNING id",
     rows="step bigint, token text, back int",
 )
 
 
 def _release(connection: Connection, releases: Sequence[Release]) -> list[bool]:
-    rows = [(r.step.lease.step_id, r.step.lease.token, int(r.give_back and r.step.attempts > 0)) for r in releases]
+    rows = [(r.step.lease.step_id, r.step.lease.token, int(r.give_back)) for r in releases]
     took = {StepId(row[0]) for row in connection.run(_RELEASE, rows)}
     ready_steps(connection, sorted(took))
     return [r.step.lease.step_id in took for r in releases]

@@ -26,9 +26,7 @@ def find(
             raise UsageError(f"{printable(path)}: no such file or folder")
         if path.exists() and not path.is_dir() and not path.is_file():
             # A pipe may never end, and a device holds no document.
-            problems.append(
-                f"{printable(path)}: not a file or folder (use - for what a pipe brings)"
-            )
+            problems.append(f"{printable(path)}: not a file or folder (use - for what a pipe brings)")
             continue
         found = _walk(path.absolute(), include, exclude, problems, skip) if path.is_dir() else [path.absolute()]
         for file in found:

@@ -8,9 +8,13 @@ SMOOTHING = 0.3
 class Budget:
     """A deadline, and the pace by which to meet it. The pace is kept in the ledger between processes."""
 
-    def __init__(self, runtime: Runtime, seconds: float | None, paces: dict[str, float]) -> None:
+    def __init__(
+        self, runtime: Runtime, seconds: float | None, paces: dict[str, float], began: float | None = None
+    ) -> None:
+        """`began`: since when the seconds count; now, if nobody says."""
         self._runtime = runtime
-        self.deadline = None if seconds is None else runtime.clock() + seconds
+        start = runtime.clock() if began is None else began
+        self.deadline = None if seconds is None else start + seconds
         self.paces = dict(paces)
         self.measured: set[str] = set()
 

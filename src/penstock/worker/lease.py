@@ -12,7 +12,7 @@ from penstock.ledger.liveness import Liveness
 from penstock.ledger.store import Ledger
 from penstock.model.nouns import Lease, StepId, Token, WorkerId
 
-BEAT_S = 1.0
+BEAT_S = 0.5
 
 
 class Heart:
