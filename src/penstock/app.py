@@ -239,13 +239,17 @@ class App:
         """Compare ledger, blobs and index both ways, of one owner or of all; `repair` mends what can be mended."""
         from penstock.upkeep.check import check
 
-        return await check(self._stores(owner), WorkerId(self.runtime.ulid()), repair=repair)
+        if not repair:
+            return await check(self._stores(owner), WorkerId(self.runtime.ulid()))
+        async with self._upkeep() as name:
+            return await check(self._stores(owner), name, repair=True)
 
     async def prune(self, *, older_than_s: float = DAY_S) -> dict[str, int]:
         """Take away what nothing refers to any more: {"purged", "artifacts", "blobs", "bytes"}."""
         from penstock.upkeep.prune import prune
 
-        return await prune(self._stores(None), WorkerId(self.runtime.ulid()), older_than_s=older_than_s)
+        async with self._upkeep() as name:
+            return await prune(self._stores(None), name, older_than_s=older_than_s)
 
     # inner
 
@@ -362,6 +366,22 @@ class App:
         if self._stopping:
             self.stop()
         return self._worker
+
+    @asynccontextmanager
+    async def _upkeep(self) -> AsyncIterator[WorkerId]:
+        """A name that lives as a worker's does: if we die, whoever comes next takes back the locks that we held."""
+        from penstock.worker.lease import Heart, reap
+        from penstock.worker.retry import RetryPolicy
+
+        name = WorkerId(self.runtime.ulid())
+        liveness = self._liveness()
+        heart = Heart(self.ledger, liveness, name, self.config.worker.lease_s, lambda lost: None)
+        await heart.start()
+        try:
+            await reap(self.ledger, liveness, name, frozenset(), RetryPolicy().crashes)
+            yield name
+        finally:
+            await heart.stop()
 
     def _liveness(self) -> Liveness:
         if self.ledger.database.dialect == "postgres":

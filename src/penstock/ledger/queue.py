@@ -145,7 +145,7 @@ def _claim_statement(kinds: int) -> Statement:
             "UPDATE steps SET status = 'RUNNING', lease_token = :token, epoch = epoch + 1, attempts = attempts + 1, "
             "lease_until = {now} + :lease_s, worker_id = :worker, started_at = coalesce(started_at, {now}), "
             "waiting_on = NULL "
-            f"WHERE status = 'PENDING' AND id IN (SELECT id FROM ({selects}) AS candidates "
+            f"WHERE id IN (SELECT id FROM ({selects}) AS candidates "
             f"ORDER BY priority DESC, rank LIMIT :count) RETURNING {_STEP}"
         )
     return _claims[kinds]
@@ -621,12 +621,14 @@ def _heartbeat(connection: Connection, beats: Sequence[Beat]) -> list[Beaten]:
     """Extends the leases that are still ours, and tells which these are: the others are lost."""
     answers = []
     for beat in beats:
-        alive = connection.run(_BEAT, [(x.step_id, x.token) for x in beat.leases], lease_s=beat.lease_s)
+        rows = connection.run(_BEAT, [(x.step_id, x.token) for x in beat.leases], lease_s=beat.lease_s)
+        alive = frozenset(StepId(row[0]) for row in rows)
         held = connection.run(_BEAT_LOCKS, list(beat.locks), lease_s=beat.lease_s) if beat.locks else []
-        if beat.waiting:
-            connection.run(_WAITING, list(beat.waiting))
+        waiting = [(step, on) for step, on in beat.waiting if step in alive]
+        if waiting:
+            connection.run(_WAITING, waiting)
         connection.run(_SEEN, worker=beat.worker)
-        answers.append(Beaten(frozenset(row[0] for row in alive), frozenset(row[0] for row in held)))
+        answers.append(Beaten(alive, frozenset(row[0] for row in held)))
     return answers
 
 
@@ -697,10 +699,11 @@ def _go_alone(connection: Connection, leases: Sequence[Lease]) -> list[bool]:
     return [lease.step_id in took for lease in leases]
 
 
+# Picked once and for all: as a subquery, PostgreSQL may run it anew for each row, and find other rows each time.
 _DUE = Statement(
-    "UPDATE steps SET status = 'PENDING', not_before = NULL WHERE status = 'ERROR' AND id IN ("
-    "SELECT id FROM steps WHERE status = 'ERROR' AND not_before <= {now} ORDER BY not_before LIMIT :count {skip}) "
-    "RETURNING id"
+    "WITH picked AS MATERIALIZED (SELECT id FROM steps WHERE status = 'ERROR' AND not_before <= {now} "
+    "ORDER BY not_before LIMIT :count {skip}) "
+    "UPDATE steps SET status = 'PENDING', not_before = NULL WHERE id IN (SELECT id FROM picked) RETURNING id"
 )
 
 

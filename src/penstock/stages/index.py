@@ -11,6 +11,8 @@ from penstock.model.items import Chunk, Vectors
 from penstock.stages.base import StepContext
 
 COMMIT_ROWS = 2000
+OPTIMIZE_ROWS = 50_000
+"""Rows of one document after which the text index is brought up to date: at its end alone, it would all be in memory."""
 
 Ctx = TypeVar("Ctx", bound=StepContext)
 
@@ -49,6 +51,8 @@ async def write_large(entry: Entry[Ctx], table: IndexTable, verify: Verify) -> N
         await (table.merge if merge else table.append)([rows], verify)
         merge = False
         done += len(rows.chunks)
+        if done % OPTIMIZE_ROWS < COMMIT_ROWS:
+            await table.optimize(verify)
         await checkpoint.append([], {"rows": done})
         await checkpoint.flush()
 

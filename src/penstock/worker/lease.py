@@ -71,10 +71,15 @@ class Heart:
         leases = tuple(self.leases.values())
         waiting, self.waiting = tuple(self.waiting.items()), {}
         beat = queue.Beat(self._worker, leases, tuple(self.locks.items()), waiting, self._lease_s)
+        failpoints = self._ledger.database.runtime.failpoints
         connection.begin()
         try:
             [beaten] = queue.HEARTBEAT.function(connection, [beat])
+            if failpoints.armed:
+                failpoints.hit("ledger.heartbeat.before")
             connection.commit()
+            if failpoints.armed:
+                failpoints.hit("ledger.heartbeat.after")
         except BaseException:
             connection.rollback()
             raise

@@ -1,0 +1,259 @@
+-- What the migrations add up to, on SQLite; PostgreSQL differs only in the types of ids and times. For readers: nothing
+-- runs it. Written by `python scripts/schema.py`; a test compares it with a ledger that was just made.
+
+CREATE TABLE collections (
+  owner TEXT NOT NULL,
+  name TEXT NOT NULL,
+  index_version INTEGER NOT NULL DEFAULT 1 CHECK (index_version >= 1),
+  embedder TEXT,
+  dimensions INTEGER,
+  created_at REAL NOT NULL,
+  PRIMARY KEY (owner, name)
+);
+
+CREATE TABLE snapshots (
+  hash TEXT PRIMARY KEY,
+  body TEXT NOT NULL
+);
+
+CREATE TABLE documents (
+  id TEXT PRIMARY KEY,
+  owner TEXT NOT NULL,
+  collection TEXT NOT NULL,
+  source TEXT NOT NULL,
+  name TEXT NOT NULL,
+  media_type TEXT,
+  size BIGINT NOT NULL CHECK (size >= 0),
+  sha256 TEXT NOT NULL,
+  metadata TEXT NOT NULL DEFAULT '{}',
+  status TEXT NOT NULL CHECK (status IN ('PENDING', 'EXTRACTING', 'CHUNKING', 'EMBEDDING', 'INDEXING',
+    'COMPLETED', 'NOT_INDEXABLE', 'FAILED', 'CANCELLED')),
+  retry_count INTEGER NOT NULL DEFAULT 0,
+  error TEXT,
+  batch TEXT,
+  created_at REAL NOT NULL,
+  updated_at REAL NOT NULL,
+  deleted_at REAL,
+  FOREIGN KEY (owner, collection) REFERENCES collections (owner, name)
+);
+
+CREATE UNIQUE INDEX documents_source ON documents (owner, collection, source) WHERE deleted_at IS NULL;
+
+CREATE INDEX documents_newest ON documents (owner, id) WHERE deleted_at IS NULL;
+
+CREATE INDEX documents_status ON documents (owner, status) WHERE deleted_at IS NULL;
+
+CREATE TABLE generations (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  document_id TEXT NOT NULL REFERENCES documents (id),
+  owner TEXT NOT NULL,
+  collection TEXT NOT NULL,
+  index_version INTEGER NOT NULL,
+  state TEXT NOT NULL CHECK (state IN ('BUILDING', 'ACTIVE', 'SUPERSEDED', 'PURGED')),
+  written INTEGER NOT NULL DEFAULT 0 CHECK (written IN (0, 1)),
+  raw_key TEXT NOT NULL,
+  size BIGINT NOT NULL,
+  sha256 TEXT NOT NULL,
+  pages INTEGER,
+  chunks INTEGER,
+  created_at REAL NOT NULL,
+  flipped_at REAL
+);
+
+CREATE UNIQUE INDEX generations_active ON generations (document_id) WHERE state = 'ACTIVE';
+
+CREATE UNIQUE INDEX generations_building ON generations (document_id) WHERE state = 'BUILDING';
+
+CREATE INDEX generations_document ON generations (document_id);
+
+CREATE INDEX generations_raw ON generations (raw_key);
+
+CREATE INDEX generations_hidden ON generations (owner, collection, index_version)
+  WHERE written = 1 AND state <> 'ACTIVE';
+
+CREATE TABLE runs (
+  id TEXT PRIMARY KEY,
+  document_id TEXT NOT NULL REFERENCES documents (id),
+  generation_id BIGINT NOT NULL REFERENCES generations (id),
+  owner TEXT NOT NULL,
+  snapshot TEXT NOT NULL REFERENCES snapshots (hash),
+  settings TEXT NOT NULL,
+  status TEXT NOT NULL CHECK (status IN ('OPEN', 'COMPLETED', 'FAILED', 'CANCELLED')),
+  priority INTEGER NOT NULL,
+  rank BIGINT NOT NULL,
+  created_at REAL NOT NULL,
+  finished_at REAL
+);
+
+CREATE UNIQUE INDEX runs_document ON runs (document_id, generation_id);
+
+CREATE UNIQUE INDEX runs_open ON runs (document_id) WHERE status = 'OPEN';
+
+CREATE TABLE steps (
+  id INTEGER PRIMARY KEY,
+  run_id TEXT NOT NULL,
+  position INTEGER NOT NULL,
+  document_id TEXT NOT NULL,
+  generation_id BIGINT NOT NULL,
+  owner TEXT NOT NULL,
+  snapshot TEXT NOT NULL,
+  name TEXT NOT NULL,
+  kind TEXT NOT NULL,
+  status TEXT NOT NULL CHECK (status IN ('PENDING', 'RUNNING', 'COMPLETED', 'ERROR', 'FAILED', 'CANCELLED')),
+  priority INTEGER NOT NULL,
+  rank BIGINT NOT NULL,
+  resource_key TEXT,
+  attempts INTEGER NOT NULL DEFAULT 0,
+  crashes INTEGER NOT NULL DEFAULT 0,
+  errors INTEGER NOT NULL DEFAULT 0,
+  alone INTEGER NOT NULL DEFAULT 0 CHECK (alone IN (0, 1)),
+  epoch INTEGER NOT NULL DEFAULT 0,
+  lease_token TEXT,
+  lease_until REAL,
+  worker_id TEXT,
+  not_before REAL,
+  waiting_on TEXT,
+  error TEXT,
+  meta TEXT NOT NULL DEFAULT '{}',
+  created_at REAL NOT NULL,
+  started_at REAL,
+  finished_at REAL,
+  UNIQUE (run_id, position),
+  CHECK ((status = 'RUNNING') = (lease_token IS NOT NULL)),
+  CHECK (status <> 'ERROR' OR not_before IS NOT NULL)
+);
+
+CREATE INDEX steps_claim ON steps (kind, priority DESC, rank)
+  WHERE status = 'PENDING' AND resource_key IS NULL;
+
+CREATE INDEX steps_claim_keyed ON steps (kind, resource_key, priority DESC, rank)
+  WHERE status = 'PENDING' AND resource_key IS NOT NULL;
+
+CREATE INDEX steps_unclaimed ON steps (priority, rank) WHERE status = 'PENDING' AND epoch = 0;
+
+CREATE INDEX steps_running ON steps (lease_until) WHERE status = 'RUNNING';
+
+CREATE INDEX steps_backed_off ON steps (not_before) WHERE status = 'ERROR';
+
+CREATE INDEX steps_document ON steps (document_id);
+
+CREATE TABLE ranks (
+  owner TEXT NOT NULL,
+  priority INTEGER NOT NULL,
+  last_rank BIGINT NOT NULL,
+  PRIMARY KEY (priority, owner)
+);
+
+CREATE INDEX ranks_last ON ranks (priority, last_rank);
+
+CREATE TABLE artifacts (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  owner TEXT NOT NULL,
+  fingerprint TEXT NOT NULL,
+  kind TEXT NOT NULL,
+  state TEXT NOT NULL CHECK (state IN ('BUILDING', 'COMPLETE')),
+  builder BIGINT,
+  token TEXT,
+  cursor TEXT NOT NULL DEFAULT '{}',
+  items BIGINT NOT NULL DEFAULT 0,
+  segments INTEGER NOT NULL DEFAULT 0,
+  meta TEXT NOT NULL DEFAULT '{}',
+  created_at REAL NOT NULL,
+  updated_at REAL NOT NULL,
+  UNIQUE (owner, fingerprint),
+  CHECK (state = 'BUILDING' OR token IS NULL)
+);
+
+CREATE TABLE segments (
+  artifact_id BIGINT NOT NULL REFERENCES artifacts (id),
+  ordinal INTEGER NOT NULL,
+  key TEXT NOT NULL UNIQUE,
+  sha256 TEXT NOT NULL,
+  size BIGINT NOT NULL,
+  items INTEGER NOT NULL,
+  first BIGINT NOT NULL,
+  cursor TEXT NOT NULL,
+  PRIMARY KEY (artifact_id, ordinal)
+);
+
+CREATE TABLE artifact_refs (
+  artifact_id BIGINT NOT NULL REFERENCES artifacts (id),
+  generation_id BIGINT NOT NULL REFERENCES generations (id),
+  step TEXT NOT NULL,
+  PRIMARY KEY (generation_id, step)
+);
+
+CREATE INDEX artifact_refs_artifact ON artifact_refs (artifact_id);
+
+CREATE TABLE locks (
+  resource_key TEXT PRIMARY KEY,
+  kind TEXT,
+  ready INTEGER NOT NULL DEFAULT 0 CHECK (ready IN (0, 1)),
+  token TEXT,
+  worker_id TEXT,
+  purpose TEXT,
+  lease_until REAL,
+  released_at REAL NOT NULL DEFAULT 0,
+  CHECK ((token IS NULL) = (lease_until IS NULL))
+);
+
+CREATE INDEX locks_free ON locks (kind, released_at) WHERE ready = 1 AND token IS NULL;
+
+CREATE INDEX locks_held ON locks (lease_until) WHERE token IS NOT NULL;
+
+CREATE TABLE dead_letters (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  owner TEXT NOT NULL,
+  document_id TEXT NOT NULL REFERENCES documents (id),
+  run_id TEXT NOT NULL REFERENCES runs (id),
+  step TEXT NOT NULL,
+  kind TEXT NOT NULL,
+  reason TEXT NOT NULL,
+  error TEXT NOT NULL,
+  traceback TEXT,
+  page INTEGER,
+  attempts INTEGER NOT NULL,
+  state TEXT NOT NULL CHECK (state IN ('OPEN', 'REPLAYED', 'DISCARDED')),
+  created_at REAL NOT NULL,
+  closed_at REAL
+);
+
+CREATE UNIQUE INDEX dead_letters_open ON dead_letters (run_id) WHERE state = 'OPEN';
+
+CREATE INDEX dead_letters_owner ON dead_letters (owner, id) WHERE state = 'OPEN';
+
+CREATE TABLE purges (
+  generation_id BIGINT PRIMARY KEY REFERENCES generations (id),
+  owner TEXT NOT NULL,
+  collection TEXT NOT NULL,
+  index_version INTEGER NOT NULL,
+  not_before REAL NOT NULL
+);
+
+CREATE INDEX purges_due ON purges (not_before);
+
+CREATE TABLE workers (
+  id TEXT PRIMARY KEY,
+  host TEXT NOT NULL,
+  pid INTEGER NOT NULL,
+  started_at REAL NOT NULL,
+  seen_at REAL NOT NULL
+);
+
+CREATE TABLE idempotency_keys (
+  owner TEXT NOT NULL,
+  key TEXT NOT NULL,
+  sha256 TEXT NOT NULL,
+  document_id TEXT NOT NULL REFERENCES documents (id),
+  created_at REAL NOT NULL,
+  PRIMARY KEY (owner, key)
+);
+
+CREATE TABLE paces (
+  kind TEXT PRIMARY KEY,
+  seconds REAL NOT NULL
+);
+
+CREATE TRIGGER documents_transition BEFORE UPDATE OF status ON documents FOR EACH ROW WHEN OLD.status <> NEW.status AND (OLD.status || '>' || NEW.status) NOT IN ('PENDING>EXTRACTING', 'PENDING>CHUNKING', 'PENDING>EMBEDDING', 'PENDING>INDEXING', 'PENDING>COMPLETED', 'PENDING>NOT_INDEXABLE', 'PENDING>FAILED', 'PENDING>CANCELLED', 'EXTRACTING>CHUNKING', 'EXTRACTING>EMBEDDING', 'EXTRACTING>INDEXING', 'CHUNKING>EXTRACTING', 'CHUNKING>EMBEDDING', 'CHUNKING>INDEXING', 'EMBEDDING>EXTRACTING', 'EMBEDDING>CHUNKING', 'EMBEDDING>INDEXING', 'INDEXING>EXTRACTING', 'INDEXING>CHUNKING', 'INDEXING>EMBEDDING', 'EXTRACTING>COMPLETED', 'CHUNKING>COMPLETED', 'EMBEDDING>COMPLETED', 'INDEXING>COMPLETED', 'EXTRACTING>NOT_INDEXABLE', 'CHUNKING>NOT_INDEXABLE', 'EMBEDDING>NOT_INDEXABLE', 'INDEXING>NOT_INDEXABLE', 'EXTRACTING>FAILED', 'CHUNKING>FAILED', 'EMBEDDING>FAILED', 'INDEXING>FAILED', 'EXTRACTING>CANCELLED', 'CHUNKING>CANCELLED', 'EMBEDDING>CANCELLED', 'INDEXING>CANCELLED', 'FAILED>PENDING', 'CANCELLED>PENDING', 'NOT_INDEXABLE>PENDING', 'COMPLETED>PENDING') BEGIN SELECT RAISE(ABORT, 'illegal transition of documents'); END;
+
+CREATE TRIGGER steps_transition BEFORE UPDATE OF status ON steps FOR EACH ROW WHEN OLD.status <> NEW.status AND (OLD.status || '>' || NEW.status) NOT IN ('PENDING>RUNNING', 'RUNNING>COMPLETED', 'RUNNING>ERROR', 'RUNNING>FAILED', 'RUNNING>CANCELLED', 'RUNNING>PENDING', 'ERROR>PENDING', 'PENDING>CANCELLED', 'ERROR>CANCELLED', 'FAILED>PENDING', 'CANCELLED>PENDING', 'COMPLETED>PENDING') BEGIN SELECT RAISE(ABORT, 'illegal transition of steps'); END;
