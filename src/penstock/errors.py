@@ -13,6 +13,7 @@ PenstockError
 ├── Cancelled               somebody cancelled the run
 ├── BudgetSpent             the time is up: flush, release, go on another time
 ├── TornSegment             a segment is missing or does not match its hash: rewind its producer
+├── SourceError             a file that was to be submitted cannot be read
 └── StorageError            disk full, no permission, database locked or gone
 """
 
@@ -84,6 +85,10 @@ class TornSegment(PenstockError):
         super().__init__(message)
         self.artifact_id = artifact_id
         self.ordinal = ordinal
+
+
+class SourceError(PenstockError):
+    """A file that was to be submitted cannot be read: that file is refused, nothing else."""
 
 
 class StorageError(PenstockError):

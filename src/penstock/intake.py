@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from penstock.blobs.base import Blobs
-from penstock.errors import StorageError, UsageError
+from penstock.errors import SourceError, UsageError
 from penstock.ledger import runs
 from penstock.ledger.runs import Known, NewDocument, Submission, Submitted
 from penstock.ledger.store import Ledger
@@ -149,6 +149,8 @@ class Intake:
                 if attempt + 1 == CHANGING_TRIES:
                     read.problem = _changing(item)
             await self._blobs.delete([key])
+        except SourceError as error:
+            read.problem = f"{item.source}: {error}"
         except OSError as error:
             read.problem = _problem(item, error)
 
@@ -268,8 +270,6 @@ def _changing(item: Item) -> str:
 
 
 def _problem(item: Item, error: OSError) -> str:
-    if isinstance(error, StorageError):
-        raise error
     return f"{item.source}: {error.strerror or error}"
 
 

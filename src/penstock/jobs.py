@@ -236,6 +236,8 @@ async def _tick_run(job: Job, report: Report) -> Any:
 
 async def _tick(job: Job, report: Report) -> Any:
     while True:
+        began = job.runtime.clock()
         await job.refresh()
         report(job.progress())
-        await job.runtime.sleep(PROGRESS_S)
+        # With many documents a look takes longer: it may cost a twentieth of the time.
+        await job.runtime.sleep(max(PROGRESS_S, 20 * (job.runtime.clock() - began)))

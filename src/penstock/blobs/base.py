@@ -18,7 +18,8 @@ class Blobs(Protocol):
         """Write several; durable ones share the flushing of their folders."""
 
     async def put_stream(self, key: str, source: BinaryIO) -> tuple[str, int]:
-        """Copy a stream into a durable blob in one pass; returns its sha-256 and size."""
+        """Copy a stream into a durable blob in one pass; returns its sha-256 and size. SourceError: the
+        stream itself could not be read."""
 
     async def get(self, key: str, size: int | None = None) -> bytes:
         """The whole blob; FileNotFoundError if there is none. `size`: how large it should be, if that is known."""

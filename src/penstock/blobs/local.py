@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from penstock.blobs.base import BlobInfo
-from penstock.errors import StorageError, UsageError
+from penstock.errors import SourceError, StorageError, UsageError
 from penstock.runtime import Runtime
 
 _BAD_KEY = re.compile(r"(^|/)\.{0,2}(/|$)")
@@ -84,7 +84,7 @@ class LocalBlobs:
         self._make_folder(folder, durable=True)
         digest, size = hashlib.sha256(), 0
         with _Temporary(place, self._runtime) as temporary:
-            while piece := source.read(_PIECE):
+            while piece := _read(source):
                 digest.update(piece)
                 size += len(piece)
                 temporary.write(piece)
@@ -167,6 +167,13 @@ class _Temporary:
             Path(self._temporary).unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise StorageError(storage_sentence(Path(self._place), error)) from error
+
+
+def _read(source: BinaryIO) -> bytes:
+    try:
+        return source.read(_PIECE)
+    except OSError as error:
+        raise SourceError(error.strerror or str(error)) from error
 
 
 def _flush_folder(folder: str) -> None:

@@ -86,7 +86,9 @@ def _plausible(text: str) -> float | None:
     one_script = latin + signs + max(scripts.values(), default=0)
     if unwanted > 0.02 * len(text) or signs > 0.5 * len(text) or one_script < 0.95 * len(text):
         return None
-    return sum(1 for c in text if c < "\x7f") / len(text)
+    ascii_share = sum(1 for c in text if c < "\x7f") / len(text)
+    # A few random bytes often look like Chinese.
+    return ascii_share if len(text) >= 32 or ascii_share >= 0.3 else None
 
 
 def _script(block: int) -> int:

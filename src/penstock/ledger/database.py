@@ -207,6 +207,7 @@ class PostgresConnection:
             self._db = psycopg.connect(url, autocommit=True, prepare_threshold=1)
             fsync = self._db.execute("SHOW fsync").fetchone()
             if fsync is not None and fsync[0] != "on":
+                self._db.close()
                 raise UsageError(
                     "this PostgreSQL server runs with fsync=off: a power cut would lose accepted documents. "
                     "Turn fsync on, or use another server."
@@ -249,8 +250,8 @@ class PostgresConnection:
         self._db.execute("COMMIT")
 
     def rollback(self) -> None:
-        if not self._db.closed:
-            self._db.execute("ROLLBACK")
+        # Raises where the connection is gone: nobody is to keep it.
+        self._db.execute("ROLLBACK")
 
     def close(self) -> None:
         self._db.close()

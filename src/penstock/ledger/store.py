@@ -83,7 +83,11 @@ class Ledger:
         return connection
 
     def _end(self, connection: Connection) -> None:
-        connection.rollback()
+        try:
+            connection.rollback()
+        except Exception:
+            connection.close()
+            return
         self._idle.put(connection)
 
     def _open(self, migrate: bool) -> None:

@@ -12,7 +12,7 @@ from penstock.stages.base import StepContext
 
 COMMIT_ROWS = 2000
 OPTIMIZE_ROWS = 50_000
-"""Rows of one document after which the text index is brought up to date: at its end alone, it would all be in memory."""
+"""Rows of one document after which the text index is brought up to date; at its end alone would take much memory."""
 
 Ctx = TypeVar("Ctx", bound=StepContext)
 

@@ -84,8 +84,7 @@ async def execute(bench: Bench, ctx: Context, chain: bool) -> Context | None:
     stage = bench.stages.get(ctx.step.kind)
     if stage is None:
         raise LeaseLost(f"no stage of kind {ctx.step.kind!r} here")
-    async with bench.room(ctx.step):
-        result, output = await _work(bench, ctx, stage)
+    result, output = await _work(bench, ctx, stage)
     ctx.raise_if_cancelled()
     ctx.finishing = True
     end = result.end or stage.ends(result.meta)
@@ -123,16 +122,19 @@ def _following(bench: Bench, ctx: Context, chain: bool) -> queue.NextStep:
 async def _work(bench: Bench, ctx: Context, stage: Stage) -> tuple[StepResult, checkpoints.Output | None]:
     """The stage's result: made now, or made before and found by its fingerprint."""
     if stage.codec is None:
-        return await stage.run(ctx), None
+        async with bench.room(ctx.step):
+            return await stage.run(ctx), None
+    # Outside the room: those who wait for an artifact must not keep out the one that makes it.
     key = artifact_fingerprint(bench.ports, ctx.state, ctx.step.position, stage)
     opened = await open_artifact(bench, ctx, key)
     artifact = opened.artifact
     if artifact.complete:
         ctx.state.artifacts[ctx.definition.name] = artifact
         return StepResult({**artifact.meta, "reused": True}), None
-    ctx.begin(artifact, stage.codec)
-    result = await stage.run(ctx)
-    flush = await ctx.checkpoint.close()
+    async with bench.room(ctx.step):
+        ctx.begin(artifact, stage.codec)
+        result = await stage.run(ctx)
+        flush = await ctx.checkpoint.close()
     done = msgspec.structs.replace(
         artifact,
         complete=True,

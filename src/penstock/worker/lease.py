@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable
 
+from penstock.errors import PenstockError
 from penstock.ledger import queue, workers
 from penstock.ledger.database import Connection
 from penstock.ledger.liveness import Liveness
@@ -46,10 +47,15 @@ class Heart:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        await self._ledger.write(workers.LEAVE, self._worker)
-        self._liveness.leave(self._worker)
-        if self._connection is not None:
-            self._connection.close()
+        try:
+            await self._ledger.write(workers.LEAVE, self._worker)
+        except PenstockError:
+            # Whoever comes next finds that nobody holds our lock.
+            return
+        finally:
+            self._liveness.leave(self._worker)
+            if self._connection is not None:
+                self._connection.close()
 
     def _connect(self) -> Connection:
         if self._connection is None:

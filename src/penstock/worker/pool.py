@@ -283,9 +283,12 @@ class Worker:
 
     async def _leave(self) -> None:
         measured = {k: v for k, v in self.bench.budget.paces.items() if k in self.bench.budget.measured}
-        if measured and self._fatal is None:
-            await self.bench.ledger.write(work.KEEP_PACES, measured)
-        if self._fatal is None:
+        try:
+            if measured:
+                await self.bench.ledger.write(work.KEEP_PACES, measured)
+        except PenstockError as error:
+            self._fatal = self._fatal or error
+        finally:
             await self._heart.stop()
 
     async def _sleep(self, event: asyncio.Event, seconds: float) -> None:
