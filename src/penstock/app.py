@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.worker.pool import Worker
 
 DAY_S = 86_400.0
-IN_HAND = 2
+IN_HAND = 4
 """Runs that a worker holds for each step that it runs at once: while some are being committed, others work."""
 
 

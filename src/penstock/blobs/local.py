@@ -177,11 +177,14 @@ def _read(source: BinaryIO) -> bytes:
 
 
 def _flush_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise StorageError(storage_sentence(Path(folder), error)) from error
 
 
 def _take(walk: Iterator[BlobInfo]) -> list[BlobInfo]:

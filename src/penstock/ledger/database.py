@@ -26,6 +26,8 @@ NOW: dict[DialectName, str] = {
 _KEY = re.compile(r"\{([\w.]+) = r\.(\w+)\}")
 _PARAM = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 BUSY_LIMIT_S = 30.0
+STOPPED_S = 5.0
+"""No live writer lets an open transaction wait for so long."""
 VALUES_LIMIT = 64
 """A larger set is run in pieces of this size; the text for each size is kept."""
 
@@ -214,6 +216,8 @@ class PostgresConnection:
                 )
             self._db.execute("SET synchronous_commit = on")
             if hot:
+                # A process that was stopped within a transaction holds rows that the reaper wants: the server ends it.
+                self._db.execute(f"SET idle_in_transaction_session_timeout = {round(1000 * STOPPED_S)}")
                 # Every hot verb finds its rows by key: a plan made once, by index, whatever the statistics say. Without
                 # this a table that was never analysed is scanned whole for each group.
                 self._db.execute("SET plan_cache_mode = force_generic_plan")

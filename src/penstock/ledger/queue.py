@@ -340,8 +340,8 @@ def _insert_next(connection: Connection, done: Sequence[Completion]) -> dict[Run
 _DONE = (
     "WITH done AS (UPDATE steps SET status = 'COMPLETED', lease_token = NULL, finished_at = {now}, meta = r.meta, "
     "error = NULL, waiting_on = NULL FROM {rows} WHERE {steps.id = r.step} AND steps.lease_token = r.token "
-    "RETURNING steps.*, r.next_position, r.next_name, r.next_kind, r.next_key, r.next_token, r.shown, r.media, "
-    "r.artifact, r.pos, r.total, r.count, r.info), "
+    "RETURNING steps.id, steps.run_id, steps.document_id, steps.generation_id, steps.owner, steps.snapshot, "
+    "steps.priority, steps.rank, r.next_position, r.next_name, r.next_kind, r.next_key, r.next_token{carried}), "
     "following AS (INSERT INTO steps (run_id, position, document_id, generation_id, owner, snapshot, name, kind, "
     "status, priority, rank, resource_key, attempts, epoch, lease_token, lease_until, worker_id, created_at, "
     "started_at) SELECT run_id, next_position, document_id, generation_id, owner, snapshot, next_name, next_kind, "
@@ -373,41 +373,54 @@ _KEYED = (
 )
 _DONE_COLUMNS = (
     "step bigint, token text, meta text, next_position int, next_name text, next_kind text, next_key text, "
-    "next_token text, shown text, media text, artifact bigint, pos text, total bigint, count int, info text"
+    "next_token text"
 )
+_SHOWN_COLUMNS = ", shown text, media text"
+_MADE_COLUMNS = ", artifact bigint, pos text, total bigint, count int, info text"
 
 
 @cache
 def _complete_statement(shown: bool, made: bool, keyed: bool) -> Statement:
-    text = _DONE + _SHOWN * shown + _MADE * made + _KEYED * keyed
+    carried = ", r.shown, r.media" * shown + ", r.artifact, r.pos, r.total, r.count, r.info" * made
+    text = _DONE.replace("{carried}", carried) + _SHOWN * shown + _MADE * made + _KEYED * keyed
     text += " SELECT done.id, f.id, f.lease_token FROM done JOIN following f ON f.run_id = done.run_id"
-    return Statement(text, rows=_DONE_COLUMNS, more=checkpoints.SEGMENT_COLUMNS if made else "")
+    columns = _DONE_COLUMNS + _SHOWN_COLUMNS * shown + _MADE_COLUMNS * made
+    return Statement(text, rows=columns, more=checkpoints.SEGMENT_COLUMNS if made else "")
 
 
 def _complete_at_once(connection: Connection, completions: Sequence[Completion]) -> list[Completed]:
-    rows, segments = [], []
-    for c in completions:
-        shown = SHOWN_AS.get(c.next.kind)
-        rows.append(
-            (c.step.lease.step_id, c.step.lease.token, c.meta, c.next.position, c.next.name, c.next.kind,
-             c.next.resource_key, c.next.token, None if shown == SHOWN_AS.get(c.step.kind) else shown, c.media_type,
-             *checkpoints.output_row(c.output))
-        )  # fmt: skip
-        segments += checkpoints.output_segments(c.output)
+    visible = [_newly_shown(c) for c in completions]
+    shown = any(status is not None or media is not None for status, media in visible)
     made = any(c.output is not None for c in completions)
-    statement = _complete_statement(
-        any(row[8] is not None or row[9] is not None for row in rows), made, any(row[6] is not None for row in rows)
-    )
-    answers = connection.run(
-        statement, rows, segments if made else None, lease_s=completions[0].lease_s, worker=completions[0].worker
-    )
-    following = {row[0]: row for row in answers}
-    return [
-        Completed(False, None)
-        if (row := following.get(c.step.lease.step_id)) is None
-        else Completed(True, None if row[2] is None else _following(c, row[1]))
-        for c in completions
-    ]
+    keyed = any(c.next.resource_key is not None for c in completions)
+    rows: list[tuple[object, ...]] = []
+    for c, seen in zip(completions, visible, strict=True):
+        lease, following = c.step.lease, c.next
+        row: tuple[object, ...] = (
+            lease.step_id,
+            lease.token,
+            c.meta,
+            following.position,
+            following.name,
+            following.kind,
+        )
+        row += (following.resource_key, following.token, *(seen if shown else ()))
+        rows.append((*row, *(checkpoints.output_row(c.output) if made else ())))
+    segments = [segment for c in completions for segment in checkpoints.output_segments(c.output)] if made else None
+    statement = _complete_statement(shown, made, keyed)
+    answers = connection.run(statement, rows, segments, lease_s=completions[0].lease_s, worker=completions[0].worker)
+    claimed = {done: (step, token) for done, step, token in answers}
+    results = []
+    for c in completions:
+        step, token = claimed.get(c.step.lease.step_id, (None, None))
+        results.append(Completed(step is not None, None if token is None else _following(c, step)))
+    return results
+
+
+def _newly_shown(c: Completion) -> tuple[DocumentStatus | None, str | None]:
+    """What the document shows from now on, if that changes, and what it was found to be."""
+    shown = SHOWN_AS.get(c.next.kind)
+    return None if shown == SHOWN_AS.get(c.step.kind) else shown, c.media_type
 
 
 _READY = Statement(
