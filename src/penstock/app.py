@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from penstock import jobs, views
-from penstock.blobs.local import LocalBlobs, storage_sentence
+from penstock.blobs.local import LocalBlobs, make_home
 from penstock.config import Config, check_name, load_config
-from penstock.errors import NotFound, StorageError, UsageError
+from penstock.errors import NotFound, UsageError
 from penstock.intake import Intake, Item, Order, submission
 from penstock.jobs import Job, Report, Summary
 from penstock.ledger import dead_letters, documents, runs, stats, work
@@ -389,11 +389,7 @@ class App:
         return FileLiveness(self.ledger.database.path.parent / "workers")
 
     async def _open(self, *, migrate: bool = False) -> None:
-        home = self.config.home_path
-        try:
-            home.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StorageError(storage_sentence(home, error)) from error
+        await self.runtime.run_blocking("io", make_home, self.config.home_path)
         await self.ledger.open(migrate=migrate)
         self._paces = await self.ledger.read(work.paces)
 

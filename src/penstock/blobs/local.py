@@ -176,6 +176,18 @@ def _read(source: BinaryIO) -> bytes:
         raise SourceError(error.strerror or str(error)) from error
 
 
+def make_home(folder: Path) -> None:
+    """A folder that survives a power cut, with those above it that are new."""
+    missing = [folder, *folder.parents]
+    missing = missing[: next(i for i, one in enumerate(missing) if one.exists())]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for made in missing:
+            _flush_folder(str(made.parent))
+    except OSError as error:
+        raise StorageError(storage_sentence(folder, error)) from error
+
+
 def _flush_folder(folder: str) -> None:
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -44,6 +44,8 @@ async def search(
 ) -> list[Hit]:
     if k < 1:
         raise UsageError(f"k is {k}: ask for at least one hit")
+    # Bytes that are no UTF-8 reach us from a command line as lone surrogates, which no embedder takes.
+    query = query.encode("utf-8", "replace").decode()
     async with ledger.snapshot() as snapshot:
         home = await snapshot.read(partial(documents.collection, owner), collection)
         if home is None:

@@ -10,7 +10,7 @@ from penstock.artifacts.checkpoint import Checkpoint, Flush
 from penstock.artifacts.reader import ArtifactReader
 from penstock.artifacts.segments import Codec
 from penstock.blobs.base import Blobs
-from penstock.errors import BudgetSpent, Cancelled, LeaseLost
+from penstock.errors import BudgetSpent, Cancelled, LeaseLost, TornSegment
 from penstock.ledger import checkpoints, documents, generations, work
 from penstock.ledger.database import Connection
 from penstock.ledger.store import Ledger
@@ -178,6 +178,9 @@ class Context:
 
     async def inputs(self, kind: str, start: int = 0) -> AsyncIterator[list[Any]]:
         artifact = self.state.artifact(kind, self.step.position)
+        if not artifact.complete:
+            # Another run that shares it found it torn, or repair did: what is there now is not the whole.
+            raise TornSegment(f"{kind} is made again", artifact_id=artifact.id, ordinal=artifact.segments)
         carried = self.state.items.get(artifact.id)
         if carried is not None and start == 0:
             yield carried

@@ -1,0 +1,146 @@
+"""What every blob store must do. Another adapter joins by adding its factory to `STORES`."""
+
+import asyncio
+import hashlib
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.blobs.base import Blobs
+from penstock.blobs.local import TEMPORARY, LocalBlobs
+from penstock.errors import StorageError, UsageError
+from penstock.runtime import Runtime
+
+STORES: dict[str, Callable[[Path, Runtime], Blobs]] = {"local": LocalBlobs}
+
+
+@pytest.fixture(params=sorted(STORES))
+def blobs(request: pytest.FixtureRequest, tmp_path: Path, runtime: Runtime) -> Blobs:
+    return STORES[request.param](tmp_path / "blobs", runtime)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("size", [0, 1, 5000, 3_000_000])
+async def test_what_is_put_is_got(blobs: Blobs, size: int, durable: bool) -> None:
+    data = os.urandom(size)
+    await blobs.put("anna/x/1", data, durable=durable)
+    assert await blobs.get("anna/x/1") == data
+    assert await blobs.get("anna/x/1", size) == data
+
+
+async def test_several_are_put_at_once(blobs: Blobs) -> None:
+    many = [(f"anna/{i % 3}/{i}", str(i).encode()) for i in range(50)]
+    await blobs.put_many(many, durable=True)
+    assert [await blobs.get(key) for key, _ in many] == [data for _, data in many]
+
+
+async def test_a_stream_is_hashed_as_it_is_stored(blobs: Blobs) -> None:
+    data = os.urandom(2_500_000)
+    assert await blobs.put_stream("anna/s", io.BytesIO(data)) == (hashlib.sha256(data).hexdigest(), len(data))
+    assert await blobs.get("anna/s") == data
+
+
+async def test_ranges_are_read(blobs: Blobs) -> None:
+    await blobs.put("anna/x", b"0123456789", durable=False)
+    assert await blobs.read_range("anna/x", 2, 3) == b"234"
+    assert await blobs.read_range("anna/x", 8, 100) == b"89"
+    assert await blobs.read_range("anna/x", 10, 5) == b""
+    assert await blobs.read_range("anna/x", 1000, 5) == b""
+
+
+async def test_what_is_not_there_is_not_found(blobs: Blobs) -> None:
+    with pytest.raises(FileNotFoundError):
+        await blobs.get("anna/none")
+    with pytest.raises(FileNotFoundError):
+        await blobs.read_range("anna/none", 0, 1)
+    await blobs.delete(["anna/none", "nobody/none"])
+
+
+async def test_a_second_put_replaces_the_first(blobs: Blobs) -> None:
+    await blobs.put("anna/x", b"one", durable=True)
+    await blobs.put("anna/x", b"two", durable=True)
+    assert await blobs.get("anna/x") == b"two"
+
+
+async def test_deleted_is_gone(blobs: Blobs) -> None:
+    await blobs.put_many([("anna/a", b"a"), ("anna/b", b"b")], durable=False)
+    await blobs.delete(["anna/a"])
+    assert [info.key async for info in blobs.list("")] == ["anna/b"]
+
+
+async def test_a_list_shows_what_is_below_a_prefix(blobs: Blobs) -> None:
+    await blobs.put_many(
+        [(f"{owner}/x/{i}", b"12345") for owner in ("anna", "bert") for i in range(1200)], durable=False
+    )
+    found = [info async for info in blobs.list("anna")]
+    assert len(found) == len({info.key for info in found}) == 1200
+    assert all(info.key.startswith("anna/x/") and info.size == 5 and info.modified_at > 0 for info in found)
+    assert [info async for info in blobs.list("nobody")] == []
+
+
+@pytest.mark.parametrize("key", ["../x", "anna/../bert/x", "/etc/passwd", "anna//x", "", "anna/./x", "anna/x/", ".."])
+async def test_i10_a_key_that_leads_elsewhere_is_refused(blobs: Blobs, key: str) -> None:
+    with pytest.raises(UsageError, match="is not a blob key"):
+        await blobs.put(key, b"x", durable=False)
+    with pytest.raises(UsageError, match="is not a blob key"):
+        await blobs.get(key)
+
+
+async def test_a_reader_sees_one_whole_version_or_the_other(blobs: Blobs) -> None:
+    one, two = b"1" * 200_000, b"2" * 300_000
+    await blobs.put("anna/x", one, durable=False)
+
+    async def write() -> None:
+        for i in range(40):
+            await blobs.put("anna/x", (one, two)[i % 2], durable=False)
+
+    async def read() -> None:
+        for _ in range(80):
+            assert await blobs.get("anna/x") in (one, two)
+
+    await asyncio.gather(write(), read())
+
+
+async def test_a_stream_that_breaks_leaves_nothing(blobs: Blobs) -> None:
+    class Broken(io.RawIOBase):
+        def __init__(self) -> None:
+            self.left = 3
+
+        def readable(self) -> bool:
+            return True
+
+        def read(self, size: int = -1) -> bytes:
+            self.left -= 1
+            if not self.left:
+                raise RuntimeError("the other end hung up")
+            return b"x" * 1000
+
+    with pytest.raises(RuntimeError):
+        await blobs.put_stream("anna/broken", Broken())  # type: ignore[arg-type]
+    assert [info async for info in blobs.list("")] == []
+
+
+@pytest.mark.parametrize("call", ["write", "fsync", "rename"])
+async def test_i1_a_full_disk_is_told_in_a_sentence_and_leaves_nothing(
+    blobs: Blobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    await blobs.put("anna/x", b"before", durable=True)
+
+    def full(*args: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, full)
+        with pytest.raises(StorageError, match="the disk is full"):
+            await blobs.put("anna/x", b"after", durable=True)
+    assert await blobs.get("anna/x") == b"before"
+    assert not [info.key async for info in blobs.list("") if TEMPORARY in info.key]
+
+
+async def test_a_folder_that_is_a_file_is_told_in_a_sentence(tmp_path: Path, runtime: Runtime) -> None:
+    (tmp_path / "file").write_text("I am no folder")
+    with pytest.raises(StorageError, match="could not be written"):
+        await LocalBlobs(tmp_path / "file", runtime).put("anna/x", b"x", durable=True)

@@ -1,0 +1,186 @@
+"""claim and complete: one owner per step, in order, and chained in one transaction."""
+
+import asyncio
+
+import msgspec
+import pytest
+from tests.contract.ledger_kit import ANNA, BERT, Desk, output
+
+from penstock.ledger import queue, runs
+from penstock.ledger.database import NOW
+from penstock.model.nouns import Lease, Step, StepId, Token, WorkerId
+
+
+async def test_i2_a_claim_sets_a_fresh_token_and_a_higher_epoch(desk: Desk) -> None:
+    step = await desk.started()
+    assert step.lease.epoch == step.attempts == 1
+    assert await desk.step(step, "status, lease_token, worker_id, epoch, attempts") == (
+        "RUNNING", step.lease.token, "w1", 1, 1,
+    )  # fmt: skip
+    assert await desk.reap("w1") == 1
+    [again] = await desk.claim(worker="w2")
+    assert again.lease.step_id == step.lease.step_id
+    assert again.lease.epoch == 2
+    assert again.lease.token != step.lease.token
+    assert (again.attempts, again.crashes) == (2, 1)
+
+
+async def test_i2_two_claimers_never_get_the_same_step(desk: Desk, second: Desk) -> None:
+    await desk.submit(*(f"/{i}" for i in range(200)))
+    claims = await asyncio.gather(*(d.claim(7) for d in [desk, second] * 20))
+    ids = [step.lease.step_id for steps in claims for step in steps]
+    assert len(ids) == len(set(ids)) == 200
+    assert len({step.lease.token for steps in claims for step in steps}) == len([steps for steps in claims if steps])
+
+
+async def test_i2_a_lease_uses_the_clock_of_the_database(desk: Desk) -> None:
+    step = await desk.started(lease_s=30.0)
+    left = await desk.step(step, f"lease_until - {NOW[desk.ledger.database.dialect]}")
+    assert 29.0 < left <= 30.0
+
+
+async def test_a_running_step_is_not_claimed_again(desk: Desk) -> None:
+    await desk.started()
+    assert await desk.claim(10) == []
+
+
+async def test_a_claim_takes_only_its_kinds(desk: Desk) -> None:
+    await desk.submit("/a")
+    assert await desk.claim(10, "chunk", "embed") == []
+    assert len(await desk.claim(10, "chunk", "extract", "embed")) == 1
+
+
+async def test_higher_priority_goes_first_then_rank(desk: Desk) -> None:
+    await desk.submit("/1", "/2")
+    await desk.submit("/urgent", priority=5)
+    await desk.submit("/later", priority=-5)
+    await desk.submit("/3")
+    documents: dict[str, str] = dict(await desk.rows("SELECT id, source FROM documents"))
+    claimed = [documents[step.document_id] for step in await desk.claim(10)]
+    assert claimed == ["/urgent", "/1", "/2", "/3", "/later"]
+
+
+async def test_priority_holds_over_several_kinds(desk: Desk) -> None:
+    for step in [await desk.started("/1"), await desk.started("/2")]:
+        await desk.complete(step, "chunk")
+    await desk.submit("/3", priority=1)
+    await desk.submit("/4", priority=-1)
+    steps = await desk.claim(3, "extract", "chunk", "embed")
+    assert [(step.priority, step.kind) for step in steps] == [(1, "extract"), (0, "chunk"), (0, "chunk")]
+
+
+async def test_a_claim_shows_the_document_at_work(desk: Desk) -> None:
+    step = await desk.started()
+    assert await desk.status(step.document_id) == "EXTRACTING"
+
+
+async def test_a_custom_kind_does_not_change_what_the_document_shows(desk: Desk) -> None:
+    answer = await desk.submit("/a", first=runs.FirstStep("mine", "custom"))
+    [step] = await desk.claim(1, "custom")
+    assert await desk.status(answer.document_id) == "PENDING"
+    await desk.complete(step, "embed", chain=True)
+    assert await desk.status(answer.document_id) == "EMBEDDING"
+
+
+async def test_a_chain_completes_and_claims_the_next_step(desk: Desk) -> None:
+    step = await desk.started()
+    done = await desk.complete(step, "chunk", chain=True, media_type="text/plain")
+    assert done.took
+    assert done.next is not None
+    assert await desk.step(step, "status, lease_token, meta") == ("COMPLETED", None, '{"n":1}')
+    stored = await desk.step(done.next, "status, lease_token, epoch, attempts, kind, position, rank, priority")
+    following = done.next
+    assert stored == ("RUNNING", following.lease.token, 1, 1, "chunk", 1, step.rank, step.priority)
+    assert (following.lease.epoch, following.attempts, following.kind, following.position) == (1, 1, "chunk", 1)
+    assert (following.run_id, following.document_id, following.owner) == (step.run_id, step.document_id, ANNA)
+    assert await desk.one("SELECT status, media_type FROM documents") == ("CHUNKING", "text/plain")
+
+
+async def test_a_chain_without_room_leaves_the_next_step_pending(desk: Desk) -> None:
+    step = await desk.started()
+    done = await desk.complete(step, "chunk")
+    assert done.took
+    assert done.next is None
+    assert await desk.one("SELECT status, epoch, attempts FROM steps WHERE position = 1") == ("PENDING", 0, 0)
+    assert await desk.status(step.document_id) == "EXTRACTING"
+
+
+async def test_a_chain_yields_to_a_higher_priority(desk: Desk) -> None:
+    step = await desk.started()
+    await desk.submit("/urgent", priority=1)
+    done = await desk.complete(step, "chunk", chain=True, fingerprint="fp")
+    assert done.took
+    assert (done.next, done.opened) == (None, None)
+    assert await desk.one("SELECT status FROM steps WHERE position = 1") == "PENDING"
+    [urgent, chained] = await desk.claim(2, "extract", "chunk")
+    assert (urgent.priority, chained.position) == (1, 1)
+
+
+async def test_a_chain_does_not_yield_to_the_same_or_a_lower_priority(desk: Desk) -> None:
+    step = await desk.started()
+    await desk.submit("/same")
+    await desk.submit("/lower", priority=-1)
+    assert (await desk.complete(step, "chunk", chain=True)).next is not None
+
+
+async def test_i3_a_completion_that_did_not_take_inserts_nothing(desk: Desk) -> None:
+    step = await desk.started(lease_s=-1.0)
+    await desk.reap()
+    before = await desk.everything()
+    done = await desk.complete(step, "chunk", chain=True, media_type="text/plain", fingerprint="fp")
+    assert done == queue.Completed(False, None)
+    assert await desk.everything() == before
+
+
+async def test_a_completion_completes_its_artifact_and_names_its_segments(desk: Desk) -> None:
+    step = await desk.started()
+    artifact = (await desk.open(step)).artifact
+    await desk.progress(step, artifact.id, 0)
+    done = await desk.complete(step, "chunk", chain=True, output=output(artifact.id, 2), fingerprint="next")
+    made = await desk.one("SELECT state, token, cursor, items, segments, meta FROM artifacts WHERE fingerprint = 'fp'")
+    assert made == (
+        "COMPLETE", None, '{"end":true}', 4, 2, '{"pages":9}',
+    )  # fmt: skip
+    assert await desk.rows("SELECT ordinal, first FROM segments ORDER BY ordinal") == [(0, 0), (1, 2)]
+    assert done.opened is not None
+    assert done.opened.mine
+    assert done.next is not None
+    assert await desk.one("SELECT builder, token FROM artifacts WHERE fingerprint = 'next'") == (
+        done.next.lease.step_id,
+        done.next.lease.token,
+    )
+
+
+async def test_a_group_of_completions_answers_each(desk: Desk) -> None:
+    await desk.submit(*(f"/{i}" for i in range(10)))
+    steps = await desk.claim(10)
+    stale = {step.lease.step_id for step in steps[::3]}
+    given = [_stale(step) if step.lease.step_id in stale else step for step in steps]
+    answers = await asyncio.gather(*(desk.complete(step, "chunk", chain=True) for step in given))
+    assert [answer.took for answer in answers] == [step.lease.step_id not in stale for step in steps]
+    for step, answer in zip(steps, answers, strict=True):
+        assert (answer.next is None) == (step.lease.step_id in stale)
+        assert answer.next is None or answer.next.document_id == step.document_id
+
+
+def _stale(step: Step) -> Step:
+    return msgspec.structs.replace(step, lease=msgspec.structs.replace(step.lease, token=Token("stale")))
+
+
+async def test_a_heartbeat_extends_what_is_ours_and_tells_what_is_lost(desk: Desk) -> None:
+    kept, lost = await desk.started("/a", lease_s=0.5), await desk.started("/b", lease_s=-1.0)
+    await desk.reap()
+    leases = (kept.lease, lost.lease, Lease(StepId(10**9), Token("x"), 1))
+    waiting = ((kept.lease.step_id, "artifact"),)
+    beat = queue.Beat(WorkerId("w1"), leases, (), waiting, 100.0)
+    beaten = await desk.ledger.write(queue.HEARTBEAT, beat)
+    assert beaten.alive == {kept.lease.step_id}
+    assert await desk.step(kept, "waiting_on") == "artifact"
+    assert await desk.reap() == 0
+
+
+@pytest.mark.parametrize("owner", [ANNA, BERT])
+async def test_a_claim_crosses_owners(desk: Desk, owner: str) -> None:
+    await desk.submit("/a", owner=ANNA)
+    await desk.submit("/a", owner=BERT)
+    assert owner in {step.owner for step in await desk.claim(2)}

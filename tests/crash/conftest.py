@@ -1,0 +1,39 @@
+"""One process to fork from, and homes on both kinds of ledger, for all crash tests."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.crash.harness import Place, Player, playing
+
+MakeDatabase = Callable[[str, str | None], str]
+
+
+@pytest.fixture(scope="session")
+def player() -> Iterator[Player]:
+    with playing() as player:
+        yield player
+
+
+@pytest.fixture(scope="session")
+def databases(postgres_server: str) -> MakeDatabase:
+    """Makes a database, as a copy of another where one is named; returns its URL."""
+    import psycopg
+
+    def make(name: str, template: str | None) -> str:
+        name = f"crash_{name}"
+        with psycopg.connect(postgres_server, autocommit=True) as connection:
+            copied = f' TEMPLATE "crash_{template}"' if template else ""
+            connection.execute(f'CREATE DATABASE "{name}"{copied}'.encode())
+        return postgres_server.replace("/postgres?", f"/{name}?")
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def on_sqlite(tmp_path_factory: pytest.TempPathFactory, player: Player) -> Place:
+    return Place(tmp_path_factory.mktemp("sqlite"), player)
+
+
+@pytest.fixture(scope="session")
+def on_postgres(tmp_path_factory: pytest.TempPathFactory, player: Player, databases: MakeDatabase) -> Place:
+    return Place(tmp_path_factory.mktemp("homes"), player, databases)

@@ -1,0 +1,209 @@
+"""What a client does, step by step, so that every failpoint is passed by somebody.
+
+An operation may be done twice: a client whose process died does not know whether its last one took, and asks again.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock.app import App
+from penstock.embedders.fake import FakeEmbedder
+from penstock.errors import Transient
+from penstock.ledger.locks import index_key
+from penstock.model.items import Vectors
+from penstock.upkeep.purge import hold
+
+LARGE = 2300
+"""Sentences, each of them a chunk: more than one commit to the index."""
+CHUNK = {"unit": "characters", "size": 60, "overlap": 0}
+
+
+@dataclass(frozen=True)
+class Operation:
+    do: Callable[[App], Awaitable[object]]
+    adds: frozenset[str] = frozenset()
+    """Documents that are there for ever once this is acknowledged, by name."""
+    removes: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Scenario:
+    name: str
+    operations: Sequence[Operation]
+    start: str = "empty"
+    """The prepared home that it begins with."""
+    damaged: bool = False
+    """There is something to mend at the start, so `check` complains until it is mended."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def text(word: str, sentences: int = 12) -> bytes:
+    """Sentences that all name the document's word, so that one search finds every chunk of it."""
+    return "".join(f"The {word} has item {i} among other things here.\n\n" for i in range(sentences)).encode()
+
+
+FILES = {
+    "alpha.txt": text("alphaword"),
+    "beta.md": b"# Beta\n\n" + text("betaword") + b"\n## More\n\n" + text("betaword", 5),
+    "same.txt": text("alphaword"),
+    "blank.txt": b" \n\n ",
+    "binary.bin": bytes(range(256)) * 8,
+}
+WORDS = ("alphaword", "betaword", "gammaword", "deltaword", "hugeword", "lateword")
+
+
+def submit(name: str, data: bytes, *, wait: bool = True) -> Operation:
+    return Operation(lambda app: app.ingest(data=data, name=name, wait=wait), adds=frozenset({name}))
+
+
+def submit_folder(names: Sequence[str] = tuple(FILES), *, wait: bool = True) -> Operation:
+    async def do(app: App) -> None:
+        folder = app.config.home_path.parent / "files"
+        await app.ingest([folder / name for name in names], wait=wait)
+
+    return Operation(do, adds=frozenset(names))
+
+
+def write_files(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in FILES.items():
+        (folder / name).write_bytes(data)
+
+
+async def ids(app: App, *names: str) -> list[str]:
+    return [entry["id"] for entry in await app.list_documents(limit=1000) if entry["name"] in names]
+
+
+def cancel(name: str) -> Operation:
+    async def do(app: App) -> None:
+        await app.cancel(await ids(app, name))
+
+    return Operation(do)
+
+
+def retry(name: str) -> Operation:
+    async def do(app: App) -> None:
+        await app.retry(await ids(app, name))
+
+    return Operation(do)
+
+
+def delete(name: str) -> Operation:
+    async def do(app: App) -> None:
+        await app.delete(await ids(app, name))
+
+    return Operation(do, removes=frozenset({name}))
+
+
+async def work(app: App) -> None:
+    await app.run()
+
+
+async def discard(app: App) -> None:
+    await app.discard([letter.id for letter in (await app.list_dead_letters())["letters"]])
+
+
+async def end_grace(app: App) -> None:
+    """As if the readers' minute were over."""
+
+    def update() -> None:
+        connection = app.ledger.database.connect()
+        connection.script("UPDATE purges SET not_before = 0")
+        connection.close()
+
+    await app.runtime.run_blocking("read", update)
+
+
+async def prune(app: App) -> None:
+    await app.prune(older_than_s=0)
+
+
+async def repair(app: App) -> None:
+    await app.check(repair=True)
+
+
+async def compact(app: App) -> None:
+    """As a vacuum does it."""
+    place = ("default", "default", 1)
+    table = await app.ports.index.table(*place)
+    async with app._upkeep() as name, hold(app.ledger, index_key(*place), name, "vacuum") as verify:
+        assert verify is not None
+        await table.compact(verify)
+
+
+async def work_in_bits(app: App) -> None:
+    """A budget that is spent at once: each call does one batch and hands over."""
+    for _ in range(200):
+        summary = await app.run(budget_s=0.001)
+        assert "RUNNING" not in (await app.status())["steps"], "a step was left behind"
+        if not summary.budget_spent:
+            return
+    raise AssertionError("200 budgets were not enough")
+
+
+async def stumble(app: App) -> None:
+    """The embedder answers slowly, and fails the first time."""
+    embedder = app.ports.embedder
+    assert isinstance(embedder, FakeEmbedder)
+    answer, calls = embedder.embed, 0
+
+    async def embed(texts: Sequence[str]) -> Vectors:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise Transient("the provider is busy", reason="busy")
+        await asyncio.sleep(0.3)
+        return await answer(texts)
+
+    vars(embedder)["embed"] = embed
+    try:
+        await app.run()
+    finally:
+        del vars(embedder)["embed"]
+
+
+SCENARIOS = (
+    Scenario(
+        "ingest",
+        [
+            submit_folder(),
+            submit("gamma.txt", text("gammaword")),
+            submit("gamma.txt", text("deltaword", 20)),
+        ],
+    ),
+    Scenario("large", [submit("huge.txt", text("hugeword", LARGE))]),
+    Scenario(
+        "changes",
+        [
+            submit_folder(("beta.md",), wait=False),
+            submit("late.txt", text("lateword"), wait=False),
+            cancel("late.txt"),
+            retry("late.txt"),
+            retry("binary.bin"),
+            Operation(work),
+            Operation(discard),
+            submit("never.txt", text("neverword"), wait=False),
+            cancel("never.txt"),
+            delete("alpha.txt"),
+            Operation(end_grace),
+            Operation(prune),
+        ],
+        start="full",
+    ),
+    Scenario("bits", [submit_folder(wait=False), Operation(work_in_bits)]),
+    Scenario(
+        "stumbling",
+        [submit_folder(("alpha.txt",), wait=False), Operation(stumble)],
+        settings={"worker": {"lease_s": 0.4}},
+    ),
+    Scenario("orphaned", [Operation(work)], start="orphaned"),
+    Scenario("suspected", [Operation(work)], start="suspected"),
+    Scenario("torn", [Operation(work)], start="torn", damaged=True),
+    Scenario("tidy", [Operation(compact), submit_folder(("beta.md",))], start="full"),
+    Scenario("repair", [Operation(repair)], start="damaged", damaged=True),
+    Scenario("rebuild", [Operation(repair)], start="broken", damaged=True),
+)
+BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}

@@ -1,0 +1,92 @@
+"""Homes and disks that cannot be used: told in a sentence, and what was accepted is kept."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.damage import sql
+from tests.integration.kit import found, penstock, text
+
+from penstock.app import App, open_app
+from penstock.errors import LedgerTooNew, PenstockError, StorageError
+from penstock.ledger import database
+from penstock.ledger.migrations import LATEST
+
+Files = Callable[..., Path]
+LONG = bool(os.environ.get("PENSTOCK_LONG"))
+GARBAGE = b"\x7fELF\x02\x01" + bytes(range(256)) * 40
+
+
+async def test_a_home_below_a_file_is_told_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(StorageError, match="could not be written"):
+        async with open_app(home=str(tmp_path / "file" / "home"), embedder="fake"):
+            pass
+    ran = penstock(tmp_path / "file" / "home", "--json", "status")
+    assert ran.returncode == 1
+    assert "could not be written" in json.loads(ran.stdout)["error"]
+
+
+async def test_a_ledger_of_a_newer_penstock_is_told_in_a_sentence(app: App, tmp_path: Path) -> None:
+    sql(tmp_path / "home", f"INSERT INTO schema_versions VALUES ({LATEST + 1}, 0)")
+    with pytest.raises(LedgerTooNew):
+        async with open_app(home=str(tmp_path / "home"), embedder="fake"):
+            pass
+    ran = penstock(tmp_path / "home", "--json", "status")
+    assert ran.returncode == 2
+    assert "Upgrade Penstock" in json.loads(ran.stdout)["error"]
+
+
+async def test_a_ledger_that_another_program_holds_is_told_in_a_sentence(
+    app: App, files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sqlite3
+
+    folder = files(**{"a.txt": "words"})
+    monkeypatch.setattr(database, "BUSY_LIMIT_S", 0.3)
+    holder = sqlite3.connect(tmp_path / "home" / "ledger.db", isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    try:
+        with pytest.raises(StorageError, match="locked by another program"):
+            await app.ingest([folder])
+    finally:
+        holder.execute("ROLLBACK")
+        holder.close()
+    assert (await app.ingest([folder])).completed == 1
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of three megabytes."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"no small disk can be mounted here: {mounted.stderr.decode().strip()}")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+async def test_i1_a_full_disk_stops_the_work_and_keeps_what_was_accepted(
+    small_disk: Path, files: Files, tmp_path: Path
+) -> None:
+    home = str(small_disk / "home")
+    async with open_app(home=home, embedder="fake") as app:
+        assert (await app.ingest([files(**{"a.txt": text(20)})])).completed == 1
+        for i in range(40):
+            files(**{f"big{i}.txt": text(3000, f"w{i}x")})
+        with pytest.raises(PenstockError, match="full"):
+            await app.ingest([files()])
+        accepted = [entry["name"] for entry in await app.list_documents()]
+        assert "a.txt" in accepted
+        assert await found(app, "matter5") >= {"a.txt"}
+    subprocess.run(["mount", "-o", "remount,size=400m", str(small_disk)], check=True)
+    async with open_app(home=home, embedder="fake") as app:
+        assert sorted(e["name"] for e in await app.list_documents()) == sorted(accepted)
+        summary = await app.ingest([files()])
+        assert (summary.failed, summary.pending) == (0, 0)
+        assert {e["status"] for e in await app.list_documents()} == {"COMPLETED"}
+        assert (await app.check()).ok

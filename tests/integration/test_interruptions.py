@@ -1,0 +1,152 @@
+"""Cancelled, stopped, out of time, killed: what is done is kept, and the result is the same (I4, I12)."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.conftest import StartApp
+from tests.integration.kit import chunks, found, only, text, until, until_status
+
+from penstock.app import App
+
+Files = Callable[..., Path]
+
+BIG = 25_000
+"""Paragraphs of a document that takes some seconds."""
+
+
+async def test_cancel_takes_effect_within_two_seconds_and_stops_the_work(app: App, files: Files) -> None:
+    ingest = asyncio.create_task(app.ingest([files(**{"big.txt": text(BIG)})]))
+    document = await until_status(app, "EMBEDDING")
+    began = time.monotonic()
+    assert await app.cancel([document["id"]]) == {document["id"]}
+    summary = await ingest
+    assert time.monotonic() - began < 2.0
+    assert (summary.cancelled, summary.completed) == (1, 0)
+    status = await app.status(document["id"])
+    assert status["status"] == "CANCELLED"
+    assert {step["status"] for step in status["steps"][-2:]} == {"CANCELLED"}
+    assert (await app.run()).completed == 0
+    assert await app.retry([document["id"]]) == {document["id"]}
+    assert (await app.run()).completed == 1
+    assert await found(app, "matter5") == {"big.txt"}
+
+
+async def test_i12_stop_hands_over_within_two_seconds_and_the_result_is_the_same(
+    start_app: StartApp, files: Files
+) -> None:
+    folder = files(**{"big.txt": text(BIG // 2)})
+    app = await start_app()
+    ingest = asyncio.create_task(app.ingest([folder]))
+    await until_status(app, "EMBEDDING")
+    await asyncio.sleep(0.3)
+    began = time.monotonic()
+    app.stop()
+    summary = await ingest
+    assert time.monotonic() - began < 2.0
+    assert (summary.interrupted, summary.pending) == (True, 1)
+    assert (await only(app))["status"] == "EMBEDDING", "a released document keeps its status"
+    next_app = await start_app()
+    assert (await next_app.run()).completed == 1
+    document = await only(next_app)
+    assert document["status"] == "COMPLETED"
+    undisturbed = await start_app("undisturbed")
+    await undisturbed.ingest([folder])
+    assert await chunks(next_app, document["id"]) == await chunks(undisturbed, (await only(undisturbed))["id"])
+    assert await _rows(next_app) == await _rows(undisturbed)
+
+
+async def _rows(app: App) -> list[tuple[int, str]]:
+    """(ordinal, digest) of everything in the index."""
+    table = await app.ports.index.table("default", "default", 1)
+    return sorted([(row.ordinal, row.digest) async for batch in table.scan() for row in batch])
+
+
+async def test_i12_a_run_with_a_small_budget_called_again_and_again_finishes(start_app: StartApp, files: Files) -> None:
+    folder = files(**{"big.txt": text(BIG // 2)})
+    app = await start_app()
+    await app.ingest([folder], wait=False)
+    rounds = 0
+    while True:
+        began = time.monotonic()
+        summary = await app.run(budget_s=0.5)
+        assert time.monotonic() - began < 2.5
+        rounds += 1
+        assert rounds < 60
+        if not summary.budget_spent:
+            break
+    assert rounds > 2
+    document = await only(app)
+    assert (document["status"], (await app.status(document["id"]))["attempts"]) == ("COMPLETED", 1)
+    undisturbed = await start_app("undisturbed")
+    await undisturbed.ingest([folder])
+    assert await chunks(app, document["id"]) == await chunks(undisturbed, (await only(undisturbed))["id"])
+    assert await _rows(app) == await _rows(undisturbed)
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
+async def test_two_processes_ingest_one_folder_at_once(
+    start_app: StartApp, files: Files, dialect: str, request: pytest.FixtureRequest
+) -> None:
+    database = None if dialect == "sqlite" else request.getfixturevalue("postgres")
+    one, two = [await start_app(database=database) for _ in range(2)]
+    contents = {f"{i}.txt": f"note{i}\n\n{text(30, f'w{i % 7}')}" for i in range(60)}
+    folder = files(**contents)
+    both = await asyncio.gather(one.ingest([folder]), two.ingest([folder]))
+    assert [(s.failed, s.pending, s.cancelled, s.problems) for s in both] == [(0, 0, 0, [])] * 2
+    assert sum(s.completed + s.skipped for s in both) == 120
+    entries = await one.list_documents()
+    assert sorted(entry["name"] for entry in entries) == sorted(contents)
+    assert {entry["status"] for entry in entries} == {"COMPLETED"}
+    assert await found(one, "note42") == {"42.txt"}
+    report = await one.check()
+    assert (report.ok, report.problems) == (True, [])
+
+
+INGEST = """
+import asyncio, sys
+from penstock.app import open_app
+async def main():
+    async with open_app(home=sys.argv[1], database=sys.argv[3] or None, embedder="fake") as app:
+        await app.ingest([sys.argv[2]])
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
+async def test_i4_a_killed_process_s_steps_are_taken_over_at_once(
+    start_app: StartApp, files: Files, tmp_path: Path, dialect: str, request: pytest.FixtureRequest
+) -> None:
+    database = None if dialect == "sqlite" else request.getfixturevalue("postgres")
+    app = await start_app(database=database)
+    folder = files(**{"big.txt": text(BIG)})
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", INGEST, str(tmp_path / "home"), str(folder), database or ""
+    )
+    document = await until_status(app, "EMBEDDING")
+
+    async def checkpointed() -> bool:
+        return bool((await app.status(document["id"]))["progress"]["embedded"])
+
+    await until(checkpointed)
+    os.kill(process.pid, signal.SIGKILL)
+    await process.wait()
+    kept = (await app.status(document["id"]))["progress"]["embedded"]
+    began = time.monotonic()
+    running = asyncio.create_task(app.run())
+
+    async def goes_on() -> bool:
+        step = (await app.status(document["id"]))["steps"][-2]
+        assert step["name"] == "embed"
+        return bool((await app.status(document["id"]))["progress"]["embedded"] > kept)
+
+    await until(goes_on)
+    assert time.monotonic() - began < 5.0, "long before the lease of 15 s is over"
+    assert (await running).completed == 1
+    assert (await only(app))["status"] == "COMPLETED"
+    assert (await app.check()).ok

@@ -1,0 +1,176 @@
+"""I5, all or nothing in search: one version of each document, the active one, in one moment of the ledger."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.conftest import StartApp
+from tests.integration.damage import sql
+from tests.integration.kit import found, named, text
+
+from penstock.app import App
+from penstock.errors import UsageError
+from penstock.ledger import generations
+from penstock.search.query import FETCH_LEAST, Mode
+
+Files = Callable[..., Path]
+
+
+@pytest.fixture
+async def shelf(app: App, files: Files) -> App:
+    await app.ingest(
+        [
+            files(
+                **{
+                    "whales.txt": "The blue whale is the largest animal. It lives in the ocean and eats krill.",
+                    "bread.txt": "Bread is baked from flour, water and yeast. The oven must be hot.",
+                    "stars.md": "# Sky\n\n## Stars\n\nA star shines by nuclear fusion. The sun is a star.",
+                }
+            )
+        ]
+    )
+    return app
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "vector", "text"])
+async def test_every_mode_finds_the_right_document_first(shelf: App, mode: Mode) -> None:
+    hits = await shelf.search("blue whale ocean krill", 3, mode=mode)
+    assert hits[0].name == "whales.txt"
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+
+
+async def test_a_hit_says_where_it_is(shelf: App) -> None:
+    [hit] = await shelf.search("nuclear fusion", 1)
+    document = await named(shelf, "stars.md")
+    [page] = [page async for page in shelf.show(document["id"], "pages")]
+    assert page.text[hit.start : hit.end] == hit.text
+    assert (hit.document_id, hit.name, hit.page, hit.page_end) == (document["id"], "stars.md", 1, 1)
+    assert hit.headings == ("Sky",), "where the chunk begins"
+    assert hit.source == document["source"]
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "vector", "text"])
+@pytest.mark.parametrize(
+    "query",
+    ["", " ", "?!", '"', "(a AND", "*", "NOT", "a:b", "'; DROP TABLE steps; --", "日本語", "\x00", "x" * 5000,
+     "{}[]^~\\", "whale\nocean", "\ud800"],
+)  # fmt: skip
+async def test_a_weird_query_is_answered(shelf: App, query: str, mode: Mode) -> None:
+    hits = await shelf.search(query, 5, mode=mode)
+    assert len(hits) <= 3
+
+
+async def test_an_unknown_collection_has_no_hits(shelf: App) -> None:
+    assert await shelf.search("whale", collection="nowhere") == []
+
+
+async def test_an_empty_ledger_has_no_hits(app: App) -> None:
+    assert await app.search("whale") == []
+
+
+async def test_a_collection_without_any_text_has_no_hits(app: App) -> None:
+    await app.ingest(data=b" ", name="blank.txt")
+    for mode in ("hybrid", "vector", "text"):
+        assert await app.search("whale", mode=mode) == []
+
+
+@pytest.mark.parametrize("k", [0, -1])
+async def test_fewer_than_one_hit_is_refused(shelf: App, k: int) -> None:
+    with pytest.raises(UsageError, match="at least one hit"):
+        await shelf.search("whale", k)
+
+
+async def test_more_hits_than_there_are_is_no_error(shelf: App) -> None:
+    assert len(await shelf.search("the", 100_000)) == 3
+
+
+async def test_collections_are_searched_apart(shelf: App) -> None:
+    await shelf.ingest(data=b"The whale of another collection.", name="other.txt", collection="other")
+    assert await found(shelf, "whale") == {"whales.txt"}
+    assert await found(shelf, "whale", collection="other") == {"other.txt"}
+
+
+async def test_another_embedder_is_refused_but_text_search_goes_on(shelf: App, start_app: StartApp) -> None:
+    other = await start_app(embedder="wordllama")
+    with pytest.raises(UsageError, match="was embedded with fake"):
+        await other.search("whale")
+    assert await found(other, "whale") == {"whales.txt"}
+
+
+async def test_i5_hits_are_found_although_hidden_rows_match_best(app: App, files: Files, tmp_path: Path) -> None:
+    """A hundred replaced versions of one document match better than the k that are to be found."""
+    await app.ingest([files(**{f"{i}.txt": f"The otter number{i} swims among other words." for i in range(8)})])
+    for version in range(FETCH_LEAST + 30):
+        await app.ingest(data=b"otter " * 20 + str(version).encode(), name="loud.txt")
+    await app.ingest(data=b"now it speaks of nothing at all", name="loud.txt")
+    assert len(sql(tmp_path / "home", "SELECT 1 FROM generations WHERE state = 'SUPERSEDED'")) == FETCH_LEAST + 30
+    for mode in ("text", "hybrid", "vector"):
+        hits = await app.search("otter", 8, mode=mode)
+        assert len(hits) == 8
+        names = {hit.name for hit in hits}
+        assert names == {f"{i}.txt" for i in range(8)} or mode != "text"
+        assert all("otter" not in hit.text for hit in hits if hit.name == "loud.txt")
+
+
+async def test_i5_rows_that_are_not_known_as_hidden_are_still_left_out(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The filter is only for speed: what counts is what is active in the snapshot."""
+    for version in range(3):
+        await app.ingest(data=f"otter of version{version}".encode(), name="a.txt")
+    monkeypatch.setattr(generations, "hidden", lambda *args: [])
+    hits = await app.search("otter", 5, mode="text")
+    assert [hit.text for hit in hits] == ["otter of version2"]
+
+
+async def test_i5_a_flip_during_a_search_never_shows_two_versions_or_none(app: App) -> None:
+    await app.ingest(data=_version(0), name="a.txt")
+    flipping = True
+    searches = 0
+
+    async def flip() -> None:
+        nonlocal flipping
+        for version in range(1, 25):
+            await app.ingest(data=_version(version), name="a.txt")
+        flipping = False
+
+    async def look() -> None:
+        nonlocal searches
+        while flipping:
+            hits = await app.search("lighthouse keeper", 50, mode="text" if searches % 2 else "hybrid")
+            versions = {hit.text.split("edition")[1].split()[0] for hit in hits}
+            assert len(versions) == 1, f"search {searches}: {versions}"
+            assert len(hits) == 3, f"search {searches}: half of a version"
+            searches += 1
+
+    await asyncio.gather(flip(), look(), look())
+    assert searches > 20
+
+
+def _version(number: int) -> bytes:
+    paragraphs = [f"The lighthouse keeper of edition{number} writes page {i}. ".ljust(900, "x") for i in range(3)]
+    return "\n\n".join(paragraphs).encode()
+
+
+async def test_i5_no_search_after_a_delete_finds_the_document(app: App, files: Files) -> None:
+    await app.ingest([files(**{f"{i}.txt": text(2, "gone") for i in range(10)})])
+    for entry in await app.list_documents():
+        await app.delete([entry["id"]])
+        assert entry["name"] not in {hit.name for hit in await app.search("gone1 matter1", 50)}
+
+
+async def test_a_search_during_a_delete_sees_its_snapshot(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The document was there when the search began: it may still be shown, whole."""
+    await app.ingest(data=b"the otter swims", name="a.txt")
+    embed = app.ports.embedder.embed
+    document = (await app.list_documents())[0]["id"]
+
+    async def slow(texts: list[str]) -> object:
+        await app.delete([document])
+        return await embed(texts)
+
+    monkeypatch.setattr(app.ports.embedder, "embed", slow)
+    assert [hit.name for hit in await app.search("otter")] == ["a.txt"]
+    monkeypatch.undo()
+    assert await app.search("otter") == []

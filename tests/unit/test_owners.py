@@ -1,0 +1,163 @@
+"""I10, owners are walls: in the signatures of the ledger, and in everything an App does."""
+
+import inspect
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from types import ModuleType
+
+import pytest
+from tests.conftest import StartApp
+
+from penstock import ledger as package
+from penstock.app import App
+from penstock.errors import ConfigError, NotFound
+
+FOR_USERS = {"documents", "dead_letters", "stats", "runs", "generations"}
+"""Modules whose functions are called for a user: `owner` comes first."""
+ENGINE = {
+    "queue", "checkpoints", "locks", "workers", "work", "liveness", "audit", "audit_index", "mending", "store",
+    "writer", "database", "migrations",
+}  # fmt: skip
+"""Modules whose statements cross owners: the engine's own."""
+CROSSING = {
+    "documents.live": "the documents of claimed steps, whoever owns them",
+    "dead_letters.bury": "inside the transaction that fails a step",
+    "generations.activate": "inside the transaction of a flip",
+    "generations.schedule_purge": "inside flips, submits and deletes",
+    "generations.retire": "inside submits and deletes, for documents that were looked up by owner",
+    "generations.create": "inside a submit; its rows carry the owner",
+    "generations.get": "the generations of claimed steps",
+    "generations.due_purges": "upkeep",
+}
+
+
+def functions(module: ModuleType) -> dict[str, Callable[..., object]]:
+    return {
+        name: function
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if not name.startswith("_") and function.__module__ == module.__name__
+    }
+
+
+def test_i10_every_module_of_the_ledger_is_for_users_or_the_engine_s_own() -> None:
+    assert {module.name for module in iter_modules(package.__path__)} == FOR_USERS | ENGINE
+
+
+@pytest.mark.parametrize("name", sorted(FOR_USERS))
+def test_i10_every_ledger_function_for_a_user_takes_the_owner_first(name: str) -> None:
+    for function_name, function in functions(import_module(f"penstock.ledger.{name}")).items():
+        first = next(iter(inspect.signature(function).parameters.values()))
+        if f"{name}.{function_name}" in CROSSING:
+            assert first.name != "owner"
+            continue
+        assert first.name == "owner", f"{name}.{function_name}"
+        assert first.default is inspect.Parameter.empty
+
+
+def test_i10_the_list_of_crossing_functions_is_not_out_of_date() -> None:
+    for entry in CROSSING:
+        module, _, name = entry.partition(".")
+        assert name in functions(import_module(f"penstock.ledger.{module}")), entry
+
+
+@pytest.fixture
+async def app(start_app: StartApp) -> App:
+    """Anna and Bert have each a document from the same file, and one of their own."""
+    app = await start_app()
+    for owner in ("anna", "bert"):
+        await app.ingest(data=b"the shared words of a common file", name="same.txt", owner=owner)
+        await app.ingest(data=f"the secret of {owner}".encode(), name=f"{owner}.txt", owner=owner)
+    return app
+
+
+async def test_i10_the_same_file_under_two_owners_is_two_documents(app: App, tmp_path: Path) -> None:
+    ids = {owner: {e["id"] for e in await app.list_documents(owner=owner)} for owner in ("anna", "bert")}
+    assert [len(found) for found in ids.values()] == [2, 2]
+    assert ids["anna"].isdisjoint(ids["bert"])
+    for owner in ("anna", "bert"):
+        for folder in ("blobs", "index"):
+            assert (tmp_path / "home" / folder / owner).is_dir()
+
+
+async def test_i10_work_is_not_shared_across_owners(app: App) -> None:
+    for owner in ("anna", "bert"):
+        [document] = await app.list_documents(owner=owner, name="same.txt")
+        status = await app.status(document["id"], owner=owner)
+        assert not any(step["meta"].get("reused") for step in status["steps"])
+
+
+async def test_i10_lists_counts_and_searches_stay_within_the_owner(app: App) -> None:
+    assert {e["name"] for e in await app.list_documents(owner="anna")} == {"anna.txt", "same.txt"}
+    assert (await app.status(owner="anna"))["documents"] == {"COMPLETED": 2}
+    assert {hit.name for hit in await app.search("secret", 50, owner="anna")} == {"anna.txt", "same.txt"}
+    assert await app.list_documents() == []
+    assert await app.search("secret") == []
+    assert (await app.status())["documents"] == {}
+
+
+async def test_i10_another_owner_s_document_is_not_there(app: App) -> None:
+    [document] = [e["id"] for e in await app.list_documents(owner="bert", name="bert.txt")]
+    for change in (app.cancel, app.delete, app.retry):
+        with pytest.raises(NotFound):
+            await change([document], owner="anna")
+    with pytest.raises(NotFound):
+        await app.status(document, owner="anna")
+    with pytest.raises(NotFound):
+        [page async for page in app.show(document, "pages", owner="anna")]
+    assert {hit.name for hit in await app.search("secret", 50, owner="bert")} == {"bert.txt", "same.txt"}
+
+
+async def test_i10_a_short_id_is_looked_for_among_the_owner_s_own(app: App) -> None:
+    [document] = [e["id"] for e in await app.list_documents(owner="bert", name="bert.txt")]
+    with pytest.raises(NotFound):
+        await app.status(document[:25], owner="anna")
+
+
+async def test_i10_dead_letters_are_the_owner_s(app: App) -> None:
+    await app.ingest(data=b"\x7fELF" + bytes(range(256)) * 9, name="bad.bin", owner="bert")
+    [letter] = (await app.list_dead_letters(owner="bert"))["letters"]
+    assert (await app.list_dead_letters(owner="anna"))["total"] == 0
+    with pytest.raises(NotFound):
+        await app.dead_letter(letter.id, owner="anna")
+    assert await app.discard([letter.id], owner="anna") == set()
+    with pytest.raises(NotFound):
+        await app.replay([letter.id], owner="anna")
+    assert await app.replay(owner="anna") == set()
+    assert await app.discard([letter.id], owner="bert") == {letter.id}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../bert",
+        "..",
+        ".",
+        "/etc",
+        "a/b",
+        "a\\b",
+        "a\x00b",
+        " ",
+        "-x",
+        ".hidden",
+        "a\nb",
+        "x" * 101,
+        "ü",
+        "a b",
+        "a%2Fb",
+    ],
+)
+async def test_i10_names_that_lead_elsewhere_are_refused(app: App, name: str) -> None:
+    with pytest.raises(ConfigError, match="use letters, digits"):
+        await app.ingest(data=b"x", name="x.txt", owner=name)
+    with pytest.raises(ConfigError, match="use letters, digits"):
+        await app.ingest(data=b"x", name="x.txt", owner="anna", collection=name)
+    with pytest.raises(ConfigError, match="use letters, digits"):
+        await app.search("x", owner=name)
+
+
+async def test_owners_that_differ_only_in_case_are_two(app: App) -> None:
+    await app.ingest(data=b"capital words", name="a.txt", owner="Anna")
+    assert {hit.name for hit in await app.search("capital", 5, owner="Anna")} == {"a.txt"}
+    assert {e["name"] for e in await app.list_documents(owner="anna")} == {"anna.txt", "same.txt"}

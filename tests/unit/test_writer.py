@@ -1,0 +1,181 @@
+"""The one writer of a process: groups, order, and what happens when a write is bad or the database is busy."""
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.errors import StorageError, UsageError
+from penstock.ledger import database as ledger_database
+from penstock.ledger.database import Connection, Database, Statement
+from penstock.ledger.store import Ledger
+from penstock.ledger.writer import Verb, Writer
+from penstock.runtime import Runtime
+
+INSERT = Statement("INSERT INTO paces (kind, seconds) SELECT r.name, 1 FROM {rows} WHERE true", rows="name text")
+groups: list[int] = []
+
+
+def _add(connection: Connection, names: Sequence[str]) -> list[str]:
+    groups.append(len(names))
+    if "refused" in names:
+        raise UsageError("refused on purpose")
+    connection.run(INSERT, [(name,) for name in names])
+    return [name.upper() for name in names]
+
+
+ADD = Verb("test_add", _add)
+
+
+@pytest.fixture
+async def writer(ledger: Ledger) -> AsyncIterator[Writer]:
+    groups.clear()
+    writer = Writer(ledger.database)
+    yield writer
+    writer.close()
+
+
+async def kinds(ledger: Ledger) -> set[str]:
+    return {row[0] for row in await ledger.read(lambda c: c.script("SELECT kind FROM paces"))}
+
+
+async def test_results_come_in_order_and_in_groups(writer: Writer, ledger: Ledger) -> None:
+    names = [f"n{i}" for i in range(200)]
+    answers = await asyncio.gather(*(writer.write(ADD, name) for name in names))
+    assert answers == [name.upper() for name in names]
+    assert await kinds(ledger) == set(names)
+    assert writer.commits < 10
+
+
+async def test_one_bad_write_does_not_sink_its_group(writer: Writer, ledger: Ledger) -> None:
+    names = ["a", "refused", "b", "a", "c"]
+    answers = await asyncio.gather(*(writer.write(ADD, name) for name in names), return_exceptions=True)
+    assert [answer if isinstance(answer, str) else type(answer) for answer in answers] == [
+        "A",
+        UsageError,
+        "B",
+        StorageError,
+        "C",
+    ]
+    assert "the ledger refused test_add" in str(answers[3])
+    assert await kinds(ledger) == {"a", "b", "c"}
+    assert groups[0] == 5, "they were one group at first"
+    assert await writer.write(ADD, "d") == "D"
+
+
+async def test_a_failed_write_leaves_nothing_behind(writer: Writer, ledger: Ledger) -> None:
+    def half(connection: Connection, names: Sequence[str]) -> list[str]:
+        connection.run(INSERT, [("half",)])
+        raise ValueError("in the middle")
+
+    with pytest.raises(StorageError, match="in the middle"):
+        await writer.write(Verb("test_half", half), "x")
+    assert await kinds(ledger) == set()
+
+
+async def test_a_waiter_that_gave_up_does_not_disturb_the_others(writer: Writer, ledger: Ledger) -> None:
+    tasks = [asyncio.create_task(writer.write(ADD, f"n{i}")) for i in range(10)]
+    await asyncio.sleep(0)
+    tasks[3].cancel()
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [i for i, answer in enumerate(answers) if isinstance(answer, BaseException)] == [3]
+
+
+async def test_a_lost_postgres_connection_is_replaced(runtime: Runtime, postgres: str) -> None:
+    ledger = Ledger(Database(postgres, runtime))
+    writer = Writer(ledger.database)
+    assert await writer.write(ADD, "before") == "BEFORE"
+    await ledger.read(
+        lambda c: c.script(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    )
+    with pytest.raises(StorageError):
+        await writer.write(ADD, "while it dies")
+    assert await writer.write(ADD, "after") == "AFTER"
+    writer.close()
+    await ledger.close()
+
+
+class Holder:
+    """Another program that holds the database's write lock for a while."""
+
+    def __init__(self, path: Path, seconds: float) -> None:
+        self._path, self._seconds = path, seconds
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._hold)
+
+    def _hold(self) -> None:
+        connection = sqlite3.connect(self._path, isolation_level=None)
+        connection.execute("BEGIN IMMEDIATE")
+        self._ready.set()
+        time.sleep(self._seconds)
+        connection.execute("ROLLBACK")
+        connection.close()
+
+    def __enter__(self) -> None:
+        self._thread.start()
+        self._ready.wait()
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join()
+
+
+@pytest.fixture
+async def sqlite(tmp_path: Path, runtime: Runtime) -> AsyncIterator[Ledger]:
+    ledger = Ledger(Database(f"sqlite:///{tmp_path / 'ledger.db'}", runtime))
+    await ledger.open()
+    yield ledger
+    await ledger.close()
+
+
+async def test_a_busy_database_only_delays(sqlite: Ledger, tmp_path: Path) -> None:
+    with Holder(tmp_path / "ledger.db", 0.5):
+        began = time.monotonic()
+        assert await sqlite.write(ADD, "patient") == "PATIENT"
+        assert 0.3 < time.monotonic() - began < 5.0
+
+
+async def test_a_database_that_stays_locked_is_told_in_a_sentence(
+    sqlite: Ledger, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(ledger_database, "BUSY_LIMIT_S", 0.2)
+    with Holder(tmp_path / "ledger.db", 1.0):
+        with pytest.raises(StorageError, match=r"was locked by another program for 0 s: close it and try again"):
+            await sqlite.write(ADD, "impatient")
+    assert await sqlite.write(ADD, "later") == "LATER"
+
+
+async def test_two_writers_of_one_database_take_turns(sqlite: Ledger, runtime: Runtime) -> None:
+    other = Ledger(Database(sqlite.database.url, runtime))
+    names = [f"n{i}" for i in range(100)]
+    both = (writer for _ in names for writer in (sqlite, other))
+    answers = await asyncio.gather(*(next(both).write(ADD, name) for name in names))
+    assert answers == [name.upper() for name in names]
+    await other.close()
+
+
+async def test_a_set_of_any_size_is_written(ledger: Ledger, writer: Writer) -> None:
+    for count in (0, 1, 63, 64, 65, 500):
+        names = [f"{count}-{i}" for i in range(count)]
+
+        def many(connection: Connection, items: Sequence[list[str]]) -> list[int]:
+            connection.run(INSERT, [(name,) for name in items[0]])
+            return [len(items[0])]
+
+        assert await writer.write(Verb("test_many", many), names) == count
+    assert len(await kinds(ledger)) == 1 + 63 + 64 + 65 + 500
+
+
+async def test_every_value_comes_back_as_it_went(ledger: Ledger) -> None:
+    odd = ["plain", 'a"b', "back\\slash", "{}", "NULL", "null", "", "a,b", "新しい", "new\nline", "%s", ":x", "'", "\t"]
+    echo = Statement("SELECT r.name, r.n, r.f FROM {rows} WHERE :all = 1", rows="name text, n bigint, f float8")
+    rows = [(name, i, i / 3) for i, name in enumerate(odd)] + [(None, None, None)]
+    answer = await ledger.read(lambda c: c.run(echo, rows, all=1))
+    assert sorted(answer, key=repr) == sorted(rows, key=repr)
