@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from penstock.worker.pool import Worker
 
 DAY_S = 86_400.0
+RETRY_BATCH = 500
 IN_HAND = 4
 """Runs that a worker holds for each step that it runs at once: while some are being committed, others work."""
 
@@ -197,8 +198,10 @@ class App:
         done: set[DocumentId] = set()
         for collection, news in by_collection.items():
             order = self._order(chosen.owner, collection)
-            retried = await self.ledger.write(runs.RETRY, runs.Retry(submission(order, tuple(news))))
-            done |= retried
+            for i in range(0, len(news), RETRY_BATCH):
+                part = submission(order, tuple(news[i : i + RETRY_BATCH]))
+                retried = await self.ledger.write(runs.RETRY, runs.Retry(part))
+                done |= retried
         return done
 
     async def list_dead_letters(self, *, limit: int = 100, owner: str | None = None) -> dict[str, Any]:
@@ -311,7 +314,11 @@ class App:
             stream = io.BytesIO(data) if isinstance(data, bytes) else data
             yield Item(name, name, stream=stream, key=key, metadata=metadata)
         problems: list[str] = []
+        given = 0 if data is None else 1
         for file in find(roots, include, exclude, problems, skip=self.config.home_path):
+            given += 1
+            if key is not None and given > 1:
+                raise UsageError(f"the idempotency key {key!r} can name one document, and there are several")
             if self._stopping:
                 break
             found.add(file.source)

@@ -5,10 +5,10 @@ so that a simulation can replace it all.
 """
 
 import asyncio
-import os
 import random
 import secrets
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -51,7 +51,8 @@ class Failpoints:
         count = self.counts[name] = self.counts.get(name, 0) + 1
         verb, nth = plan
         if count == nth and verb != "count":
-            os.kill(os.getpid(), signal.SIGKILL if verb == "kill" else signal.SIGSTOP)
+            # To this thread: sent to the process, a stop may come only after we have gone on.
+            signal.pthread_kill(threading.get_ident(), signal.SIGKILL if verb == "kill" else signal.SIGSTOP)
 
 
 class Runtime:

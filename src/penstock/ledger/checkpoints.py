@@ -57,7 +57,8 @@ def artifact(row: Row) -> Artifact:
 _OPEN = Statement(
     "INSERT INTO artifacts (owner, fingerprint, kind, state, builder, token, created_at, updated_at) "
     "SELECT r.owner, r.fingerprint, r.kind, 'BUILDING', r.step, r.lease, {now}, {now} FROM {rows} WHERE true "
-    "ON CONFLICT (owner, fingerprint) DO NOTHING",
+    # Touched, an old one is held against prune until we refer to it.
+    "ON CONFLICT (owner, fingerprint) DO UPDATE SET updated_at = excluded.updated_at",
     rows="owner text, fingerprint text, kind text, step bigint, lease text",
 )
 # An artifact whose builder no longer runs is taken over, cursor and all.
@@ -173,7 +174,7 @@ class Rewind(msgspec.Struct, frozen=True):
     ordinal: int
 
 
-_HELD = Statement("SELECT 1 FROM steps WHERE id = :step AND lease_token = :token")
+_HELD = Statement("SELECT 1 FROM steps WHERE id = :step AND lease_token = :token {hold}")
 _PRODUCER = Statement(
     "SELECT p.id, p.position FROM artifact_refs f JOIN steps p ON p.run_id = :run AND p.name = f.step "
     "WHERE f.generation_id = :generation AND f.artifact_id = :artifact ORDER BY p.position LIMIT 1"

@@ -1,5 +1,5 @@
-"""Two dialects, one SQL. A `Statement` is written once; four macros cover where SQLite and PostgreSQL differ:
-`{now}` the database's clock, `{rows}` a set of rows passed in, `{skip}` the row lock of a claim; and
+"""Two dialects, one SQL. A `Statement` is written once; five macros cover where SQLite and PostgreSQL differ:
+`{now}` the database's clock, `{rows}` a set of rows passed in, `{skip}` and `{hold}` row locks; and
 `{steps.id = r.step}` joins by key, which PostgreSQL must be told twice: a plan made while the table was small would
 scan it for ever.
 """
@@ -44,7 +44,9 @@ class Statement:
 
     def _fill(self, dialect: DialectName, rows: str) -> str:
         skip = "FOR UPDATE SKIP LOCKED" if dialect == "postgres" else ""
-        text = self.text.replace("{now}", NOW[dialect]).replace("{skip}", skip).replace("{rows}", rows)
+        hold = "FOR UPDATE" if dialect == "postgres" else ""
+        text = self.text.replace("{now}", NOW[dialect]).replace("{skip}", skip).replace("{hold}", hold)
+        text = text.replace("{rows}", rows)
         return _KEY.sub(self._key_postgres if dialect == "postgres" else r"\1 = r.\2", text)
 
     def _key_postgres(self, match: re.Match[str]) -> str:
@@ -262,14 +264,11 @@ class PostgresConnection:
 
     def is_busy(self, error: Exception) -> bool:
         errors = self._psycopg.errors
-        return isinstance(
-            error,
-            # A foreign key fails where prune was quicker than a step that wanted the same artifact: it makes a new one.
-            errors.DeadlockDetected
-            | errors.SerializationFailure
-            | errors.LockNotAvailable
-            | errors.ForeignKeyViolation,
-        )
+        # Somebody else was quicker: another submit of the same file, or prune with an artifact that a step wanted. Run
+        # again, the group sees what is there now.
+        quicker = errors.ForeignKeyViolation | errors.UniqueViolation
+        waited = errors.DeadlockDetected | errors.SerializationFailure | errors.LockNotAvailable
+        return isinstance(error, quicker | waited)
 
 
 def _array(values: Sequence[Any]) -> str:

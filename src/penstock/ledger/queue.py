@@ -12,7 +12,7 @@ from penstock.ledger import checkpoints, dead_letters, generations
 from penstock.ledger.database import Connection, Row, Statement
 from penstock.ledger.writer import Verb
 from penstock.model.nouns import DocumentId, GenerationId, Lease, Owner, RunId, Step, StepId, Token, WorkerId
-from penstock.model.states import SHOWN_AS, DocumentStatus
+from penstock.model.states import SHOWN_AS, WORKING, DocumentStatus
 
 REAP_BATCH = 1000
 SUSPECT = 2
@@ -204,9 +204,11 @@ def _claim_keyed(connection: Connection, requests: Sequence[KeyedClaim]) -> list
     return answers
 
 
+# A document that has ended is never changed by a step that outlived its run.
+_LIVE = ", ".join(f"'{status}'" for status in (DocumentStatus.PENDING, *WORKING))
 _SHOW = Statement(
     "UPDATE documents SET status = r.status, updated_at = {now} FROM {rows} "
-    "WHERE {documents.id = r.id} AND documents.status <> r.status",
+    f"WHERE {{documents.id = r.id}} AND documents.status <> r.status AND documents.status IN ({_LIVE})",
     rows="id text, status text",
 )
 
@@ -356,7 +358,8 @@ _SHOWN = (
     ", shown AS (UPDATE documents SET status = CASE WHEN f.lease_token IS NULL THEN documents.status "
     "ELSE coalesce(done.shown, documents.status) END, media_type = coalesce(done.media, documents.media_type), "
     "updated_at = {now} FROM done JOIN following f ON f.run_id = done.run_id "
-    "WHERE documents.id = done.document_id AND (done.shown IS NOT NULL OR done.media IS NOT NULL))"
+    f"WHERE documents.id = done.document_id AND documents.status IN ({_LIVE}) "
+    "AND (done.shown IS NOT NULL OR done.media IS NOT NULL))"
 )
 _MADE = (
     ", made AS (UPDATE artifacts SET state = 'COMPLETE', token = NULL, cursor = done.pos, items = done.total, "
@@ -547,7 +550,7 @@ _FAIL = Statement(
 )
 _FAIL_DOCUMENT = Statement(
     "UPDATE documents SET status = 'FAILED', error = r.error, updated_at = {now} FROM {rows} "
-    "WHERE {documents.id = r.id}",
+    f"WHERE {{documents.id = r.id}} AND documents.status IN ({_LIVE})",
     rows="id text, error text",
 )
 
@@ -713,6 +716,40 @@ def _go_alone(connection: Connection, leases: Sequence[Lease]) -> list[bool]:
 
 
 # Picked once and for all: as a subquery, PostgreSQL may run it anew for each row, and find other rows each time.
+_DROP = Statement(
+    "UPDATE steps SET status = 'CANCELLED', lease_token = NULL, finished_at = {now} FROM {rows} "
+    "WHERE {steps.id = r.step} AND steps.lease_token = r.lease RETURNING id",
+    rows="step bigint, lease text",
+)
+
+
+def _drop(connection: Connection, leases: Sequence[Lease]) -> list[None]:
+    """Steps whose document is gone: there is nothing to do for them, now or later."""
+    connection.run(_DROP, [(lease.step_id, lease.token) for lease in leases])
+    return [None for _ in leases]
+
+
+_HAND_OVER = Statement(
+    "UPDATE steps SET status = 'PENDING', lease_token = NULL, waiting_on = NULL, alone = 0 "
+    "WHERE status = 'RUNNING' AND worker_id = :worker RETURNING id"
+)
+_FREE_LOCKS = Statement(
+    "UPDATE locks SET token = NULL, worker_id = NULL, purpose = NULL, lease_until = NULL, released_at = {now} "
+    "WHERE token IS NOT NULL AND worker_id = :worker"
+)
+_LEAVE = Statement("DELETE FROM workers WHERE id = :worker")
+
+
+def _leave(connection: Connection, names: Sequence[WorkerId]) -> list[None]:
+    """A worker goes. What it still holds, because a claim came through while it stopped, it hands over."""
+    for worker in names:
+        left = [StepId(row[0]) for row in connection.run(_HAND_OVER, worker=worker)]
+        connection.run(_FREE_LOCKS, worker=worker)
+        ready_steps(connection, left)
+        connection.run(_LEAVE, worker=worker)
+    return [None for _ in names]
+
+
 _DUE = Statement(
     "WITH picked AS MATERIALIZED (SELECT id FROM steps WHERE status = 'ERROR' AND not_before <= {now} "
     "ORDER BY not_before LIMIT :count {skip}) "
@@ -736,6 +773,8 @@ FLIP = Verb("flip", _flip, at_once=lambda flips: True)
 ERROR = Verb("error", _error)
 RELEASE = Verb("release", _release)
 HEARTBEAT = Verb("heartbeat", _heartbeat)
+DROP = Verb("drop", _drop)
+LEAVE = Verb("leave", _leave)
 GO_ALONE = Verb("alone", _go_alone)
 REAP = Verb("reap", _reap)
 DUE = Verb("due", _due)

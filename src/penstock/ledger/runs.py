@@ -92,6 +92,11 @@ def known(owner: Owner, connection: Connection, collection: str, sources: Sequen
     return {row[1]: Known(row[0], *row[2:]) for row in rows}
 
 
+_HOLD_SOURCES = Statement(
+    "SELECT id FROM documents WHERE owner = :owner AND collection = :collection AND deleted_at IS NULL "
+    "AND source IN (SELECT r.source FROM {rows}) ORDER BY id {hold}",
+    rows="source text",
+)
 _DOCUMENT = Statement(
     "INSERT INTO documents (id, owner, collection, source, name, size, sha256, metadata, status, batch, created_at, "
     "updated_at) SELECT r.id, :owner, :collection, r.source, r.name, r.size, r.sha256, r.metadata, 'PENDING', :batch, "
@@ -147,7 +152,11 @@ def _submit_one(connection: Connection, s: Submission) -> list[Submitted]:
     connection.run(_COLLECTION, owner=s.owner, name=s.collection)
     connection.run(_SNAPSHOT, hash=s.snapshot, body=s.body)
     keyed = _answers_by_key(connection, s)
-    there = known(s.owner, connection, s.collection, [d.source for d in s.documents])
+    sources = [d.source for d in s.documents]
+    if connection.dialect == "postgres":
+        # Nobody deletes, cancels or retries them between our look and our write.
+        connection.run(_HOLD_SOURCES, [(x,) for x in sources], owner=s.owner, collection=s.collection)
+    there = known(s.owner, connection, s.collection, sources)
     answers: dict[str, Submitted] = {}
     start: list[tuple[NewDocument, Known | None]] = []
     replay: list[Known] = []
@@ -269,6 +278,11 @@ _STOP_STEPS = Statement(
     "JOIN runs x ON x.document_id = r.document WHERE x.status = 'OPEN')",
     rows="document text",
 )
+_ACTIVE_STEPS = Statement(
+    "SELECT s.id FROM {rows} JOIN runs x ON x.document_id = r.document AND x.status = 'OPEN' "
+    "JOIN steps s ON s.run_id = x.id AND s.status IN ('PENDING', 'RUNNING', 'ERROR') LIMIT 1",
+    rows="document text",
+)
 _STOP_RUNS = Statement(
     "UPDATE runs SET status = 'CANCELLED', finished_at = {now} WHERE status = 'OPEN' "
     "AND document_id IN (SELECT r.document FROM {rows}) RETURNING document_id",
@@ -279,7 +293,9 @@ _STOP_RUNS = Statement(
 def _stop_runs(connection: Connection, documents: Sequence[DocumentId]) -> set[DocumentId]:
     """Open runs end here; whoever holds a lease on their steps has lost it."""
     rows = [(document,) for document in documents]
-    connection.run(_STOP_STEPS, rows)
+    # On PostgreSQL a step may be chained while we wait for the one before it: look again until none is left.
+    while connection.run(_ACTIVE_STEPS, rows):
+        connection.run(_STOP_STEPS, rows)
     return {DocumentId(row[0]) for row in connection.run(_STOP_RUNS, rows)}
 
 
@@ -290,7 +306,7 @@ _CANCEL = Statement(
 )
 _MINE = Statement(
     "SELECT id, status FROM documents WHERE owner = :owner AND deleted_at IS NULL "
-    "AND id IN (SELECT r.document FROM {rows})",
+    "AND id IN (SELECT r.document FROM {rows}) ORDER BY id {hold}",
     rows="document text",
 )
 
@@ -345,8 +361,8 @@ def _delete(connection: Connection, requests: Sequence[Selected]) -> list[set[Do
 
 
 _LAST_RUNS = Statement(
-    "SELECT d.id, d.sha256, d.status, x.id, x.settings, x.generation_id, g.raw_key FROM {rows} "
-    "JOIN documents d ON d.id = r.document AND d.owner = :owner AND d.deleted_at IS NULL "
+    "SELECT d.id, d.sha256, d.status, x.id, x.settings, x.generation_id, g.raw_key, d.source, d.name, d.size, "
+    "d.metadata FROM {rows} JOIN documents d ON d.id = r.document AND d.owner = :owner AND d.deleted_at IS NULL "
     "JOIN runs x ON x.document_id = d.id "
     "AND x.generation_id = (SELECT max(generation_id) FROM runs WHERE runs.document_id = d.id) "
     "JOIN generations g ON g.id = x.generation_id "
@@ -363,7 +379,7 @@ _REVIVE = Statement(
 )
 _RETRIED = Statement(
     "UPDATE documents SET status = 'PENDING', error = NULL, retry_count = retry_count + 1, updated_at = {now} "
-    "WHERE id IN (SELECT r.document FROM {rows})",
+    "WHERE status IN ('FAILED', 'CANCELLED') AND id IN (SELECT r.document FROM {rows}) RETURNING id",
     rows="document text",
 )
 
@@ -372,7 +388,8 @@ def _replay(connection: Connection, owner: Owner, old: Sequence[Known]) -> None:
     """The same run goes on from its checkpoint, attempts at zero."""
     if not old:
         return
-    connection.run(_RETRIED, [(k.id,) for k in old])
+    taken = {row[0] for row in connection.run(_RETRIED, [(k.id,) for k in old])}
+    old = [k for k in old if k.id in taken]
     connection.run(_REOPEN, [(k.run_id,) for k in old])
     revived = connection.run(_REVIVE, [(k.run_id,) for k in old])
     ready_steps(connection, [StepId(row[0]) for row in revived])
@@ -390,12 +407,19 @@ def _retry(connection: Connection, requests: Sequence[Retry]) -> list[set[Docume
     answers = []
     for request in requests:
         s = request.submission
+        _statuses(connection, Selected(s.owner, tuple(d.id for d in s.documents)))
         rows = connection.run(_LAST_RUNS, [(d.id,) for d in s.documents], owner=s.owner)
-        old = {DocumentId(row[0]): Known(*row) for row in rows}
+        old = {DocumentId(row[0]): Known(*row[:7]) for row in rows}
+        # What the document is now is in the ledger; the caller may have looked at it long ago.
+        now = {row[0]: (row[7], row[8], row[1], row[9], None, json.loads(row[10])) for row in rows}
         connection.run(_SNAPSHOT, hash=s.snapshot, body=s.body)
         fresh = {i for i, k in old.items() if k.settings != s.settings or k.status == "NOT_INDEXABLE"}
         _replay(connection, s.owner, [k for i, k in old.items() if i not in fresh])
-        _start(connection, s, [(d, old[d.id]) for d in s.documents if d.id in fresh])
+        _start(
+            connection,
+            s,
+            [(NewDocument(d.id, d.run_id, *now[d.id]), old[d.id]) for d in s.documents if d.id in fresh],
+        )
         answers.append(set(old))
     return answers
 

@@ -18,7 +18,8 @@ class Left(msgspec.Struct, frozen=True):
 
 
 _LEFT = Statement(
-    "SELECT EXISTS (SELECT 1 FROM steps WHERE status = 'PENDING'), "
+    "SELECT EXISTS (SELECT 1 FROM steps WHERE status = 'PENDING' AND resource_key IS NULL) "
+    "OR EXISTS (SELECT 1 FROM steps WHERE status = 'PENDING' AND resource_key IS NOT NULL), "
     "EXISTS (SELECT 1 FROM steps WHERE status = 'RUNNING'), "
     "(SELECT min(not_before) - {now} FROM steps WHERE status = 'ERROR')"
 )

@@ -18,7 +18,6 @@ class Worker(msgspec.Struct, frozen=True):
 _REGISTER = Statement(
     "INSERT INTO workers (id, host, pid, started_at, seen_at) VALUES (:id, :host, :pid, {now}, {now})"
 )
-_LEAVE = Statement("DELETE FROM workers WHERE id = :id")
 _ALL = Statement("SELECT id, host, pid FROM workers")
 
 
@@ -28,15 +27,8 @@ def _register(connection: Connection, workers: Sequence[Worker]) -> list[None]:
     return [None for _ in workers]
 
 
-def _leave(connection: Connection, workers: Sequence[WorkerId]) -> list[None]:
-    for worker in workers:
-        connection.run(_LEAVE, id=worker)
-    return [None for _ in workers]
-
-
 def everyone(connection: Connection) -> list[Worker]:
     return [Worker(WorkerId(row[0]), row[1], row[2]) for row in connection.run(_ALL)]
 
 
 REGISTER = Verb("register", _register)
-LEAVE = Verb("leave", _leave)

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from penstock.errors import LeaseLost
+from penstock.errors import LeaseLost, Transient
 from penstock.indexes.base import Index, Verify
 from penstock.ledger import generations, locks
 from penstock.ledger.generations import Purge
@@ -26,9 +26,13 @@ async def purge(ledger: Ledger, index: Index, worker: WorkerId, *, ahead_s: floa
         async with hold(ledger, index_key(*place), worker, "purge") as verify:
             if verify is None:
                 continue
-            table = await index.table(*place)
-            if table.dimensions is not None:
-                await table.delete([row.generation for row in rows], verify)
+            try:
+                table = await index.table(*place)
+                if table.dimensions is not None:
+                    await table.delete([row.generation for row in rows], verify)
+            except (LeaseLost, Transient):
+                # The purge rows stay: another time.
+                continue
             await ledger.write(generations.PURGED, tuple(row.generation for row in rows))
             done += len(rows)
     return done

@@ -7,7 +7,7 @@ import msgspec
 
 from penstock.artifacts.fingerprints import fingerprint
 from penstock.artifacts.segments import JSON_ITEMS
-from penstock.errors import BudgetSpent, LeaseLost, Permanent
+from penstock.errors import BudgetSpent, LeaseLost, PenstockError, Permanent, Transient
 from penstock.indexes.base import IndexTable, Verify
 from penstock.ledger import checkpoints, documents, generations, locks, queue
 from penstock.model.nouns import Token
@@ -49,14 +49,21 @@ class Indexer:
                 handed = BudgetSpent("handed over between two commits")
                 await asyncio.gather(*(settle(self._bench, entry.ctx, handed) for entry in batch))
                 continue
-            began = self._bench.runtime.clock()
-            try:
-                async with self._bench.room(batch[0].ctx.step):
-                    await self._write(batch, table, verify)
-            except LeaseLost:
-                continue
-            self._bench.budget.measure("index", self._bench.runtime.clock() - began)
+            await self._write_in_room(batch, table, verify)
         await self._tidy(key, table, verify)
+
+    async def _write_in_room(self, batch: list[Entry], table: IndexTable, verify: Verify) -> None:
+        try:
+            async with self._bench.room(batch[0].ctx.step):
+                began = self._bench.runtime.clock()
+                await self._write(batch, table, verify)
+                self._bench.budget.measure("index", self._bench.runtime.clock() - began)
+        except BaseException as error:
+            # Stopped while it waited for room, or no longer ours.
+            waiting = [entry.ctx for entry in batch if not entry.ctx.finishing]
+            await asyncio.gather(*(settle(self._bench, ctx, error) for ctx in waiting))
+            if not isinstance(error, PenstockError):
+                raise
 
     def verifier(self, key: str, token: Token) -> Verify:
         async def verify() -> None:
@@ -143,7 +150,8 @@ class Indexer:
             await table.optimize(verify)
             if self._commits[key] % COMPACT_EVERY == 0:
                 await table.compact(verify)
-        except LeaseLost:
+        except (LeaseLost, Transient):
+            # Another time: the documents are done.
             return
 
 

@@ -20,7 +20,7 @@ class Heart:
     """Beats while the worker lives. What it finds lost it tells the loop."""
 
     def __init__(
-        self, ledger: Ledger, liveness: Liveness, worker: WorkerId, lease_s: float, lost: Callable[[set[StepId]], None]
+        self, ledger: Ledger, liveness: Liveness, worker: WorkerId, lease_s: float, lost: Callable[[set[Lease]], None]
     ) -> None:
         self.leases: dict[StepId, Lease] = {}
         self.locks: dict[str, Token] = {}
@@ -48,7 +48,7 @@ class Heart:
         if self._thread is not None:
             self._thread.join()
         try:
-            await self._ledger.write(workers.LEAVE, self._worker)
+            await self._ledger.write(queue.LEAVE, self._worker)
         except PenstockError:
             # Whoever comes next finds that nobody holds our lock.
             return
@@ -89,7 +89,7 @@ class Heart:
         except BaseException:
             connection.rollback()
             raise
-        lost = {lease.step_id for lease in leases} - beaten.alive
+        lost = {lease for lease in leases if lease.step_id not in beaten.alive}
         if lost and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._lost, lost)
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from penstock.errors import PenstockError, StorageError
 from penstock.ledger import locks, queue, work
 from penstock.ledger.liveness import Liveness
-from penstock.model.nouns import DocumentId, Owner, RunId, Step, StepId, Token, Workflow
+from penstock.model.nouns import DocumentId, Lease, Owner, RunId, Step, StepId, Token, Workflow
 from penstock.worker.context import Context, RunState, load
 from penstock.worker.execute import INDEX, Bench, execute, settle
 from penstock.worker.indexing import Indexer
@@ -50,10 +50,11 @@ class Worker:
     async def run(self, done: Callable[[], Awaitable[bool]]) -> None:
         """Work until `done` says so, the budget is spent, or `stop` is called. Raises what no step is to blame for."""
         await self._heart.start()
-        await self._reap()
-        await self._warm_up()
-        loops = [asyncio.create_task(loop) for loop in (self._index_loop(), self._upkeep_loop())]
+        loops: list[asyncio.Task[None]] = []
         try:
+            await self._reap()
+            await self._warm_up()
+            loops += [asyncio.create_task(loop) for loop in (self._index_loop(), self._upkeep_loop())]
             await self._claim_loop(done)
         finally:
             self.stop()
@@ -115,6 +116,7 @@ class Worker:
         for step, state in zip(steps, states, strict=True):
             if state is None:
                 self._heart.leases.pop(step.lease.step_id, None)
+                await self.bench.ledger.write(queue.DROP, step.lease)
                 continue
             task = asyncio.create_task(self._work(step, state))
             self._tasks.add(task)
@@ -187,11 +189,13 @@ class Worker:
             self._fatal = error
         self.stop()
 
-    def _on_lost(self, steps: set[StepId]) -> None:
+    def _on_lost(self, leases: set[Lease]) -> None:
         """Cancelled, superseded or reaped: stop spending on it now."""
-        for step in steps:
-            entry = self._contexts.get(step)
-            if entry is not None and not entry[0].lost and not entry[0].finishing:
+        for lease in leases:
+            entry = self._contexts.get(lease.step_id)
+            if entry is None or entry[0].step.lease != lease:
+                continue
+            if not entry[0].lost and not entry[0].finishing:
                 entry[0].lost = True
                 if entry[0].step.kind != INDEX:
                     entry[1].cancel()
@@ -202,7 +206,7 @@ class Worker:
             try:
                 if not await self._index_once():
                     await self._sleep(self._wake_index, IDLE_S)
-            except PenstockError as error:
+            except Exception as error:
                 self._fail(error)
 
     async def _index_once(self) -> bool:
@@ -237,6 +241,9 @@ class Worker:
         loaded = iter(await self.bench.ledger.read(load, cold, self._workflows) if cold else [])
         states = [state or next(loaded) for state in carried]
         contexts = [self.bench.context(step, s) for step, s in zip(steps, states, strict=True) if s is not None]
+        for step, state in zip(steps, states, strict=True):
+            if state is None:
+                await self.bench.ledger.write(queue.DROP, step.lease)
         for ctx in contexts:
             self._enter(ctx)
         try:
@@ -261,7 +268,7 @@ class Worker:
                     await self._reap()
                     for chore in self._chores:
                         await chore()
-            except PenstockError as error:
+            except Exception as error:
                 self._fail(error)
                 return
             await runtime.sleep(IDLE_S)
@@ -276,7 +283,8 @@ class Worker:
         """Let running steps reach the end of their batch; stop those that take longer in the middle of it."""
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=STOP_S)
-        for task in list(self._tasks):
+        ending = {task for ctx, task in self._contexts.values() if ctx.finishing and ctx.step.kind != INDEX}
+        for task in self._tasks - ending:
             task.cancel()
         if self._tasks:
             await asyncio.wait(list(self._tasks))

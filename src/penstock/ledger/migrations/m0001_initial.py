@@ -251,6 +251,7 @@ TABLES = (
   closed_at {real}
 )""",
     """CREATE UNIQUE INDEX dead_letters_open ON dead_letters (run_id) WHERE state = 'OPEN'""",
+    """CREATE INDEX dead_letters_document ON dead_letters (document_id) WHERE state = 'OPEN'""",
     """CREATE INDEX dead_letters_owner ON dead_letters (owner, id) WHERE state = 'OPEN'""",
     """CREATE TABLE purges (
   generation_id BIGINT PRIMARY KEY REFERENCES generations (id),
@@ -275,6 +276,7 @@ TABLES = (
   created_at {real} NOT NULL,
   PRIMARY KEY (owner, key)
 )""",
+    """CREATE INDEX idempotency_keys_document ON idempotency_keys (document_id)""",
     """CREATE TABLE paces (
   kind TEXT PRIMARY KEY,
   seconds {real} NOT NULL
