@@ -4,12 +4,12 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from penstock.app import App
-from penstock.model.items import Chunk
+from penstock.model.items import Chunk, Vectors
 
 
 def text(paragraphs: int, word: str = "subject") -> str:
@@ -18,6 +18,22 @@ def text(paragraphs: int, word: str = "subject") -> str:
         f"Paragraph {i} tells of {word}{i % 97} and of matter{i} at some length, so that it fills a line or two."
         for i in range(paragraphs)
     )
+
+
+def slow(app: App, seconds: float = 0.5) -> None:
+    """From now on every batch of 256 chunks takes its time."""
+    embedder = app.ports.embedder
+    embed = type(embedder).embed
+
+    async def later(texts: Sequence[str]) -> Vectors:
+        await asyncio.sleep(seconds)
+        return await embed(embedder, texts)
+
+    vars(embedder)["embed"] = later
+
+
+def fast(app: App) -> None:
+    vars(app.ports.embedder).pop("embed", None)
 
 
 async def only(app: App, **filters: Any) -> dict[str, Any]:

@@ -76,7 +76,7 @@ async def test_i1_a_full_disk_stops_the_work_and_keeps_what_was_accepted(
     home = str(small_disk / "home")
     async with open_app(home=home, embedder="fake") as app:
         assert (await app.ingest([files(**{"a.txt": text(20)})])).completed == 1
-        for i in range(40):
+        for i in range(14):
             files(**{f"big{i}.txt": text(3000, f"w{i}x")})
         with pytest.raises(PenstockError, match="full"):
             await app.ingest([files()])

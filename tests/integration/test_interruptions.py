@@ -10,17 +10,19 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import StartApp
-from tests.integration.kit import chunks, found, only, text, until, until_status
+from tests.integration.kit import chunks, fast, found, only, slow, text, until, until_status
 
 from penstock.app import App
 
 Files = Callable[..., Path]
+ROOT = Path(__file__).parents[2]
 
-BIG = 25_000
-"""Paragraphs of a document that takes some seconds."""
+BIG = 12_000
+"""Paragraphs of a document of some 1,500 chunks: six batches, and one commit to the index."""
 
 
 async def test_cancel_takes_effect_within_two_seconds_and_stops_the_work(app: App, files: Files) -> None:
+    slow(app)
     ingest = asyncio.create_task(app.ingest([files(**{"big.txt": text(BIG)})]))
     document = await until_status(app, "EMBEDDING")
     began = time.monotonic()
@@ -32,6 +34,7 @@ async def test_cancel_takes_effect_within_two_seconds_and_stops_the_work(app: Ap
     assert status["status"] == "CANCELLED"
     assert {step["status"] for step in status["steps"][-2:]} == {"CANCELLED"}
     assert (await app.run()).completed == 0
+    fast(app)
     assert await app.retry([document["id"]]) == {document["id"]}
     assert (await app.run()).completed == 1
     assert await found(app, "matter5") == {"big.txt"}
@@ -40,8 +43,9 @@ async def test_cancel_takes_effect_within_two_seconds_and_stops_the_work(app: Ap
 async def test_i12_stop_hands_over_within_two_seconds_and_the_result_is_the_same(
     start_app: StartApp, files: Files
 ) -> None:
-    folder = files(**{"big.txt": text(BIG // 2)})
+    folder = files(**{"big.txt": text(BIG)})
     app = await start_app()
+    slow(app)
     ingest = asyncio.create_task(app.ingest([folder]))
     await until_status(app, "EMBEDDING")
     await asyncio.sleep(0.3)
@@ -68,8 +72,9 @@ async def _rows(app: App) -> list[tuple[int, str]]:
 
 
 async def test_i12_a_run_with_a_small_budget_called_again_and_again_finishes(start_app: StartApp, files: Files) -> None:
-    folder = files(**{"big.txt": text(BIG // 2)})
+    folder = files(**{"big.txt": text(BIG)})
     app = await start_app()
+    slow(app, 0.2)
     await app.ingest([folder], wait=False)
     rounds = 0
     while True:
@@ -111,8 +116,10 @@ async def test_two_processes_ingest_one_folder_at_once(
 INGEST = """
 import asyncio, sys
 from penstock.app import open_app
+from tests.integration.kit import slow
 async def main():
     async with open_app(home=sys.argv[1], database=sys.argv[3] or None, embedder="fake") as app:
+        slow(app)
         await app.ingest([sys.argv[2]])
 asyncio.run(main())
 """
@@ -126,7 +133,7 @@ async def test_i4_a_killed_process_s_steps_are_taken_over_at_once(
     app = await start_app(database=database)
     folder = files(**{"big.txt": text(BIG)})
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", INGEST, str(tmp_path / "home"), str(folder), database or ""
+        sys.executable, "-c", INGEST, str(tmp_path / "home"), str(folder), database or "", cwd=ROOT
     )
     document = await until_status(app, "EMBEDDING")
 

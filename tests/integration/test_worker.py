@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import StartApp
-from tests.integration.kit import chunks, found, metas, named, only, text, until, until_status
+from tests.integration.kit import chunks, found, metas, named, only, slow, text, until, until_status
 
 from penstock.app import App
 from penstock.workflows.load import shipped
 
 Files = Callable[..., Path]
 
-BIG = 25_000
-"""Paragraphs of a document that takes some seconds."""
+BIG = 12_000
+"""Paragraphs of a document of some 1,500 chunks: six batches."""
 
 
 @pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
@@ -53,6 +53,7 @@ async def test_a_document_shows_its_steps_and_how_far_it_is(app: App, files: Fil
 
 
 async def test_a_document_at_work_shows_what_is_done_and_what_is_to_come(app: App, files: Files) -> None:
+    slow(app)
     ingest = asyncio.create_task(app.ingest([files(**{"big.txt": text(BIG)})]))
     document = await until_status(app, "EMBEDDING")
 
@@ -113,6 +114,7 @@ async def test_a_torn_segment_is_made_again(app: App, files: Files, tmp_path: Pa
 
 
 async def test_i5_a_document_deleted_while_it_is_worked_on_stays_deleted(app: App, files: Files) -> None:
+    slow(app)
     ingest = asyncio.create_task(app.ingest([files(**{"big.txt": text(BIG), "small.txt": "a small one"})]))
     document = await until_status(app, "EMBEDDING", name="big.txt")
     await app.delete([document["id"]])
@@ -128,6 +130,7 @@ async def test_i5_a_document_changed_while_it_is_worked_on_is_searchable_only_as
 ) -> None:
     app, other = await start_app(), await start_app()
     folder = files(**{"big.txt": text(BIG, "oldword")})
+    slow(app)
     ingest = asyncio.create_task(app.ingest([folder]))
     await until_status(app, "EMBEDDING")
     files(**{"big.txt": text(300, "newword")})

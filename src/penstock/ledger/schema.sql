@@ -220,6 +220,8 @@ CREATE TABLE dead_letters (
 
 CREATE UNIQUE INDEX dead_letters_open ON dead_letters (run_id) WHERE state = 'OPEN';
 
+CREATE INDEX dead_letters_document ON dead_letters (document_id) WHERE state = 'OPEN';
+
 CREATE INDEX dead_letters_owner ON dead_letters (owner, id) WHERE state = 'OPEN';
 
 CREATE TABLE purges (
@@ -248,6 +250,8 @@ CREATE TABLE idempotency_keys (
   created_at REAL NOT NULL,
   PRIMARY KEY (owner, key)
 );
+
+CREATE INDEX idempotency_keys_document ON idempotency_keys (document_id);
 
 CREATE TABLE paces (
   kind TEXT PRIMARY KEY,
