@@ -123,8 +123,17 @@ async def test_a_heartbeat_keeps_a_lock(desk: Desk) -> None:
 
 async def test_a_released_index_step_wakes_its_key(desk: Desk) -> None:
     step = await desk.indexing()
-    await desk.ledger.write(queue.RELEASE, queue.Release(step, give_back=True))
     await desk.ledger.write(locks.RELEASE, (KEY, step.lease.token))
+    assert await desk.claim_keyed() == []
+    await desk.ledger.write(queue.RELEASE, queue.Release(step, give_back=True))
+    assert len(await desk.claim_keyed()) == 1
+
+
+async def test_a_reaped_index_step_wakes_its_key(desk: Desk) -> None:
+    step = await desk.indexing()
+    await desk.ledger.write(locks.RELEASE, (KEY, step.lease.token))
+    assert await desk.claim_keyed(worker="w2") == []
+    assert await desk.reap("w1") == 1
     assert len(await desk.claim_keyed()) == 1
 
 

@@ -289,6 +289,17 @@ def _suspected(place: Place, home: Path) -> None:
         place.kill("orphaned", home, "provider.answer.before=kill@1")
 
 
+def _tombstoned(place: Place, home: Path) -> None:
+    """A step of a document that is gone: what a worker meets that claims it while it is being deleted."""
+
+    async def damage(app: App) -> None:
+        for word in ("alpha", "gamma"):
+            await submit(f"{word}.txt", text(f"{word}word"), wait=False).do(app)
+        await sql(app, "UPDATE documents SET deleted_at = 1 WHERE name = 'gamma.txt'")
+
+    place.run(home, damage)
+
+
 def _torn(place: Place, home: Path) -> None:
     """The machine lost power: what had not been flushed of a finished artifact is gone."""
 
@@ -375,6 +386,7 @@ PREPARE: dict[str, Callable[[Place, Path], None]] = {
     "full": _full,
     "orphaned": _orphaned,
     "suspected": _suspected,
+    "tombstoned": _tombstoned,
     "torn": _torn,
     "damaged": _damaged,
     "broken": _broken,

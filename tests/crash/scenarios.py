@@ -166,6 +166,7 @@ async def stumble(app: App) -> None:
 
 
 SCENARIOS = (
+    Scenario("brief", [submit_folder()]),
     Scenario(
         "ingest",
         [
@@ -202,6 +203,7 @@ SCENARIOS = (
     Scenario("orphaned", [Operation(work)], start="orphaned"),
     Scenario("suspected", [Operation(work)], start="suspected"),
     Scenario("torn", [Operation(work)], start="torn", damaged=True),
+    Scenario("tombstoned", [Operation(work), Operation(repair)], start="tombstoned", damaged=True),
     Scenario("tidy", [Operation(compact), submit_folder(("beta.md",))], start="full"),
     Scenario("repair", [Operation(repair)], start="damaged", damaged=True),
     Scenario("rebuild", [Operation(repair)], start="broken", damaged=True),

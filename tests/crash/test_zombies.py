@@ -147,6 +147,8 @@ def test_i3_nobody_reads_what_a_zombie_does(on_sqlite: Place, undisturbed: Pictu
     after = haunt(on_sqlite, failpoint, undisturbed)
     if failpoint == "index.append.before":
         assert after.rows != undisturbed.rows, "its append came late, and is there"
+    if failpoint in BETWEEN:
+        assert after.rows == undisturbed.rows, "it asks for its lock before it commits, and has lost it"
 
 
 def test_i3_nobody_reads_what_a_zombie_merges(on_sqlite: Place, undisturbed: Picture) -> None:

@@ -1,0 +1,88 @@
+"""A worker that stops, however awkward the moment, leaves nothing that others have to wait for."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tests.conftest import StartApp
+
+from penstock.ledger.database import Connection, SqliteConnection
+from penstock.ledger.liveness import FileLiveness
+from penstock.model.nouns import WorkerId
+
+
+def write(folder: Path, count: int) -> Path:
+    folder.mkdir()
+    for i in range(count):
+        (folder / f"{i}.txt").write_text(f"file number {i}, with a few words in it\n" * 30)
+    return folder
+
+
+async def test_a_commit_that_is_slow_while_the_worker_stops_leaves_no_step_behind(
+    start_app: StartApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = await start_app()
+    commit = SqliteConnection.commit
+    slow = False
+
+    def slowly(self: SqliteConnection) -> None:
+        if slow:
+            time.sleep(1.5)
+        commit(self)
+
+    monkeypatch.setattr(SqliteConnection, "commit", slowly)
+    work = asyncio.create_task(app.ingest([write(tmp_path / "files", 300)]))
+    while not (await app.status())["documents"].get("COMPLETED"):
+        await app.runtime.sleep(0.01)
+    slow = True
+    app.stop()
+    await asyncio.sleep(1.2)
+    slow = False
+    summary = await work
+    assert summary.interrupted
+    assert "RUNNING" not in (await app.status())["steps"]
+    again = await start_app()
+    began = time.monotonic()
+    await again.run()
+    assert (await again.status())["documents"] == {"COMPLETED": 300}
+    assert time.monotonic() - began < 14, "somebody waited for a lease to run out"
+
+
+async def test_trouble_in_the_upkeep_ends_the_work_with_its_reason(
+    start_app: StartApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = await start_app()
+    folder = write(tmp_path / "files", 3)
+
+    def too_many_files(self: FileLiveness, workers: Sequence[WorkerId], connection: Connection) -> list[WorkerId]:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(FileLiveness, "dead", too_many_files)
+    with pytest.raises(OSError, match="Too many open files"):
+        await asyncio.wait_for(app.ingest([folder]), 20)
+    monkeypatch.undo()
+    await app.run()
+    assert (await app.status())["documents"] == {"COMPLETED": 3}
+
+
+async def test_a_worker_that_cannot_load_its_model_leaves_nothing_running(
+    start_app: StartApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import threading
+
+    app = await start_app()
+    folder = write(tmp_path / "files", 3)
+
+    async def broken() -> None:
+        raise RuntimeError("no model here")
+
+    monkeypatch.setattr(app.ports.embedder, "warm_up", broken, raising=False)
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="no model here"):
+            await app.ingest([folder], retry=True)
+    assert not [thread for thread in threading.enumerate() if thread.name == "penstock-heart"]
+    monkeypatch.undo()
+    await app.run()
+    assert (await app.status())["documents"] == {"COMPLETED": 3}
