@@ -73,14 +73,18 @@ async def picture(app: App, words: tuple[str, ...] = WORDS) -> Picture:
     names = {entry["id"]: entry["name"] for entry in listed}
     chunks = {}
     for entry in listed:
-        shown = [(c.ordinal, c.page, c.start, c.end, c.text) async for c in app.show(entry["id"], "chunks")]
-        chunks[entry["name"]] = shown
+        made = [(c.ordinal, c.page, c.start, c.end, c.text) async for c in app.show(entry["id"], "chunks")]
+        chunks[entry["name"]] = made
     fields = ("status", "chunks", "pages", "searchable", "stale", "media_type", "size")
     found = {}
     for word in words:
-        hits = await app.search(word, k=3000, mode="text")
-        found[word] = sorted((hit.name, hit.page, hit.start, hit.end, hit.text) for hit in hits)
+        answer = await app.search(word, k=9000, mode="text")
+        found[word] = sorted((hit.name, hit.page, hit.start, hit.end, hit.text) for hit in answer)
     nearest = await app.search("the item among other things", k=20, mode="vector")
+    searchable = {entry["name"] for entry in listed if entry["searchable"]}
+    for word, hits in found.items():
+        shown = [(n, *c[1:]) for n in searchable for c in chunks[n] if word in c[-1]]
+        assert hits == sorted(shown), f"a search for {word!r} finds other chunks than those of searchable documents"
     return Picture(
         documents={entry["name"]: tuple(entry[name] for name in fields) for entry in listed},
         chunks=chunks,
