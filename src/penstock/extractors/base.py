@@ -1,6 +1,8 @@
 """PORT: raw bytes in, pages with structure out, from any cursor on."""
 
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from penstock.model.items import Page
@@ -15,7 +17,28 @@ class Source(Protocol):
     @property
     def size(self) -> int: ...
 
+    @property
+    def password(self) -> str | None:
+        """What unlocks it, if its submitter gave one. Never logged, never shown."""
+
     async def read_range(self, offset: int, length: int) -> bytes: ...
+
+    def file(self) -> AbstractAsyncContextManager[Path]:
+        """The bytes as a file on this machine, for readers in other processes."""
+
+    def waiting(self, on: str | None) -> None:
+        """Say what the extraction waits on; None: it works again."""
+
+
+class Parsers(Protocol):
+    """Caged child processes. What crashes, hangs or eats memory there is a StepError here."""
+
+    @property
+    def width(self) -> int:
+        """How many children there are."""
+
+    async def call(self, reader: str, arguments: dict[str, Any], *, source: Source) -> bytes:
+        """Run a reading function (a name that the child knows) on arguments; its answer, encoded."""
 
 
 class Extracted(NamedTuple):
