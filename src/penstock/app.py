@@ -1,5 +1,7 @@
 """The composition root: the only place where adapters are chosen. CLI and library call the same methods."""
 
+import asyncio
+import os
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property, partial
@@ -21,11 +23,13 @@ from penstock.ledger.store import Ledger
 from penstock.model.nouns import DocumentId, Owner, RunId, WorkerId, Workflow
 from penstock.runtime import Failpoints, Runtime
 from penstock.sources.folder import find, printable
+from penstock.worker.broadcast import Broadcast, Listener
 
 if TYPE_CHECKING:
     from penstock.search.query import Hit, Mode
     from penstock.stages.base import Ports
     from penstock.upkeep.report import CheckReport, Stores
+    from penstock.worker.parsers.pool import ParserPool
     from penstock.worker.pool import Worker
 
 DAY_S = 86_400.0
@@ -42,21 +46,33 @@ class App:
         self.runtime = runtime
         self.ledger = Ledger(Database(config.database_url, runtime))
         self.blobs = LocalBlobs(config.blobs_path, runtime)
+        self._broadcast = Broadcast()
         self._worker: Worker | None = None
         self._stopping = False
 
     @cached_property
     def ports(self) -> "Ports":
         from penstock.embedders.choose import choose_embedder
+        from penstock.extractors.media import MARKDOWN, PDF, PLAIN
+        from penstock.extractors.pdf import PdfExtractor
         from penstock.extractors.text import TextExtractor
         from penstock.indexes.lance import LanceIndex
         from penstock.stages.base import Ports
 
         text = TextExtractor(self.runtime)
         return Ports(
-            extractors={"text/plain": text, "text/markdown": text},
+            extractors={PLAIN: text, MARKDOWN: text, PDF: PdfExtractor(self._parsers)},
             embedder=choose_embedder(self.config.embedder, self.runtime),
             index=LanceIndex(self.config.index_path, self.runtime),
+        )
+
+    @cached_property
+    def _parsers(self) -> "ParserPool":
+        from penstock.worker.parsers.pool import ParserPool
+
+        chosen = self.config.parsers
+        return ParserPool(
+            children=chosen.children or os.cpu_count() or 1, memory_mb=chosen.memory_mb, timeout_s=chosen.timeout_s
         )
 
     # submit and work
@@ -77,6 +93,7 @@ class App:
         exclude: Sequence[str] = (),
         prune: bool = False,
         retry: bool = False,
+        password: str | None = None,
         wait: bool = True,
         budget_s: float | None = None,
         report: Report | None = None,
@@ -91,7 +108,7 @@ class App:
                 raise UsageError(f"{printable(root)}: no such file or folder")
         found: set[str] = set()
         items = self._items(roots, include, exclude, job, found, data, name, key, metadata or {})
-        order = self._order(who, where, priority=priority, batch=batch, retry=retry)
+        order = self._order(who, where, priority=priority, batch=batch, retry=retry, password=password)
         start = (lambda: self._start_worker(budget_s, began)) if wait else None
         summary = await jobs.ingest(job, Intake(self.ledger, self.blobs, self.runtime), order, items, start, report)
         if prune and not self._stopping:
@@ -102,6 +119,13 @@ class App:
         """Work off what is queued, then stop."""
         job = Job(Owner(self.config.owner), self.ledger, self.runtime)
         return await jobs.run(job, self._start_worker(budget_s, self.runtime.clock()), report)
+
+    def events(self, until: "asyncio.Future[Any] | None" = None) -> Listener:
+        """What the workers of this app do, from now on: `async for event in app.events(): …`. Ends when `until` (a
+        task) is done, raising what it raised, and in any case with the app. Each event is about something that is in
+        the ledger. Several may listen; a reader that falls 10,000 events behind loses the oldest (`missed` counts).
+        A step that is handed over (a stop, a spent budget, a cancel) has no end here; another process may end it."""
+        return self._broadcast.listen(until)
 
     def stop(self) -> None:
         """Hand over running work within two seconds; what is done is kept. For the loop's signal handlers."""
@@ -183,8 +207,11 @@ class App:
         """No search that starts after this finds them."""
         return await self.ledger.write(runs.DELETE, await self._selected(names, owner))
 
-    async def retry(self, names: Sequence[str], *, owner: str | None = None) -> set[DocumentId]:
-        """Failed, cancelled and not indexable documents go on from their checkpoint, attempts at zero."""
+    async def retry(
+        self, names: Sequence[str], *, password: str | None = None, owner: str | None = None
+    ) -> set[DocumentId]:
+        """Failed, cancelled and not indexable documents go on from their checkpoint, attempts at zero. `password`: what
+        unlocks them."""
         chosen = await self._selected(names, owner)
         by_collection: dict[str, list[runs.NewDocument]] = {}
         for document in chosen.documents:
@@ -197,7 +224,7 @@ class App:
                 by_collection.setdefault(d.collection, []).append(new)
         done: set[DocumentId] = set()
         for collection, news in by_collection.items():
-            order = self._order(chosen.owner, collection)
+            order = self._order(chosen.owner, collection, password=password)
             for i in range(0, len(news), RETRY_BATCH):
                 part = submission(order, tuple(news[i : i + RETRY_BATCH]))
                 retried = await self.ledger.write(runs.RETRY, runs.Retry(part))
@@ -278,7 +305,14 @@ class App:
         return with_parameters(shipped(), {"chunk": self.config.chunk_parameters(collection)})
 
     def _order(
-        self, owner: Owner, collection: str, *, priority: int = 0, batch: str | None = None, retry: bool = False
+        self,
+        owner: Owner,
+        collection: str,
+        *,
+        priority: int = 0,
+        batch: str | None = None,
+        retry: bool = False,
+        password: str | None = None,
     ) -> Order:
         from penstock.artifacts.fingerprints import fingerprint
         from penstock.stages.registry import STAGES
@@ -292,7 +326,7 @@ class App:
         ]
         extractors = {media_type: extractor.version for media_type, extractor in self.ports.extractors.items()}
         settings = fingerprint(encode(workflow)[0], versions, extractors)
-        return Order(owner, collection, workflow, settings, priority, batch, retry)
+        return Order(owner, collection, workflow, settings, priority, batch, retry, password)
 
     def _items(
         self,
@@ -364,6 +398,7 @@ class App:
             policy=RetryPolicy(),
             budget=Budget(self.runtime, budget_s, self._paces, began),
             slots=self.config.worker.slots,
+            broadcast=self._broadcast,
         )
 
         async def purge_due() -> object:
@@ -401,6 +436,9 @@ class App:
         self._paces = await self.ledger.read(work.paces)
 
     async def _close(self) -> None:
+        self._broadcast.close()
+        if "_parsers" in vars(self):
+            await self._parsers.close()
         await self.ledger.close()
         self.runtime.close()
 

@@ -14,38 +14,67 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+-]{0,99}")
 
 
 class ChunkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How documents are cut into the pieces that are embedded and found. Changed settings hold for what comes next."""
+
     unit: str = "characters"
+    """`characters` or `tokens`."""
     size: int | None = None
+    """The most that a chunk holds: 1000 characters, or 512 tokens, if not set."""
     overlap: int | None = None
+    """What neighbours share: 200 characters, or 50 tokens, and at most a fifth of the size, if not set."""
 
 
 class CollectionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of one collection; what is not named comes from `defaults`."""
+    """Settings of one collection, by its name."""
 
     chunk: ChunkConfig | None = None
+    """Chunks of this collection; not set: as everywhere."""
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A process that works: `ingest` and `run`."""
+
     slots: int = 8
     """Steps that run side by side."""
     lease_s: float = 15.0
     """How long a step belongs to a worker that no longer says so."""
 
 
+class ParsersConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The processes that read PDF, HTML and Office files."""
+
+    children: int | None = None
+    """How many; one for each core, if none is named."""
+    memory_mb: int = 1024
+    """Memory of each, on top of what its libraries take; 0: no limit."""
+    timeout_s: float = 60.0
+    """Time for one batch of pages, or for a file that is read whole."""
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything that can be set. Paths in URLs are relative to the home where they are not absolute."""
+    """Everything that can be set."""
 
     home: str = ".penstock"
+    """The folder of everything that no other setting puts elsewhere."""
     database: str | None = None
+    """The ledger: `sqlite:///FILE`, or `postgresql://…` where several machines share the work. Not set: `ledger.db` in
+    the home."""
     blobs: str | None = None
+    """Raw bytes and artifacts: `file:///FOLDER`. Not set: `blobs` in the home."""
     index: str | None = None
+    """Chunks and vectors: `lancedb:///FOLDER`. Not set: `index` in the home."""
     embedder: str = "wordllama"
+    """What makes the vectors: `wordllama` runs offline on the CPU, `fake` is for tests."""
     owner: str = "default"
+    """Whose documents, where no owner is named. Nothing of another owner is ever readable."""
     collection: str = "default"
+    """The collection, where none is named."""
     chunk: ChunkConfig = ChunkConfig()
     collections: dict[str, CollectionConfig] = {}
     worker: WorkerConfig = WorkerConfig()
+    parsers: ParsersConfig = ParsersConfig()
     failpoints: str = ""
+    """For tests of crashes: `provider.answer.after=kill@3` dies at the third passage of that place."""
 
     @property
     def home_path(self) -> Path:

@@ -8,7 +8,8 @@ PenstockError
 ├── StepError               a step did not finish
 │   ├── Permanent           trying again cannot help: a dead letter at once
 │   └── Transient           trying again may help
-│       └── RateLimited     the provider asked us to come back later
+│       ├── RateLimited     the provider asked us to come back later
+│       └── ParserBreach    a parser process crashed, hung or ran out of memory
 ├── LeaseLost               the step belongs to somebody else now: write nothing, say nothing
 ├── Cancelled               somebody cancelled the run
 ├── BudgetSpent             the time is up: flush, release, go on another time
@@ -64,6 +65,10 @@ class RateLimited(Transient):
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message, reason="rate_limited")
         self.retry_after = retry_after
+
+
+class ParserBreach(Transient):
+    """A parser process crashed, hung or ran out of memory, and was replaced: `reason` says which."""
 
 
 class LeaseLost(PenstockError):

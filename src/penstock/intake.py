@@ -35,6 +35,7 @@ class Order:
     priority: int = 0
     batch: str | None = None
     retry: bool = False
+    password: str | None = None
 
 
 @dataclass(frozen=True)
@@ -209,6 +210,7 @@ def submission(order: Order, documents: tuple[NewDocument, ...]) -> Submission:
         order.priority,
         order.batch,
         order.retry,
+        order.password,
     )
 
 

@@ -65,17 +65,17 @@ class Checkpoint(Generic[T]):
         self._flushed_at = runtime.clock()
 
     async def append(
-        self, items: Sequence[T], cursor: dict[str, Any], *, count: int | None = None, size: int = 0
+        self, items: Sequence[T], cursor: dict[str, Any], *, count: int | None = None, size: int = 0, keep: bool = False
     ) -> None:
         """One batch and the cursor behind it. `count`: how many items these are, where one object holds many; `size`:
-        about how many bytes."""
+        about how many bytes; `keep`: flush now."""
         self._buffer.extend(items)
         self._buffered_items += len(items) if count is None else count
         self._buffered_bytes += size
         self.cursor = cursor
         self.begun = True
         late = self._runtime.clock() - self._flushed_at >= FLUSH_S
-        if self._eager or late or self._buffered_bytes >= FLUSH_BYTES:
+        if keep or self._eager or late or self._buffered_bytes >= FLUSH_BYTES:
             await self.flush()
         await self._after_batch()
 

@@ -1,6 +1,8 @@
 """PORT: where bytes are kept. Keys are slash-separated and begin with the owner."""
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
 
@@ -26,6 +28,9 @@ class Blobs(Protocol):
 
     async def read_range(self, key: str, offset: int, length: int) -> bytes:
         """A part of it; shorter at the end, empty past it; FileNotFoundError if there is none."""
+
+    def file(self, key: str) -> AbstractAsyncContextManager[Path]:
+        """The blob as a file on this machine, to be read only and only within; FileNotFoundError if there is none."""
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Remove blobs; those that are not there are no error."""

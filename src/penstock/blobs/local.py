@@ -5,6 +5,7 @@ import hashlib
 import os
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -44,6 +45,12 @@ class LocalBlobs:
 
     async def read_range(self, key: str, offset: int, length: int) -> bytes:
         return await self._runtime.run_sized("io", length, self._read_range, key, offset, length)
+
+    @asynccontextmanager
+    async def file(self, key: str) -> AsyncIterator[Path]:
+        path = self._path(key)
+        await self._runtime.run_blocking("io", path.stat)
+        yield path
 
     async def delete(self, keys: Sequence[str]) -> None:
         await self._runtime.run_blocking("io", self._delete, keys)

@@ -65,14 +65,17 @@ async def list_documents(
 
 @click.command()
 @IDS
+@click.option("--password", metavar="WORD", help="What unlocks them.")
 @body
-async def retry(call: Call, ids: tuple[str, ...]) -> Answer:
+async def retry(call: Call, ids: tuple[str, ...], password: str | None) -> Answer:
     """Queue failed or cancelled documents again.
 
     Also those without text. They go on from where they were; `penstock run` works them off.
     """
     hint = "`penstock run` works them off."
-    return await _change(call, ids, "queued again", "retried", lambda app: app.retry(ids, owner=call.owner), hint)
+    return await _change(
+        call, ids, "queued again", "retried", lambda app: app.retry(ids, password=password, owner=call.owner), hint
+    )
 
 
 @click.command()

@@ -1,6 +1,6 @@
 """PORT: raw bytes in, pages with structure out, from any cursor on."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -17,11 +17,10 @@ class Source(Protocol):
     @property
     def size(self) -> int: ...
 
-    @property
-    def password(self) -> str | None:
-        """What unlocks it, if its submitter gave one. Never logged, never shown."""
-
     async def read_range(self, offset: int, length: int) -> bytes: ...
+
+    async def password(self) -> str | None:
+        """What unlocks it, if its submitter gave one. Never logged, never shown."""
 
     def file(self) -> AbstractAsyncContextManager[Path]:
         """The bytes as a file on this machine, for readers in other processes."""
@@ -42,10 +41,12 @@ class Parsers(Protocol):
 
 
 class Extracted(NamedTuple):
-    """A batch of pages, and the cursor from which extraction goes on after it."""
+    """A batch of pages, and the cursor from which extraction goes on after it. `keep`: it cost so much that it is to be
+    kept at once."""
 
     pages: list[Page]
     cursor: dict[str, Any]
+    keep: bool = False
 
 
 class Extractor(Protocol):
@@ -55,5 +56,5 @@ class Extractor(Protocol):
 
     def extract(
         self, source: Source, media_type: str, params: dict[str, Any], cursor: dict[str, Any]
-    ) -> AsyncIterator[Extracted]:
+    ) -> AsyncGenerator[Extracted, None]:
         """Pages in order. An empty cursor is the beginning. Where a batch ends depends on the input alone."""

@@ -2,7 +2,7 @@
 
 import codecs
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
@@ -49,7 +49,7 @@ class TextExtractor:
 
     async def extract(
         self, source: Source, media_type: str, params: dict[str, Any], cursor: dict[str, Any]
-    ) -> AsyncIterator[Extracted]:
+    ) -> AsyncGenerator[Extracted, None]:
         head = b""
         if cursor:
             at = msgspec.convert(cursor, _Cursor)

@@ -101,6 +101,15 @@ def live(connection: Connection, ids: Sequence[DocumentId]) -> dict[DocumentId, 
     return {DocumentId(row[0]): _document(row) for row in rows}
 
 
+_PASSWORD = Statement("SELECT password FROM documents WHERE owner = :owner AND id = :id AND deleted_at IS NULL")
+
+
+def password(owner: Owner, connection: Connection, document: DocumentId) -> str | None:
+    """What unlocks it. Nobody but its extraction asks."""
+    rows = connection.run(_PASSWORD, owner=owner, id=document)
+    return str(rows[0][0]) if rows and rows[0][0] is not None else None
+
+
 def resolve(owner: Owner, connection: Connection, prefix: str) -> DocumentId | None:
     """A document by its id or an unambiguous beginning of it."""
     prefix = prefix.upper()

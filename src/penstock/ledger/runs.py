@@ -49,6 +49,8 @@ class Submission(msgspec.Struct, frozen=True):
     priority: int = 0
     batch: str | None = None
     retry: bool = False
+    password: str | None = None
+    """What unlocks them; a failed one is tried again with it."""
 
 
 class Submitted(msgspec.Struct, frozen=True):
@@ -132,6 +134,10 @@ _LAST_RANK = Statement(
     "INSERT INTO ranks (owner, priority, last_rank) VALUES (:owner, :priority, :rank) "
     "ON CONFLICT (priority, owner) DO UPDATE SET last_rank = excluded.last_rank"
 )
+_PASSWORD = Statement(
+    "UPDATE documents SET password = :password WHERE owner = :owner AND id IN (SELECT r.document FROM {rows})",
+    rows="document text",
+)
 _KEYS = Statement(
     "SELECT k.key, k.sha256, k.document_id, d.status FROM {rows} JOIN idempotency_keys k "
     "ON k.owner = :owner AND k.key = r.key JOIN documents d ON d.id = k.document_id",
@@ -181,6 +187,7 @@ def _submit_one(connection: Connection, s: Submission) -> list[Submitted]:
         answers[document.source] = Submitted(old.id, outcome, old.status, stale_settings=stale)
     _start(connection, s, start)
     _replay(connection, s.owner, replay)
+    _keep_password(connection, s, [answer.document_id for answer in answers.values() if answer.outcome != "skipped"])
     _keep_keys(connection, s, answers)
     return [answers[document.source] for document in s.documents]
 
@@ -194,7 +201,8 @@ def _again(document: NewDocument, old: Known | None, s: Submission) -> Literal["
     if old.status not in ("FAILED", "NOT_INDEXABLE", "CANCELLED"):
         return "resume"
     changed = old.settings != s.settings
-    if not s.retry and (not changed or old.status == "CANCELLED"):
+    unlocked = s.password is not None and old.status == "FAILED"
+    if not (s.retry or unlocked) and (not changed or old.status == "CANCELLED"):
         return "skip"
     return "start" if changed or old.status == "NOT_INDEXABLE" else "replay"
 
@@ -259,6 +267,11 @@ def _answers_by_key(connection: Connection, s: Submission) -> dict[str, Submitte
             )
         answers[key] = Submitted(DocumentId(document), "skipped", status)
     return answers
+
+
+def _keep_password(connection: Connection, s: Submission, documents: Sequence[DocumentId]) -> None:
+    if s.password is not None and documents:
+        connection.run(_PASSWORD, [(document,) for document in documents], password=s.password, owner=s.owner)
 
 
 def _keep_keys(connection: Connection, s: Submission, answers: dict[str, Submitted]) -> None:
@@ -332,7 +345,7 @@ def _cancel(connection: Connection, requests: Sequence[Selected]) -> list[set[Do
 
 
 _TOMBSTONE = Statement(
-    "UPDATE documents SET deleted_at = {now}, updated_at = {now} "
+    "UPDATE documents SET deleted_at = {now}, updated_at = {now}, password = NULL "
     "WHERE owner = :owner AND id IN (SELECT r.document FROM {rows})",
     rows="document text",
 )
@@ -420,6 +433,7 @@ def _retry(connection: Connection, requests: Sequence[Retry]) -> list[set[Docume
             s,
             [(NewDocument(d.id, d.run_id, *now[d.id]), old[d.id]) for d in s.documents if d.id in fresh],
         )
+        _keep_password(connection, s, list(old))
         answers.append(set(old))
     return answers
 

@@ -33,7 +33,7 @@ CREATE TABLE documents (
   batch TEXT,
   created_at REAL NOT NULL,
   updated_at REAL NOT NULL,
-  deleted_at REAL,
+  deleted_at REAL, password TEXT,
   FOREIGN KEY (owner, collection) REFERENCES collections (owner, name)
 );
 

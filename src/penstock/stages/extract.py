@@ -1,5 +1,6 @@
 """extract: raw bytes become pages with structure."""
 
+from contextlib import aclosing
 from typing import Any
 
 from penstock.artifacts.segments import PAGES
@@ -11,9 +12,10 @@ async def run(ctx: StepContext) -> StepResult:
     media_type = ctx.document.media_type or "text/plain"
     extractor = ctx.ports.extractors[media_type]
     checkpoint = ctx.checkpoint
-    async for batch in extractor.extract(ctx.source, media_type, ctx.params, dict(checkpoint.cursor)):
-        size = sum(len(page.text) for page in batch.pages)
-        await checkpoint.append(batch.pages, batch.cursor, size=size)
+    async with aclosing(extractor.extract(ctx.source, media_type, ctx.params, dict(checkpoint.cursor))) as batches:
+        async for batch in batches:
+            size = sum(len(page.text) for page in batch.pages)
+            await checkpoint.append(batch.pages, batch.cursor, size=size, keep=batch.keep)
     return StepResult({"pages": checkpoint.total})
 
 

@@ -1,7 +1,9 @@
 """What a stage is given: its document, its inputs as streams, its checkpoint, its deadline."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -28,6 +30,7 @@ from penstock.model.nouns import (
 from penstock.runtime import Runtime
 from penstock.stages.base import Ports
 from penstock.worker.budget import Budget
+from penstock.worker.look import Tally
 from penstock.workflows.load import decode
 
 
@@ -82,14 +85,26 @@ def load(connection: Connection, steps: Sequence[Step], workflows: dict[str, Wor
 class RawSource:
     """The raw bytes of a generation."""
 
-    def __init__(self, blobs: Blobs, generation: Generation, name: str) -> None:
+    def __init__(self, ctx: "Context", blobs: Blobs, ledger: Ledger) -> None:
+        self._ctx = ctx
         self._blobs = blobs
-        self._key = generation.raw_key
-        self.name = name
-        self.size = generation.size
+        self._ledger = ledger
+        self._key = ctx.generation.raw_key
+        self.name = ctx.document.name
+        self.size = ctx.generation.size
 
     async def read_range(self, offset: int, length: int) -> bytes:
         return await self._blobs.read_range(self._key, offset, length)
+
+    async def password(self) -> str | None:
+        document = self._ctx.document
+        return await self._ledger.read(lambda c: documents.password(document.owner, c, document.id))
+
+    def file(self) -> AbstractAsyncContextManager[Path]:
+        return self._blobs.file(self._key)
+
+    def waiting(self, on: str | None) -> None:
+        self._ctx.waiting(on)
 
 
 class Context:
@@ -106,6 +121,7 @@ class Context:
         runtime: Runtime,
         budget: Budget,
         lease_s: float,
+        tally: Tally,
     ) -> None:
         self.step = step
         self.state = state
@@ -123,6 +139,8 @@ class Context:
         self._blobs = blobs
         self._budget = budget
         self._lease_s = lease_s
+        self._tally = tally
+        self._counted = 0
         self._reader = reader(ledger, blobs)
         self._checkpoint: Checkpoint[Any] | None = None
         self.opened: checkpoints.Opened | None = None
@@ -152,7 +170,7 @@ class Context:
 
     @property
     def source(self) -> RawSource:
-        return RawSource(self._blobs, self.generation, self.document.name)
+        return RawSource(self, self._blobs, self._ledger)
 
     @property
     def has_checkpoint(self) -> bool:
@@ -162,6 +180,14 @@ class Context:
     def checkpoint(self) -> Checkpoint[Any]:
         assert self._checkpoint is not None, "this kind of step makes no artifact"
         return self._checkpoint
+
+    @property
+    def position(self) -> int:
+        """Items before the cursor, those of earlier claims included. Index rows are no items: their cursor counts."""
+        if self._checkpoint is None:
+            return 0
+        rows: int = self._checkpoint.cursor.get("rows", 0)
+        return rows if self.step.kind == "index" else self._checkpoint.total
 
     def raise_if_cancelled(self) -> None:
         if self.lost:
@@ -202,6 +228,7 @@ class Context:
             after_batch=self._after_batch,
             eager=self.step.crashes > 0,
         )
+        self._counted = self.position
         self._batch_began = self.runtime.clock()
 
     async def _commit(self, flush: Flush) -> None:
@@ -226,6 +253,8 @@ class Context:
         now = self.runtime.clock()
         self._budget.measure(self.step.kind, now - self._batch_began)
         self._batch_began = now
+        self._tally.made[self.step.kind] += self.position - self._counted
+        self._counted = self.position
         self.raise_if_cancelled()
         if self.stopping or not self._budget.fits(self.step.kind):
             await self.checkpoint.flush()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from penstock.ledger.migrations import m0001_initial
+from penstock.ledger.migrations import m0001_initial, m0002_password
 
-MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (m0001_initial.statements,)
+MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (m0001_initial.statements, m0002_password.statements)
 LATEST = len(MIGRATIONS)

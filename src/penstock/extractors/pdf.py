@@ -1,0 +1,122 @@
+"""PDF: pages read by parser processes, several batches at a time, handed on in page order."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from penstock.errors import ParserBreach, Permanent, StepError
+from penstock.extractors.base import Extracted, Parsers, Source
+from penstock.model.items import Page
+
+PAGES = 8
+"""Pages in a call."""
+CALLS = 2
+"""Calls for each parser process that are read or read but not kept yet: one that runs, one that waits for it. What a
+kill can cost is thus `CALLS * PAGES` pages a process."""
+
+
+class Part(NamedTuple):
+    """How many pages the document has, and some of them: up to the one that could not be read, if there is an error."""
+
+    total: int
+    pages: list[Page]
+    error: Permanent | None = None
+
+
+_DECODER: msgspec.msgpack.Decoder[tuple[int, list[Page]]] = msgspec.msgpack.Decoder(tuple[int, list[Page]])
+
+
+class PdfExtractor:
+    def __init__(self, parsers: Parsers) -> None:
+        self._parsers = parsers
+
+    @cached_property
+    def version(self) -> str:
+        from importlib.metadata import version
+
+        return f"pdf-1/{version('pypdfium2')}"
+
+    async def extract(
+        self, source: Source, media_type: str, params: dict[str, Any], cursor: dict[str, Any]
+    ) -> AsyncGenerator[Extracted, None]:
+        done: int = cursor.get("pages", 0)
+        calls: deque[asyncio.Task[Part]] = deque()
+        async with source.file() as path:
+            reading = _Reading(self._parsers, source, path)
+            try:
+                part = await reading.begin(done)
+                total, ahead = part.total, done + PAGES
+                while True:
+                    while ahead < total and len(calls) < CALLS * self._parsers.width - 1:
+                        calls.append(asyncio.create_task(reading.read(ahead, PAGES)))
+                        ahead += PAGES
+                    done += len(part.pages)
+                    if part.pages:
+                        yield Extracted(part.pages, {"pages": done, "of": total}, keep=done < total)
+                    if part.error is not None:
+                        raise part.error
+                    if not calls:
+                        return
+                    part = await calls[0]
+                    calls.popleft()
+                    while part.error is None and calls and calls[0].done():
+                        following = calls.popleft().result()
+                        part = Part(total, part.pages + following.pages, following.error)
+            finally:
+                for call in calls:
+                    call.cancel()
+                await asyncio.gather(*calls, return_exceptions=True)
+
+
+class _Reading:
+    """One document in the hands of the parser processes."""
+
+    def __init__(self, parsers: Parsers, source: Source, path: Path) -> None:
+        self._parsers = parsers
+        self._source = source
+        self._path = str(path)
+        self._password: str | None = None
+
+    async def begin(self, first: int) -> Part:
+        """The first batch. Most documents need no password: only one that does is asked for it."""
+        try:
+            return await self.read(first, PAGES)
+        except Permanent as error:
+            if error.reason != "encrypted":
+                raise
+            self._password = await self._source.password()
+            if self._password is None:
+                raise
+        return await self.read(first, PAGES)
+
+    async def read(self, first: int, count: int) -> Part:
+        """A batch that could not be read is read again page by page, to keep what can be and to name the page."""
+        try:
+            return await self._call(first, count)
+        except StepError as error:
+            if error.page is None and not isinstance(error, ParserBreach):
+                raise
+            if count == 1:
+                return Part(0, [], _at_page(error, first + 1))
+        part = Part(0, [])
+        for index in range(first, first + count):
+            one = await self.read(index, 1)
+            part = Part(max(part.total, one.total), part.pages + one.pages, one.error)
+            if part.error is not None or index + 1 >= part.total:
+                break
+        return part
+
+    async def _call(self, first: int, count: int) -> Part:
+        arguments = {"path": self._path, "password": self._password, "first": first, "count": count}
+        return Part(*_DECODER.decode(await self._parsers.call("pdf", arguments, source=self._source)))
+
+
+def _at_page(error: StepError, page: int) -> Permanent:
+    if isinstance(error, Permanent):
+        return error
+    return Permanent(f"page {page}: {error}", reason=error.reason, page=page)

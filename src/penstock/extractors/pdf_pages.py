@@ -1,0 +1,183 @@
+"""PDFium, in a parser process: pages of a PDF with their labels and the headings of its outline.
+
+PDFium is not thread-safe; this module is used by one thread of a process that may die of a bad file.
+"""
+
+import re
+from bisect import bisect_left
+from collections import OrderedDict
+from itertools import islice
+from typing import Any
+
+import pypdfium2
+
+from penstock.errors import Permanent
+from penstock.extractors.markdown import opened
+from penstock.model.items import Block, Page
+
+OPEN_DOCUMENTS = 4
+MOST_HEADINGS = 100_000
+LONGEST_TITLE = 300
+MOST_TITLE_LINES = 4
+REOPEN_PAGES = 256
+"""PDFium keeps what it has parsed of a document until that is closed."""
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+_JOINED = re.compile(r"(?<=\w)\x02(?=\w)")
+"""PDFium's mark for a hyphen and the line end after it."""
+_NUMBER = re.compile(r"[\divxlc]+(?:\.[\divxlc]+)*[.)]?\s+")
+
+
+class _Outline:
+    """The headings of a document by page, and the path that is open where a page begins."""
+
+    def __init__(self, entries: list[tuple[int, int, str]]) -> None:
+        entries.sort(key=lambda entry: entry[0])
+        self._entries = entries
+        self._paths: list[tuple[str, ...]] = []
+        path: tuple[str, ...] = ()
+        for _, level, title in entries:
+            path = opened(path, level, title)
+            self._paths.append(path)
+
+    def of(self, index: int) -> tuple[list[tuple[int, int, str]], tuple[str, ...]]:
+        first = bisect_left(self._entries, index, key=lambda entry: entry[0])
+        last = bisect_left(self._entries, index + 1, key=lambda entry: entry[0])
+        return self._entries[first:last], self._paths[first - 1] if first else ()
+
+
+class _Open:
+    def __init__(self, path: str, password: str | None) -> None:
+        self._path, self._password = path, password
+        self.document = _open(path, password)
+        self.total = len(self.document)
+        self._outline = _Outline(_toc(self.document))
+        self._read = 0
+
+    def page(self, index: int) -> Page:
+        if self._read >= REOPEN_PAGES:
+            self.close()
+            self.document, self._read = _open(self._path, self._password), 0
+        self._read += 1
+        text = self._text(index)
+        entries, path = self._outline.of(index)
+        return Page(index + 1, text, self.document.get_page_label(index) or None, _headings(text, entries), path)
+
+    def _text(self, index: int) -> str:
+        try:
+            page = self.document[index]
+            try:
+                text_page = page.get_textpage()
+                text: str = text_page.get_text_bounded()
+                text_page.close()
+            finally:
+                page.close()
+        except pypdfium2.PdfiumError as error:
+            raise Permanent(
+                f"page {index + 1} of {self.total} cannot be read ({error}): the file is damaged there; "
+                "mend it or get another copy, and ingest that",
+                reason="damaged",
+                page=index + 1,
+            ) from error
+        text = _SURROGATES.sub("\ufffd", text.replace("\r\n", "\n").replace("\0", "\ufffd"))
+        return _JOINED.sub("-\n", text) if "\x02" in text else text
+
+    def close(self) -> None:
+        self.document.close()
+
+
+_documents: OrderedDict[tuple[str, str | None], _Open] = OrderedDict()
+"""The last ones that were read, the newest last. The one piece of state of a parser process."""
+
+
+def read(path: str, password: str | None, first: int, count: int) -> tuple[int, list[Page]]:
+    """How many pages there are, and `count` of them from index `first` on."""
+    key = (path, password)
+    document = _documents.pop(key, None)
+    if document is None:
+        while len(_documents) >= OPEN_DOCUMENTS:
+            _documents.popitem(last=False)[1].close()
+        document = _Open(path, password)
+    _documents[key] = document
+    return document.total, [document.page(i) for i in range(first, min(first + count, document.total))]
+
+
+def _open(path: str, password: str | None) -> Any:
+    try:
+        return pypdfium2.PdfDocument(path, password=password)
+    except pypdfium2.PdfiumError as error:
+        what = str(error)
+    if "password" in what.lower():
+        state = "the password that was given does not open it" if password else "it is locked by a password"
+        raise Permanent(f"{state}: give it with `penstock retry ID --password …`", reason="encrypted")
+    if "security" in what.lower():
+        raise Permanent(
+            "it is locked in a way that PDFium does not know: save it without protection, and ingest that",
+            reason="encrypted",
+        )
+    raise Permanent(
+        f"it is damaged beyond reading ({what}): get another copy, and ingest that",
+        reason="damaged",
+    )
+
+
+def _toc(document: Any) -> list[tuple[int, int, str]]:
+    """(page index, level from 1, title) of every bookmark that leads to a page. A broken outline is no outline."""
+    entries = []
+    try:
+        for bookmark in islice(document.get_toc(), MOST_HEADINGS):
+            target = bookmark.get_dest()
+            index = target.get_index() if target else None
+            title = " ".join(_SURROGATES.sub("\ufffd", bookmark.get_title()).replace("\0", " ").split())
+            if index is not None and index >= 0 and title:
+                entries.append((index, bookmark.level + 1, title[:LONGEST_TITLE]))
+    except (pypdfium2.PdfiumError, UnicodeDecodeError):
+        return entries
+    return entries
+
+
+def _headings(text: str, entries: list[tuple[int, int, str]]) -> tuple[Block, ...]:
+    """Blocks where the titles stand in the text, in its order; at the page's beginning where they do not."""
+    if not entries:
+        return ()
+    lines = _lines(text)
+    blocks = []
+    at = 0
+    for _, level, title in entries:
+        found = _find(lines, title, at) or _find(lines, title, 0)
+        if found:
+            at = found[1]
+            blocks.append(Block("heading", lines[found[0]][0], lines[found[1] - 1][1], level, title))
+        else:
+            blocks.append(Block("heading", 0, 0, level, title))
+    return tuple(sorted(blocks, key=lambda block: block.start))
+
+
+def _lines(text: str) -> list[tuple[int, int, str]]:
+    """Start, end and normalised text of every line that has any."""
+    lines, start = [], 0
+    for line in text.split("\n"):
+        if normal := " ".join(line.split()).casefold():
+            lines.append((start, start + len(line.rstrip()), normal))
+        start += len(line) + 1
+    return lines
+
+
+def _find(lines: list[tuple[int, int, str]], title: str, at: int) -> tuple[int, int] | None:
+    """From which line to before which one the title stands: alone, with a number before it, broken over lines, or at
+    least at the beginning of a line."""
+    wanted = " ".join(title.split()).casefold()
+    begins = None
+    for first in range(at, len(lines)):
+        line = lines[first][2]
+        if line == wanted or (line.endswith(wanted) and _NUMBER.fullmatch(line[: -len(wanted)])):
+            return first, first + 1
+        if begins is None and line.startswith(wanted + " "):
+            begins = first, first + 1
+        joined, last = line, first
+        while wanted.startswith(joined) and last + 1 < min(first + MOST_TITLE_LINES, len(lines)):
+            last += 1
+            joined = f"{joined} {lines[last][2]}"
+            if joined == wanted:
+                return first, last + 1
+    return begins

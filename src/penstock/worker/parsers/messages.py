@@ -1,0 +1,31 @@
+"""What a worker and its parser processes say to each other: a length, then msgpack, both ways through a pipe."""
+
+import struct
+from typing import Any
+
+import msgspec
+
+HEADER = struct.Struct("<I")
+
+
+class Request(msgspec.Struct, frozen=True, array_like=True):
+    """Run the reading function `reader` on `arguments`."""
+
+    reader: str
+    arguments: dict[str, Any]
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    """`data`, the encoded answer of the reading function; or `reason`, which says that there is none and why. An empty
+    one comes unasked and first: the child is ready."""
+
+    data: bytes = b""
+    reason: str = ""
+    message: str = ""
+    page: int | None = None
+    permanent: bool = True
+
+
+def packed(message: Request | Answer) -> bytes:
+    body = msgspec.msgpack.encode(message)
+    return HEADER.pack(len(body)) + body

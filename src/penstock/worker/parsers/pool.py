@@ -1,0 +1,255 @@
+"""The parser processes of a worker: a call goes to a free child; one that crashes, hangs or breaks out of its memory is
+replaced, and only the call that it was busy with is to blame."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from penstock.errors import ParserBreach, Permanent, Transient
+from penstock.extractors.base import Source
+from penstock.worker.parsers.messages import HEADER, Answer, Request, packed
+
+CHILD = "penstock.worker.parsers.child"
+IN_HAND = 2
+"""Calls that a child is given: one that runs and one that waits in its pipe, so that it never waits for us."""
+START_S = 60.0
+GRACE_S = 0.25
+"""How long a child may go on with a call that nobody waits for any more."""
+LONGEST_ANSWER = 1 << 30
+_TAIL = 2000
+_OUT_OF_MEMORY = {signal.SIGTRAP, signal.SIGILL, signal.SIGABRT}
+"""How PDFium and the libraries around it end when they are refused memory."""
+_ENVIRONMENT = ("PYTHON", "LC_", "LANG", "PATH", "HOME", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_")
+
+_DECODER = msgspec.msgpack.Decoder(Answer)
+
+
+@dataclass(eq=False)
+class _Call:
+    request: bytes
+    source: Source
+    answer: asyncio.Future[bytes]
+
+    @property
+    def abandoned(self) -> bool:
+        return self.answer.done()
+
+    def fail(self, error: Exception) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+
+class ParserPool:
+    def __init__(self, *, children: int, memory_mb: int, timeout_s: float) -> None:
+        """`memory_mb` and `timeout_s` are the limits of one call; 0 megabytes: no limit."""
+        self.width = children
+        self.memory_mb = memory_mb
+        self.timeout_s = timeout_s
+        self._children: set[_Child] = set()
+        self._waiting: deque[_Call] = deque()
+        self._busy: Counter[int] = Counter()
+        """How many calls of a source are with a child."""
+
+    def start(self) -> None:
+        """Have the children ready before they are needed: they load while something else does."""
+        while len(self._children) < self.width:
+            self._children.add(_Child(self))
+
+    async def call(self, reader: str, arguments: dict[str, Any], *, source: Source) -> bytes:
+        call = _Call(packed(Request(reader, arguments)), source, asyncio.get_running_loop().create_future())
+        self._waiting.append(call)
+        self.hand_out()
+        if call in self._waiting and not self._busy[id(source)]:
+            source.waiting("parser")
+        try:
+            return await call.answer
+        finally:
+            if call in self._waiting:
+                self._waiting.remove(call)
+            for child in self._children:
+                child.forgive(call)
+
+    def hand_out(self) -> None:
+        """Give what waits to the children that have least to do."""
+        while self._waiting:
+            self.start()
+            child = min(self._children, key=lambda child: len(child.calls))
+            if len(child.calls) >= IN_HAND:
+                return
+            call = self._waiting.popleft()
+            self._busy[id(call.source)] += 1
+            call.source.waiting(None)
+            child.take(call)
+
+    def ended(self, call: _Call) -> None:
+        """A child is done with a call, or has lost it."""
+        self._busy[id(call.source)] -= 1
+        if not self._busy[id(call.source)]:
+            del self._busy[id(call.source)]
+
+    def bury(self, child: "_Child", blamed: _Call | None, error: Exception) -> None:
+        """A child is gone. What it had not begun goes to others."""
+        self._children.discard(child)
+        for call in reversed(child.calls):
+            self.ended(call)
+            if call is blamed:
+                call.fail(error)
+            elif not call.abandoned:
+                self._waiting.appendleft(call)
+        self.hand_out()
+
+    async def close(self) -> None:
+        """Kill them all: they hold nothing that is not on disk."""
+        for call in self._waiting:
+            call.answer.cancel()
+        self._waiting.clear()
+        children = list(self._children)
+        for child in children:
+            for call in child.calls:
+                call.answer.cancel()
+            child.task.cancel()
+        await asyncio.gather(*(child.task for child in children), return_exceptions=True)
+        self._children.clear()
+
+
+class _Child:
+    """One parser process, from its start to its death."""
+
+    def __init__(self, pool: ParserPool) -> None:
+        self.calls: deque[_Call] = deque()
+        self._pool = pool
+        self._process: asyncio.subprocess.Process | None = None
+        self._ready = False
+        self._breach: str | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.task = asyncio.create_task(self._live())
+
+    def take(self, call: _Call) -> None:
+        self.calls.append(call)
+        if self._process is not None:
+            self._send(call)
+
+    def forgive(self, call: _Call) -> None:
+        """Nobody waits for this call any more: if the child is busy with it, it has only a moment left."""
+        if self.calls and self.calls[0] is call:
+            self._watch()
+
+    async def _live(self) -> None:
+        errors = ""
+        try:
+            self._process = process = await self._start()
+            assert process.stdout is not None
+            assert process.stderr is not None
+            listening = asyncio.create_task(_tail(process.stderr))
+            try:
+                for call in self.calls:
+                    self._send(call)
+                self._watch()
+                await self._receive(process.stdout)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                pass
+            finally:
+                await self._end(process)
+                errors = await listening
+        except OSError as error:
+            errors = str(error)
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            blamed = self.calls[0] if self.calls else None
+            self._pool.bury(self, blamed, self._verdict(errors))
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        environment = {name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)}
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", CHILD, str(os.getpid()), str(self._pool.memory_mb),
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            env=environment | {"MALLOC_ARENA_MAX": "2"},
+        )  # fmt: skip
+
+    def _send(self, call: _Call) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(call.request)
+
+    async def _receive(self, answers: asyncio.StreamReader) -> None:
+        while True:
+            (size,) = HEADER.unpack(await answers.readexactly(HEADER.size))
+            if size > LONGEST_ANSWER:
+                return
+            answer = _DECODER.decode(await answers.readexactly(size))
+            if not self._ready:
+                self._ready = True
+                self._watch()
+                continue
+            if answer.reason == "parser_memory":
+                self._breach = answer.reason
+                return
+            call = self.calls.popleft()
+            self._pool.ended(call)
+            _deliver(call, answer)
+            self._watch()
+            self._pool.hand_out()
+
+    def _watch(self) -> None:
+        """Set the time that the call at the head has."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._ready:
+            self._timer = asyncio.get_running_loop().call_later(START_S, self._kill)
+        elif self.calls:
+            seconds = GRACE_S if self.calls[0].abandoned else self._pool.timeout_s
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._kill)
+
+    def _kill(self) -> None:
+        self._breach = "parser_timeout"
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+
+    async def _end(self, process: asyncio.subprocess.Process) -> None:
+        if process.returncode is None:
+            process.kill()
+        assert process.stdin is not None
+        process.stdin.close()
+        await process.wait()
+
+    def _verdict(self, errors: str) -> Exception:
+        """Why the child is gone, for whoever waited for it."""
+        if not self._ready:
+            said = errors or "it said nothing"
+            return Transient(f"a parser process could not be started: {said}", reason="parser_start")
+        code = self._process.returncode if self._process is not None and self._process.returncode is not None else 0
+        if self._breach == "parser_timeout":
+            limit = f"{self._pool.timeout_s:g} s (parsers.timeout_s)"
+            return ParserBreach(f"it took the parser longer than {limit}", reason="parser_timeout")
+        if self._breach == "parser_memory" or -code in _OUT_OF_MEMORY:
+            limit = f"{self._pool.memory_mb:,} MB (parsers.memory_mb)"
+            return ParserBreach(f"the parser needed more memory than {limit}", reason="parser_memory")
+        end = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        return ParserBreach(f"the parser crashed ({end}) {errors}".rstrip(), reason="parser_crash")
+
+
+def _deliver(call: _Call, answer: Answer) -> None:
+    if call.abandoned:
+        return
+    if not answer.reason:
+        call.answer.set_result(answer.data)
+    elif answer.permanent:
+        call.fail(Permanent(answer.message, reason=answer.reason, page=answer.page))
+    else:
+        call.fail(Transient(answer.message, reason=answer.reason, page=answer.page))
+
+
+async def _tail(stream: asyncio.StreamReader) -> str:
+    """The last words of a process."""
+    tail = b""
+    while data := await stream.read(1 << 14):
+        tail = (tail + data)[-_TAIL:]
+    return " ".join(tail.decode(errors="replace").split())
