@@ -1,7 +1,7 @@
 """validate: what is it, and can we read it?"""
 
 from penstock.errors import Permanent
-from penstock.extractors.media import detect
+from penstock.extractors.media import BINARY, detect
 from penstock.model.states import DocumentStatus
 from penstock.stages.base import Stage, StepContext, StepResult
 
@@ -21,9 +21,9 @@ async def run(ctx: StepContext) -> StepResult:
         return StepResult({"media_type": media_type}, end=DocumentStatus.NOT_INDEXABLE, media_type=media_type)
     if media_type not in ctx.ports.extractors:
         supported = ", ".join(sorted(ctx.ports.extractors))
+        what = "neither text nor any format that is known" if media_type == BINARY else f"{media_type}, by its content"
         raise Permanent(
-            f"{ctx.document.name!r} is {media_type}, which Penstock cannot read yet. It reads {supported}: convert the "
-            "file, or delete the document",
+            f"{ctx.document.name!r} is {what}; Penstock reads {supported}: convert the file, or delete the document",
             reason="unsupported_type",
         )
     return StepResult({"media_type": media_type}, media_type=media_type)

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections import Counter, deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,6 +135,8 @@ class _Child:
         self.calls.append(call)
         if self._process is not None:
             self._send(call)
+            if self.calls[0] is call:
+                self._watch()
 
     def forgive(self, call: _Call) -> None:
         """Nobody waits for this call any more: if the child is busy with it, it has only a moment left."""
@@ -210,12 +213,11 @@ class _Child:
 
     def _kill(self) -> None:
         self._breach = "parser_timeout"
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
+        if self._process is not None:
+            _kill(self._process)
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
-        if process.returncode is None:
-            process.kill()
+        _kill(process)
         assert process.stdin is not None
         process.stdin.close()
         await process.wait()
@@ -229,11 +231,18 @@ class _Child:
         if self._breach == "parser_timeout":
             limit = f"{self._pool.timeout_s:g} s (parsers.timeout_s)"
             return ParserBreach(f"it took the parser longer than {limit}", reason="parser_timeout")
-        if self._breach == "parser_memory" or -code in _OUT_OF_MEMORY:
+        if self._breach == "parser_memory" or -code in _OUT_OF_MEMORY or "allocate memory" in errors:
             limit = f"{self._pool.memory_mb:,} MB (parsers.memory_mb)"
             return ParserBreach(f"the parser needed more memory than {limit}", reason="parser_memory")
         end = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         return ParserBreach(f"the parser crashed ({end}) {errors}".rstrip(), reason="parser_crash")
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    # process.kill() would look whether it is dead first, and take its exit code from under asyncio's watcher.
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
 
 
 def _deliver(call: _Call, answer: Answer) -> None:
