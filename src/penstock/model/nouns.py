@@ -47,22 +47,59 @@ class Generation(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class StepDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StepDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One stage of a workflow as its YAML names it."""
 
     name: str
     kind: str
     method: str | None = None
+    """The user's own function, by its dotted path; None: the shipped one of its kind."""
+    retries: int = 3
+    parameters: dict[str, Any] = {}
+    pool: str | None = None
+    """The pool that works on it; None: the one of its kind."""
+    resource_key: str | None = None
+    """What only one worker may write at a time."""
+    timeout: float | None = None
+    """Seconds of work without progress after which it is taken away from its worker."""
+    next: str | None = None
+    """The step that follows; None: the one below."""
+    choices: dict[str, str] = {}
+    """For a route: the step that follows each answer of its method; `default` for any other."""
+    repeatable: bool = False
+    """What it makes can be made again from what is kept, and need not survive a power cut."""
+
+
+class Handler(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Somebody who is told of a lifecycle event: a function by its dotted path, or a webhook by its name."""
+
+    name: str
+    method: str | None = None
+    webhook: str | None = None
     retries: int = 3
     parameters: dict[str, Any] = {}
 
 
-class Workflow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Workflow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """An ordered set of steps. A run keeps the snapshot that it started with."""
 
     id: str
     name: str
     steps: tuple[StepDefinition, ...]
+    meta: dict[str, Any] = {}
+    lifecycle_events: dict[str, tuple[Handler, ...]] = {}
+
+    def position(self, name: str) -> int:
+        return next(i for i, step in enumerate(self.steps) if step.name == name)
+
+
+class ParameterSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Values for the steps of a workflow, by step name or kind, apart from the workflow."""
+
+    id: str
+    config: dict[str, dict[str, Any]] = {}
+    name: str = ""
+    meta: dict[str, Any] = {}
 
 
 class Lease(msgspec.Struct, frozen=True):

@@ -1,0 +1,246 @@
+"""YAML becomes workflows and parameter sets. Everything that is wrong is found at once, each with its line.
+
+Two forms are read: ours (`steps`, by list or by name) and that of workflow systems which list `item_steps` by kind and
+name functions of their own for the shipped work: those words are taken for ours."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from penstock.model.nouns import Handler, ParameterSet, StepDefinition, Workflow
+from penstock.workflows.source import Place, Source
+
+SHIPPED_KINDS = ("fetch", "validate", "extract", "clean", "chunk", "embed", "index")
+OPEN_KINDS = ("enrich", "route")
+KINDS = (*SHIPPED_KINDS, *OPEN_KINDS)
+EVENTS = (
+    "group_start", "group_end", "item_start", "item_end", "item_failed", "step_start", "step_end", "step_failed",
+)  # fmt: skip
+
+T = TypeVar("T")
+
+_KIND_WORDS = {"ingest": "fetch", "parse": "extract", "store": "index"}
+_METHOD_WORDS = {
+    "validate_document": "validate",
+    "parse_document": "extract",
+    "split_parse_document": "extract",
+    "chunk_document": "chunk",
+    "embed_document": "embed",
+    "save_to_rag": "index",
+}
+_FOREIGN = "soliplex.ingester."
+_HANDLER_WORDS = {"log_event": "penstock.events.handlers.log", "run_end": "penstock.events.handlers.vacuum"}
+_PARAMETER_WORDS = {"chunk": {"chunk_size": "size", "chunk_overlap": "overlap"}}
+
+_WORKFLOW_KEYS = {"id", "name", "meta", "steps", "item_steps", "lifecycle_events"}
+_STEP_KEYS = set(StepDefinition.__struct_fields__)
+_HANDLER_KEYS = set(Handler.__struct_fields__)
+_SET_KEYS = set(ParameterSet.__struct_fields__)
+
+
+def workflow(source: Source) -> Workflow | None:
+    """The workflow in a file, or None: then the source has complaints."""
+    values = _mapping(source, ())
+    if values is None:
+        return None
+    _unknown(source, (), values, _WORKFLOW_KEYS)
+    if ("steps" in values) == ("item_steps" in values):
+        source.complain((), "a workflow has `steps`, by list or by name")
+        return None
+    key = "steps" if "steps" in values else "item_steps"
+    steps = _steps(source, (key,), values[key])
+    _check_graph(source, key, steps)
+    events = {
+        str(event): _handlers(source, ("lifecycle_events", event))
+        for event in _mapping(source, ("lifecycle_events",)) or {}
+    }
+    raw = {
+        "id": values.get("id"),
+        "name": values.get("name") or values.get("id"),
+        "meta": values.get("meta") or {},
+        "steps": [step for _, step in steps],
+        "lifecycle_events": events,
+    }
+    return _convert(source, raw, Workflow)
+
+
+def parameter_set(source: Source) -> ParameterSet | None:
+    values = _mapping(source, ())
+    if values is None:
+        return None
+    _unknown(source, (), values, _SET_KEYS)
+    config = _mapping(source, ("config",)) or {}
+    for step in config:
+        _mapping(source, ("config", step))
+    renamed = {
+        _KIND_WORDS.get(step, step): _parameters(_KIND_WORDS.get(step, step), given) for step, given in config.items()
+    }
+    return _convert(source, {**values, "config": renamed}, ParameterSet)
+
+
+def _steps(source: Source, path: tuple[str, ...], given: Any) -> list[tuple[Place, dict[str, Any]]]:
+    """Each step with its place, in order, with our words."""
+    found: list[tuple[Place, dict[str, Any]]] = []
+    if isinstance(given, list):
+        entries: list[tuple[str | int, Any]] = list(enumerate(given))
+    elif isinstance(given, dict):
+        entries = list(given.items())
+    else:
+        source.complain(path, "the steps are a list, or a mapping by name")
+        return []
+    for key, value in entries:
+        place = (*path, key)
+        step = dict(value) if isinstance(value, dict) else {}
+        if value is not None and not isinstance(value, dict):
+            source.complain(place, "a step is a mapping: {kind: …, retries: …, parameters: …}")
+            continue
+        if path == ("item_steps",):
+            step = _foreign(str(key), step)
+        elif isinstance(key, str):
+            step.setdefault("name", key)
+        step.setdefault("kind", step.get("name"))
+        step["kind"] = _KIND_WORDS.get(str(step["kind"]), step["kind"])
+        step["parameters"] = _parameters(str(step["kind"]), step.get("parameters") or {})
+        _check_step(source, place, step)
+        found.append((place, {k: v for k, v in step.items() if k in _STEP_KEYS}))
+    if path == ("item_steps",):
+        _add_clean(found)
+    return found
+
+
+def _foreign(key: str, step: dict[str, Any]) -> dict[str, Any]:
+    """A step that is keyed by its kind, has a title for a name, and may name a function that is shipped here."""
+    kind = _KIND_WORDS.get(key, key)
+    method = step.get("method")
+    if isinstance(method, str) and method.startswith(_FOREIGN):
+        kind = _METHOD_WORDS.get(method.rpartition(".")[2], kind)
+        step = {k: v for k, v in step.items() if k != "method"}
+    return {**step, "name": key if key not in _KIND_WORDS else kind, "kind": step.get("kind", kind)}
+
+
+def _add_clean(found: list[tuple[Place, dict[str, Any]]]) -> None:
+    """Where such systems chunk what was parsed, ours cleans in between."""
+    kinds = [step["kind"] for _, step in found]
+    if "chunk" in kinds and "clean" not in kinds:
+        at = kinds.index("chunk")
+        found.insert(at, (found[at][0], {"name": "clean", "kind": "clean"}))
+
+
+def _parameters(kind: str, given: Any) -> dict[str, Any]:
+    words = _PARAMETER_WORDS.get(kind, {})
+    return {words.get(str(name), str(name)): value for name, value in given.items()} if isinstance(given, dict) else {}
+
+
+def _check_step(source: Source, place: Place, step: dict[str, Any]) -> None:
+    _unknown(source, place, step, _STEP_KEYS)
+    kind = step["kind"]
+    if kind not in KINDS:
+        source.complain((*place, "kind"), f"there is no kind {kind!r}: use one of {', '.join(KINDS)}")
+    elif kind in OPEN_KINDS and not step.get("method"):
+        source.complain(place, f"a step of kind {kind} needs a `method`, the dotted path of your function")
+    if kind == "route" and not step.get("choices"):
+        source.complain(place, "a route needs `choices`: the step that follows each answer")
+    if kind != "route" and step.get("choices"):
+        source.complain((*place, "choices"), "only a step of kind route has choices")
+    for name in ("retries", "timeout"):
+        value = step.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value <= 0):
+            source.complain((*place, name), f"{name} is a number above zero, not {value!r}")
+
+
+def _check_graph(source: Source, key: str, steps: list[tuple[Place, dict[str, Any]]]) -> None:
+    """Names are unique, and every way leads forward: so a run ends."""
+    if not steps:
+        source.complain((key,), "a workflow has at least one step")
+    order: dict[str, int] = {}
+    for i, (place, step) in enumerate(steps):
+        if step["name"] in order:
+            source.complain(place, f"two steps are named {step['name']!r}")
+        order.setdefault(str(step["name"]), i)
+    for i, (place, step) in enumerate(steps):
+        choices = step.get("choices") if isinstance(step.get("choices"), dict) else {}
+        ways = [("next", step.get("next")), *[("choices", way) for way in (choices or {}).values()]]
+        for name, target in ways:
+            if target is None or (name == "choices" and str(target) in ENDINGS):
+                continue
+            if str(target) not in order:
+                source.complain((*place, name), f"there is no step {target!r}")
+            elif order[str(target)] <= i:
+                source.complain((*place, name), f"{target!r} does not come after {step['name']!r}: a run only goes on")
+
+
+ENDINGS = ("COMPLETED", "NOT_INDEXABLE")
+"""Answers of a route that end the run instead of naming a step."""
+
+
+def _handlers(source: Source, path: Place) -> list[dict[str, Any]]:
+    event = path[-1]
+    if event not in EVENTS:
+        source.complain(path, f"there is no event {event!r}: use one of {', '.join(EVENTS)}")
+    given = _at(source.values, path)
+    if not isinstance(given, list):
+        source.complain(path, "the handlers of an event are a list")
+        return []
+    handlers = []
+    for i, value in enumerate(given):
+        place: Place = (*path, i)
+        if not isinstance(value, dict):
+            source.complain(place, "a handler is a mapping: {name: …, method: …}")
+            continue
+        _unknown(source, place, value, _HANDLER_KEYS)
+        handler = dict(value)
+        method = handler.get("method")
+        if isinstance(method, str) and method.startswith(_FOREIGN):
+            handler["method"] = _HANDLER_WORDS.get(method.rpartition(".")[2], method)
+        if (handler.get("method") is None) == (handler.get("webhook") is None):
+            source.complain(place, "a handler has a `method` or a `webhook`, and not both")
+        handler.setdefault("name", handler.get("method") or handler.get("webhook") or "")
+        handlers.append({k: v for k, v in handler.items() if k in _HANDLER_KEYS})
+    return handlers
+
+
+def _mapping(source: Source, path: Place) -> dict[str, Any] | None:
+    value = _at(source.values, path)
+    if value is None and path:
+        return None
+    if not isinstance(value, dict):
+        if not source.problems:
+            source.complain(path, "here stands a mapping of names to values")
+        return None
+    return value
+
+
+def _at(values: Any, path: Place) -> Any:
+    for key in path:
+        if isinstance(values, Mapping):
+            values = values.get(key)
+        else:
+            values = values[key] if isinstance(values, list) and isinstance(key, int) else None
+    return values
+
+
+def _unknown(source: Source, path: Place, given: Mapping[str, Any], known: set[str]) -> None:
+    for key in given:
+        if key not in known:
+            source.complain((*path, key), f"unknown key {key!r}: known are {', '.join(sorted(known))}")
+
+
+def _convert(source: Source, raw: dict[str, Any], kind: type[T]) -> T | None:
+    if source.problems:
+        return None
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as error:
+        message, _, where = str(error).partition(" - at `$.")
+        source.complain(_place(where.rstrip("`")), message)
+        return None
+
+
+def _place(where: str) -> Place:
+    """msgspec's `steps[2].retries` as a path."""
+    parts: list[str | int] = []
+    for part in where.split("."):
+        name, *numbers = part.replace("]", "").split("[")
+        parts += [name, *[int(n) for n in numbers if n.isdigit()]]
+    return tuple(part for part in parts if part != "")
