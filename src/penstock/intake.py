@@ -57,6 +57,7 @@ class Receipt:
     item: Item
     submitted: Submitted | None = None
     problem: str | None = None
+    size: int = 0
 
 
 @dataclass
@@ -179,7 +180,8 @@ class Intake:
         fresh = dict(zip((read.item.source for read in again), await self._enter(order, again), strict=True))
         by_source = {read.item.source: answer for read, answer in zip(good, answers, strict=True)} | fresh
         return [
-            Receipt(read.item, None if read.problem else by_source[read.item.source], read.problem) for read in reads
+            Receipt(read.item, None if read.problem else by_source[read.item.source], read.problem, read.size)
+            for read in reads
         ]
 
     async def _enter(self, order: Order, reads: Sequence[_Read]) -> list[Submitted]:

@@ -11,6 +11,7 @@ from penstock.worker.context import Context, RunState, load
 from penstock.worker.execute import INDEX, Bench, execute, settle
 from penstock.worker.indexing import Indexer
 from penstock.worker.lease import Heart, reap
+from penstock.worker.look import InHand, in_hand
 
 Chore = Callable[[], Awaitable[object]]
 
@@ -77,6 +78,11 @@ class Worker:
         for ctx, _ in self._contexts.values():
             ctx.stopping = True
         self.wake()
+
+    def in_hand(self) -> list[InHand]:
+        """The documents that are being worked on, the longest first."""
+        working = (ctx for ctx, _ in self._contexts.values() if not ctx.ended)
+        return [in_hand(ctx) for ctx in working if ctx.has_checkpoint or ctx.waiting_on]
 
     def wake(self) -> None:
         """There is work, or there may be."""
@@ -169,6 +175,7 @@ class Worker:
         ctx.on_waiting = self._on_waiting
         self._heart.leases[ctx.step.lease.step_id] = ctx.step.lease
         self._contexts[ctx.step.lease.step_id] = (ctx, task)
+        self.bench.record.started(ctx)
 
     def _leave_step(self, ctx: Context) -> None:
         self._heart.leases.pop(ctx.step.lease.step_id, None)
