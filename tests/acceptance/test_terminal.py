@@ -150,7 +150,7 @@ def test_the_end_says_what_to_do_about_what_failed(cli: Cli, tmp_path: Path) -> 
     many = write(tmp_path / "many")
     for i in range(6):
         (many / f"{i}.dat").write_bytes(bytes(range(256)) * (40 + i))
-    assert "  6 × unsupported_type: 0.dat, 1.dat, 2.dat, …" in cli("ingest", many).err.splitlines()
+    assert re.search(r"^  6 × unsupported_type: (\d\.dat, ){3}…$", cli("ingest", many).err, re.MULTILINE)
 
 
 def watched(cli: Cli, *arguments: str, number: signal.Signals) -> Result:

@@ -219,6 +219,18 @@ async def test_time_in_the_pipe_does_not_count(start: Start) -> None:
     assert await bench("echo", value="idle time does not count either") is not None
 
 
+async def test_what_comes_behind_gives_the_call_that_runs_no_more_time(start: Start) -> None:
+    bench = await start(timeout_s=0.8).warm()
+    began = time.monotonic()
+    hanging = bench.begin("hang")
+    await asyncio.sleep(0.6)
+    behind = bench.begin("echo", value="behind")
+    with pytest.raises(ParserBreach):
+        await hanging
+    assert time.monotonic() - began < 1.3
+    assert await behind == "behind"
+
+
 async def test_a_cancelled_call_kills_a_busy_child_and_the_pool_goes_on(start: Start) -> None:
     bench = await start(children=2).warm()
     before = bench.pids
@@ -380,7 +392,7 @@ from penstock.worker.parsers import pool as pools
 from penstock.worker.parsers.pool import ParserPool
 async def main():
     pools.CHILD = ODD
-    bench = await Bench(ParserPool(children=2, memory_mb=256, timeout_s=30)).warm()
+    bench = await Bench(ParserPool(children=2, memory_mb=8192, timeout_s=30)).warm()
     calls = [bench.begin("hang") for _ in range(3)]
     await asyncio.sleep(0.05)
     print(*bench.pids, flush=True)
@@ -427,9 +439,22 @@ async def test_no_child_outlives_its_worker_however_that_ends() -> None:
         await gone(*children, within=0.5)
 
 
+def listen_to_signals() -> None:
+    """A shell has what it starts in the background ignore some of them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+async def test_a_child_whose_worker_was_dead_before_it_could_look_ends_at_once() -> None:
+    nobody = "1"
+    command = [sys.executable, "-m", "penstock.worker.parsers.child", nobody, "64"]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert await asyncio.to_thread(child.wait, 10) == 0, "though its pipe is open"
+    assert child.communicate()[0] == b""
+
+
 async def test_signals_leave_the_end_of_the_children_to_the_worker() -> None:
     """A Ctrl-C in a terminal reaches the whole process group."""
-    parent = Parent("await bench.pool.close()")
+    parent = Parent("await bench.pool.close()", preexec_fn=listen_to_signals)
     children = parent.children()
     for pid in children:
         os.kill(pid, signal.SIGINT)
@@ -458,7 +483,7 @@ async def test_without_a_limit_of_memory_there_is_none(start: Start) -> None:
 
 
 async def test_the_limit_counts_from_what_the_libraries_take(start: Start) -> None:
-    bench = start(memory_mb=64)
-    assert await bench("eat", megabytes=40) == 40 << 20
-    with pytest.raises(ParserBreach, match="64 MB"):
-        await bench("eat", megabytes=80)
+    bench = start(memory_mb=16)
+    assert await bench("eat", megabytes=10) == 10 << 20
+    with pytest.raises(ParserBreach, match="16 MB"):
+        await bench("eat", megabytes=20)

@@ -21,6 +21,7 @@ from tests.integration.test_parsers import ODD, PATHS, alive, gone
 from tests.pdfs import Entry, Lock, Pages, devouring, hanging, numbered, page, pdf
 
 from penstock.app import App
+from penstock.errors import Permanent
 from penstock.extractors.base import Source
 from penstock.extractors.pdf import CALLS, PAGES, PdfExtractor
 from penstock.model.items import Page
@@ -130,15 +131,29 @@ async def test_i12_extraction_goes_on_from_any_page_and_in_page_order(tmp_path: 
 
 async def test_an_extraction_that_is_given_up_leaves_nothing_behind(tmp_path: Path) -> None:
     path = tmp_path / "a.pdf"
-    path.write_bytes(uneven(100))
-    async with pool(2) as parsers:
+    path.write_bytes(hanging(40, 20))
+    async with pool(1) as parsers:
         async with aclosing(PdfExtractor(parsers).extract(File(path), "", {}, {})) as batches:
             assert (await anext(batches)).cursor["pages"] == PAGES
-            await anext(batches)
+            assert (await anext(batches)).cursor["pages"] == 2 * PAGES
+            began = time.monotonic()
+        assert time.monotonic() - began < 1.0, "it does not wait for the call that hangs"
+        assert {task for task in asyncio.all_tasks() if "read" in str(task.get_coro())} == set()
         assert not parsers._waiting
-        tasks = {task for task in asyncio.all_tasks() if "read" in str(task.get_coro())}
-        assert tasks == set()
-        assert len(await extracted(parsers, path, {"pages": 90})) == 10
+        assert len(await extracted(parsers, path, {"pages": 35})) == 5
+
+
+async def test_i9_a_page_that_cannot_be_read_is_never_passed_over(tmp_path: Path) -> None:
+    """However many batches behind it have been read when what is before it is kept at last."""
+    path = tmp_path / "a.pdf"
+    path.write_bytes(pdf(*numbered(27), None, *numbered(60)))
+    async with pool(3) as parsers:
+        numbers: list[int] = []
+        with pytest.raises(Permanent, match="page 28 of 88"):
+            async for batch in PdfExtractor(parsers).extract(File(path), "", {}, {}):
+                await asyncio.sleep(0.2)
+                numbers += [page.number for page in batch.pages]
+        assert numbers == list(range(1, 28))
 
 
 async def test_a_batch_that_only_fails_as_a_whole_is_read_page_by_page(

@@ -98,6 +98,14 @@ def test_a_line_of_its_own_goes_before_one_that_only_begins_so(write: Write) -> 
     assert starts == [("Notes", 1), ("Methods", 2), ("Notes", 3)], "each title after the one before it"
 
 
+def test_an_outline_may_have_another_order_than_the_text(write: Write) -> None:
+    assert headings(write, ["First", "Second"], "Second", "First") == [("First", "First"), ("Second", "Second")]
+    outline = [Entry("Appendix", 2), Entry("Preface", 0), Entry("Body", 1)]
+    _, pages = read(write(pdf(*numbered(3), outline=outline)), None, 0, 8)
+    assert [[block.title for block in p.blocks] for p in pages] == [["Preface"], ["Body"], ["Appendix"]]
+    assert [p.path for p in pages] == [(), ("Preface",), ("Body",)]
+
+
 def test_a_title_that_is_broken_over_more_lines_than_headings_are_is_none(write: Write) -> None:
     assert headings(write, ["one", "two", "three", "four", "five"], "one two three four five") == [
         ("one two three four five", "")

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from rich.text import Text
 
+from penstock import views
 from penstock.cli.live import Row, Screen, table
 from penstock.cli.progress import Meter, ProgressDisplay, about, line, picture, waits
 from penstock.jobs import Progress
+from penstock.ledger.documents import ArtifactProgress
 from penstock.worker.look import InHand, Tally, left_s, to_come
 
 STEERING = "\x1b]0;title\x07\x1b[2Jname\n.pdf"
@@ -52,6 +54,14 @@ def test_nothing_is_said_about_the_time_left_after_a_moment() -> None:
     meter = Meter()
     meter.look(progress(0.5, ended=1, left_s=3.0))
     meter.look(progress(1.0, ended=2, left_s=3.0))
+    assert meter.left_s is None
+
+
+def test_loading_models_is_no_pace() -> None:
+    meter = Meter()
+    for second in range(5):
+        meter.look(progress(second))
+    meter.look(progress(5, ended=1, left_s=3.0))
     assert meter.left_s is None
 
 
@@ -118,6 +128,13 @@ def test_the_time_left_counts_every_stage_by_what_it_took() -> None:
     assert left_s(seen, more, 5.0) == pytest.approx(5.5)
     seen.worked("index", 100, 4.0, 4.5)
     assert left_s(seen, more, 5.0) == pytest.approx(6.0)
+
+
+def test_the_pages_of_a_pdf_are_known_while_it_is_read() -> None:
+    reading = ArtifactProgress("extract", "extract", False, 32, '{"pages": 32, "of": 619}', 1.0)
+    assert views._progress("EXTRACTING", {"extract": reading})["total_pages"] == 619
+    of_text = ArtifactProgress("extract", "extract", False, 3, '{"offset": 9000}', 1.0)
+    assert views._progress("EXTRACTING", {"extract": of_text})["total_pages"] is None
 
 
 ROWS = [

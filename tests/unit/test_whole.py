@@ -48,7 +48,7 @@ class File:
 async def test_i12_batches_are_the_same_from_any_cursor(tmp_path: Path) -> None:
     path = make(tmp_path / "a.docx", "".join(par(run(f"page {i}") + BREAK) for i in range(2 * BATCH + 5)))
     parsers = Here()
-    extractor = WholeFileExtractor(parsers, "office", office.VERSION)
+    extractor = WholeFileExtractor(parsers, "office")
 
     async def batches(cursor: dict[str, Any]) -> list[Extracted]:
         return [batch async for batch in extractor.extract(File(path), DOCX, {}, cursor)]

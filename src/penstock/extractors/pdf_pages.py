@@ -79,7 +79,7 @@ class _Open:
                 reason="damaged",
                 page=index + 1,
             ) from error
-        text = text.replace("\r\n", "\n").replace("\0", "\ufffd")
+        text = text.replace("\r\n", "\n")
         return _JOINED.sub("-\n", text) if "\x02" in text else text
 
     def close(self) -> None:

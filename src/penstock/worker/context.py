@@ -250,12 +250,19 @@ class Context:
             self.lost = True
             raise LeaseLost(f"step {self.step.lease.step_id} belongs to somebody else now")
 
+    def count(self) -> None:
+        """Enter what was made since the last count: after each batch, and at the step's end, however that comes (a stop
+        in the middle of a flush leaves a batch that is kept but was not counted yet)."""
+        now, position = self.runtime.clock(), self.position
+        if position != self._counted:
+            self._tally.worked(self.step.kind, position - self._counted, self._batch_began, now)
+        self._batch_began, self._counted = now, position
+
     async def _after_batch(self) -> None:
         """Between two batches: measure the pace, and stop here if we have to."""
         now = self.runtime.clock()
         self._budget.measure(self.step.kind, now - self._batch_began)
-        self._tally.worked(self.step.kind, self.position - self._counted, self._batch_began, now)
-        self._batch_began, self._counted = now, self.position
+        self.count()
         self.raise_if_cancelled()
         if self.stopping or not self._budget.fits(self.step.kind):
             await self.checkpoint.flush()

@@ -49,6 +49,8 @@ class Bench:
         self.record = Record(self.broadcast, self.runtime)
         self._room = asyncio.Semaphore(self.slots)
         self._one_suspect = asyncio.Lock()
+        self.warm = asyncio.Event()
+        """Models and libraries are loaded."""
 
     @asynccontextmanager
     async def room(self, step: Step) -> AsyncIterator[None]:
@@ -58,6 +60,7 @@ class Bench:
                 yield
             return
         async with self._one_suspect:
+            await self.warm.wait()
             held = 0
             try:
                 for _ in range(self.slots):

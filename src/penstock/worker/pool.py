@@ -54,8 +54,7 @@ class Worker:
         loops: list[asyncio.Task[None]] = []
         try:
             await self._reap()
-            await self._warm_up()
-            loops += [asyncio.create_task(loop) for loop in (self._index_loop(), self._upkeep_loop())]
+            loops += [asyncio.create_task(f()) for f in (self._warm_up, self._index_loop, self._upkeep_loop)]
             await self._claim_loop(done)
         finally:
             self.stop()
@@ -68,9 +67,16 @@ class Worker:
             raise self._fatal
 
     async def _warm_up(self) -> None:
-        """Load models and libraries before anything is claimed: what dies while loading is nobody's crash."""
-        if (await self.bench.ledger.read(work.left)).anything:
-            await asyncio.gather(self.bench.ports.embedder.warm_up(), self.bench.ports.index.warm_up())
+        """Load models and libraries while the first documents are read. What dies of that is nobody's crash: a suspect
+        does not begin before."""
+        ports = self.bench.ports
+        try:
+            if (await self.bench.ledger.read(work.left)).anything:
+                await asyncio.gather(ports.embedder.warm_up(), ports.index.warm_up())
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self.bench.warm.set()
 
     def stop(self) -> None:
         """Claim nothing more; running steps flush at the end of their batch and are released."""
@@ -178,6 +184,7 @@ class Worker:
         self.bench.record.started(ctx)
 
     def _leave_step(self, ctx: Context) -> None:
+        ctx.count()
         self._heart.leases.pop(ctx.step.lease.step_id, None)
         self._contexts.pop(ctx.step.lease.step_id, None)
 
@@ -258,6 +265,8 @@ class Worker:
                 await self._indexer.run(contexts)
                 self.steps_done += len(contexts)
         finally:
+            for ctx in contexts:
+                ctx.count()
             for step in steps:
                 self._heart.leases.pop(step.lease.step_id, None)
                 self._contexts.pop(step.lease.step_id, None)

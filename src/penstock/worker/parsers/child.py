@@ -41,12 +41,8 @@ def main() -> None:
     while header := requests.read(HEADER.size):
         (size,) = HEADER.unpack(header)
         request = msgspec.msgpack.decode(requests.read(size), type=Request)
-        answer = _answer(readers, request, megabytes << 20)
-        answers.write(packed(answer))
+        answers.write(packed(_answer(readers, request, megabytes << 20)))
         answers.flush()
-        if answer.reason == "parser_memory":
-            # What is left of the memory is in pieces: a new process has all of it.
-            return
 
 
 def _die_with(parent: int) -> None:

@@ -199,6 +199,7 @@ class _Child:
                 self._watch()
                 continue
             if answer.reason == "parser_memory":
+                # What is left of its memory is in pieces: a new process has all of it.
                 self._breach = answer.reason
                 return
             call = self.calls.popleft()
