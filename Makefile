@@ -14,11 +14,12 @@ help: ## Print this help
 install: $(INSTALLED) ## Create .venv from requirements.lock (again only when the lock or pyproject.toml changed)
 
 # pip, though uv is faster: only pip reads the package index that this machine configured for pip.
-# --no-compile saves a third of the time; Python compiles what it imports.
+# Compiled by all cores afterwards: pip does it on one, and where no bytecode is written every start would compile anew.
 $(INSTALLED): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --no-compile --require-hashes -r requirements.lock
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
+	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	@touch $@
 
 check: install ## Lint, format, types and the direction of imports
@@ -36,8 +37,8 @@ crash: install ## Kill workers at every failpoint, many times over (long)
 bench: install ## Measure, and print a table
 	$(BIN)/python -m benchmarks $(ARGS)
 
-demo: install ## Ingest three files in a temporary folder, search them, check the stores
-	scripts/demo.sh
+demo: install ## Watch it: ingest samples, a kill in the middle, going on, search (half a minute)
+	$(BIN)/penstock demo $(ARGS)
 
 lock: install ## Pin what pyproject.toml asks for, with hashes (UPGRADE=1 takes the newest versions)
 	$(BIN)/uv pip compile pyproject.toml --extra postgres --group dev --universal --python-version 3.11 \

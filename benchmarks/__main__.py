@@ -1,30 +1,42 @@
-"""`make bench`: every figure beside what it is held against, measured in the same run."""
+"""`make bench`: every figure beside what it is held against, measured in the same run. `make bench ARGS="documents"`
+measures a part; with --json the answer is one JSON object."""
 
-import asyncio
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from benchmarks import queue, retrieval, unchanged
+from benchmarks import documents, extract, memory, queue, retrieval, unchanged
+from benchmarks.table import Row
 
-
-def row(what: str, figure: str, wanted: str) -> None:
-    print(f"{what:<58} {figure:>14}   {wanted}")
+PARTS: dict[str, Callable[[], Iterator[Row]]] = {
+    "queue": queue.rows,
+    "unchanged": unchanged.rows,
+    "recall": retrieval.rows,
+    "documents": documents.rows,
+    "memory": memory.rows,
+    "extract": extract.rows,
+}
 
 
 def main() -> None:
-    for dialect, least in (("sqlite", 2.5), ("postgres", 1.2)):
-        result = queue.measure(dialect)
-        row(f"queue on {dialect}: steps/s (bare {result['bare']:.0f})", f"{result['drain']:.0f}", "")
-        row(f"queue on {dialect}: against the bare claim loop", f"{result['ratio']:.2f} ×", f"≥ {least} ×")
-        row(f"queue on {dialect}: commits a step", f"{result['commits_per_step']:.2f}", "≤ 1.3")
-        row(f"queue on {dialect}: documents submitted/s", f"{result['submit']:.0f}", "")
-    again = unchanged.measure()
-    row(f"{unchanged.FILES} text files: first ingest, s", f"{again['first_s']:.1f}", "")
-    row("nothing changed: second ingest against the first", f"{again['ratio']:.3f} ×", "≤ 0.15 ×")
-    if retrieval.SAMPLE.exists():
-        recall = asyncio.run(retrieval.recall(retrieval.SAMPLE))
-        row("300 SQuAD questions, hybrid R@5", f"{recall['hybrid_r@5']:.3f}", "≥ 0.92")
-        row("300 SQuAD questions, hybrid R@10", f"{recall['hybrid_r@10']:.3f}", "≥ 0.96")
-    else:
-        print(f"recall was not measured: {retrieval.SAMPLE.name} is not here")
+    parser = argparse.ArgumentParser("make bench", description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all, if none is named")
+    parser.add_argument("--json", action="store_true", help="answer with one JSON object")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.parts) - set(PARTS):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    rows: list[dict[str, Any]] = []
+    for part in arguments.parts or PARTS:
+        before = len(rows)
+        for row in PARTS[part]():
+            rows.append({"part": part, **row.data()})
+            if not arguments.json:
+                print(row.line(), flush=True)
+        if len(rows) == before and not arguments.json:
+            print(f"{part}: not measured, as ../shared is not here")
+    if arguments.json:
+        print(json.dumps({"rows": rows}))
 
 
 if __name__ == "__main__":

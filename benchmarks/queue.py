@@ -4,9 +4,11 @@ import asyncio
 import sqlite3
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.table import Row
 from penstock.app import IN_HAND
 from penstock.blobs.local import LocalBlobs
 from penstock.embedders.fake import FakeEmbedder
@@ -158,6 +160,10 @@ def measure(dialect: str, documents: int = 1000, repeat: int = 3) -> dict[str, f
     return best
 
 
-if __name__ == "__main__":
-    for name in ("sqlite", "postgres"):
-        print(name, {key: round(value, 2) for key, value in measure(name).items()})
+def rows() -> Iterator[Row]:
+    for dialect, least in (("sqlite", 2.5), ("postgres", 1.2)):
+        result = measure(dialect)
+        yield Row(f"queue on {dialect}: steps/s (bare {result['bare']:.0f})", result["drain"])
+        yield Row(f"queue on {dialect}: against the bare claim loop", result["ratio"], "×", 2, least=least)
+        yield Row(f"queue on {dialect}: commits a step", result["commits_per_step"], "", 2, most=1.3)
+        yield Row(f"queue on {dialect}: documents submitted/s", result["submit"])

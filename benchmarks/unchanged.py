@@ -1,11 +1,12 @@
 """A second ingest of a folder in which nothing changed, as a share of the first; each in a process of its own."""
 
 import random
-import subprocess
-import sys
 import tempfile
-import time
+from collections.abc import Iterator
 from pathlib import Path
+
+from benchmarks.processes import penstock
+from benchmarks.table import Row
 
 FILES = 2000
 
@@ -19,21 +20,16 @@ def write_files(folder: Path, count: int) -> None:
         (folder / f"{i:05}.txt").write_text("\n\n".join(paragraphs), encoding="utf-8")
 
 
-def ingest(folder: Path, home: Path) -> float:
-    began = time.perf_counter()
-    command = [sys.executable, "-m", "penstock.cli.main", "ingest", str(folder), "--home", str(home), "--json"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - began
-
-
 def measure(count: int = FILES) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as temporary:
         folder, home = Path(temporary) / "files", Path(temporary) / "home"
         write_files(folder, count)
-        first = ingest(folder, home)
-        second = min(ingest(folder, home) for _ in range(3))
+        first = penstock(home, "ingest", folder).seconds
+        second = min(penstock(home, "ingest", folder).seconds for _ in range(3))
     return {"first_s": first, "second_s": second, "ratio": second / first}
 
 
-if __name__ == "__main__":
-    print(measure())
+def rows() -> Iterator[Row]:
+    again = measure()
+    yield Row(f"{FILES:,} text files: first ingest", again["first_s"], "s", 1)
+    yield Row("nothing changed: second ingest against the first", again["ratio"], "×", 3, most=0.15)

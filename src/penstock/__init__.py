@@ -4,18 +4,63 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.app import App, open_app
-    from penstock.config import Config
-    from penstock.errors import PenstockError
+    from penstock.config import Config, load_config
+    from penstock.errors import ConfigError, LedgerTooNew, NotFound, PenstockError, StorageError, UsageError
+    from penstock.jobs import Progress, Summary
+    from penstock.ledger.dead_letters import DeadLetter
+    from penstock.model.events import Event, EventKind
+    from penstock.model.items import Block, Chunk, Page
+    from penstock.model.states import DocumentStatus
+    from penstock.search.query import Hit
+    from penstock.upkeep.report import CheckReport
 
-__all__ = ["App", "Config", "PenstockError", "open_app"]
+__all__ = [
+    "App",
+    "Block",
+    "CheckReport",
+    "Chunk",
+    "Config",
+    "ConfigError",
+    "DeadLetter",
+    "DocumentStatus",
+    "Event",
+    "EventKind",
+    "Hit",
+    "LedgerTooNew",
+    "NotFound",
+    "Page",
+    "PenstockError",
+    "Progress",
+    "StorageError",
+    "Summary",
+    "UsageError",
+    "load_config",
+    "open_app",
+]
 
-_HOMES = {"App": "app", "open_app": "app", "Config": "config", "PenstockError": "errors"}
+_HOMES = {
+    "app": ("App", "open_app"),
+    "config": ("Config", "load_config"),
+    "errors": ("ConfigError", "LedgerTooNew", "NotFound", "PenstockError", "StorageError", "UsageError"),
+    "jobs": ("Progress", "Summary"),
+    "ledger.dead_letters": ("DeadLetter",),
+    "model.events": ("Event", "EventKind"),
+    "model.items": ("Block", "Chunk", "Page"),
+    "model.states": ("DocumentStatus",),
+    "search.query": ("Hit",),
+    "upkeep.report": ("CheckReport",),
+}
 
 
 def __getattr__(name: str) -> Any:
     """Nothing is loaded before it is used."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
-    from importlib import import_module
+    for home, names in _HOMES.items():
+        if name in names:
+            from importlib import import_module
 
-    return getattr(import_module(f"penstock.{_HOMES[name]}"), name)
+            return getattr(import_module(f"penstock.{home}"), name)
+    raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

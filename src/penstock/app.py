@@ -15,7 +15,7 @@ from penstock.errors import NotFound, UsageError
 from penstock.intake import Intake, Item, Order, submission
 from penstock.jobs import Job, Report, Summary
 from penstock.ledger import dead_letters, documents, runs, stats, work
-from penstock.ledger.database import Database
+from penstock.ledger.database import Connection, Database
 from penstock.ledger.dead_letters import DeadLetter
 from penstock.ledger.liveness import AdvisoryLiveness, FileLiveness, Liveness
 from penstock.ledger.migrations import LATEST
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 DAY_S = 86_400.0
 RETRY_BATCH = 500
+PARSED = (".pdf", ".docx", ".html", ".htm", ".xhtml")
+"""Names of files that probably need a parser process: those start while the models load."""
 IN_HAND = 4
 """Runs that a worker holds for each step that it runs at once: while some are being committed, others work."""
 
@@ -49,19 +51,27 @@ class App:
         self._broadcast = Broadcast()
         self._worker: Worker | None = None
         self._stopping = False
+        self._parsers_needed = False
 
     @cached_property
     def ports(self) -> "Ports":
         from penstock.embedders.choose import choose_embedder
-        from penstock.extractors.media import MARKDOWN, PDF, PLAIN
+        from penstock.extractors.media import DOCX, HTML, MARKDOWN, PDF, PLAIN
         from penstock.extractors.pdf import PdfExtractor
         from penstock.extractors.text import TextExtractor
+        from penstock.extractors.whole import WholeFileExtractor
         from penstock.indexes.lance import LanceIndex
         from penstock.stages.base import Ports
 
         text = TextExtractor(self.runtime)
         return Ports(
-            extractors={PLAIN: text, MARKDOWN: text, PDF: PdfExtractor(self._parsers)},
+            extractors={
+                PLAIN: text,
+                MARKDOWN: text,
+                PDF: PdfExtractor(self._parsers),
+                DOCX: WholeFileExtractor(self._parsers, "office"),
+                HTML: WholeFileExtractor(self._parsers, "html"),
+            },
             embedder=choose_embedder(self.config.embedder, self.runtime),
             index=LanceIndex(self.config.index_path, self.runtime),
         )
@@ -159,7 +169,20 @@ class App:
                 "documents": await snapshot.read(lambda c: stats.documents(who, c)),
                 "steps": await snapshot.read(lambda c: stats.steps(who, c)),
                 "dead_letters": await snapshot.read(lambda c: stats.dead_letters(who, c)),
+                "running": await snapshot.read(lambda c: stats.running(who, c)),
             }
+
+    async def count_workers(self) -> int:
+        """Workers that are alive now, here and elsewhere."""
+        from penstock.ledger import workers
+
+        liveness = self._liveness()
+
+        def count(connection: Connection) -> int:
+            names = [worker.id for worker in workers.everyone(connection)]
+            return len(names) - len(liveness.dead(names, connection))
+
+        return await self.ledger.read(count)
 
     async def list_documents(
         self,
@@ -356,6 +379,7 @@ class App:
             if self._stopping:
                 break
             found.add(file.source)
+            self._parsers_needed |= file.name.lower().endswith(PARSED)
             yield Item(file.source, file.name, path=file.path, key=key, metadata=metadata)
         job.summary.problems += problems
         job.summary.refused += len(problems)
@@ -386,6 +410,8 @@ class App:
         from penstock.worker.pool import Worker
         from penstock.worker.retry import RetryPolicy
 
+        if self._parsers_needed:
+            self._parsers.start()
         name = WorkerId(self.runtime.ulid())
         bench = Bench(
             ledger=self.ledger,

@@ -57,6 +57,7 @@ class Receipt:
     item: Item
     submitted: Submitted | None = None
     problem: str | None = None
+    size: int = 0
 
 
 @dataclass
@@ -156,7 +157,9 @@ class Intake:
             read.problem = _problem(item, error)
 
     async def _accept(self, order: Order, reads: list[_Read]) -> list[Receipt]:
-        """First the bytes, then the rows that name them."""
+        """First the bytes, then the rows that name them. The largest go first: what takes longest should not be what all
+        wait for at the end."""
+        reads.sort(key=lambda read: -read.size)
         pending = [(raw_key(order.owner, self._runtime), read) for read in reads if read.data is not None]
         if pending:
             half = (len(pending) + 1) // 2
@@ -179,7 +182,8 @@ class Intake:
         fresh = dict(zip((read.item.source for read in again), await self._enter(order, again), strict=True))
         by_source = {read.item.source: answer for read, answer in zip(good, answers, strict=True)} | fresh
         return [
-            Receipt(read.item, None if read.problem else by_source[read.item.source], read.problem) for read in reads
+            Receipt(read.item, None if read.problem else by_source[read.item.source], read.problem, read.size)
+            for read in reads
         ]
 
     async def _enter(self, order: Order, reads: Sequence[_Read]) -> list[Submitted]:

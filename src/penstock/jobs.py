@@ -1,27 +1,41 @@
 """Submit and work until it is done: what `ingest` and `run` are."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from penstock.intake import Intake, Item, Order
-from penstock.ledger import documents, work
+from penstock.ledger import dead_letters, documents, work
 from penstock.ledger.store import Ledger
-from penstock.model.nouns import DocumentId, Owner
+from penstock.model.nouns import Document, DocumentId, Owner
 from penstock.model.states import ENDS, DocumentStatus
 from penstock.runtime import Runtime
+from penstock.worker.look import MADE, InHand, left_s, to_come
 
 if TYPE_CHECKING:
     from penstock.worker.pool import Worker
 
 STATUS_BATCH = 2000
 PROGRESS_S = 0.25
-RUN_PROGRESS_S = 1.0
+RUN_LOOK_S = 1.0
 """Counting what is left takes longer the more is left."""
+REMARKS = 5
+LETTERS = 1000
+
+
+class Remark(msgspec.Struct, frozen=True):
+    """Why a document did not become searchable."""
+
+    document_id: str
+    name: str
+    status: DocumentStatus
+    reason: str
+    error: str
 
 
 class Summary(msgspec.Struct):
@@ -43,6 +57,14 @@ class Summary(msgspec.Struct):
     budget_spent: bool = False
     interrupted: bool = False
     problems: list[str] = []
+    failed_before: int = 0
+    """Skipped, because the same bytes failed, were cancelled or had no text before: `retry` tries them again."""
+    made: dict[str, int] = {}
+    """What this call made itself: {"pages", "chunks", "embedded", "indexed"}."""
+    reasons: dict[str, int] = {}
+    """Why documents failed, or had no text: how many for each reason."""
+    remarks: list[Remark] = []
+    """Up to five documents for each reason."""
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -54,6 +76,17 @@ class Progress(msgspec.Struct, frozen=True):
     total: int
     ended: int
     elapsed_s: float
+    failed: int = 0
+    made: dict[str, int] = {}
+    """By this call so far: {"pages", "chunks", "embedded", "indexed"}."""
+    to_come: dict[str, int] = {}
+    """About how many more there will be, of what can be said."""
+    left_s: float | None = None
+    """About how long it will take."""
+    waiting: dict[str, int] = {}
+    """Steps by what they wait on."""
+    in_hand: tuple[InHand, ...] = ()
+    """Documents that are being worked on, the longest first."""
 
 
 @dataclass
@@ -67,39 +100,71 @@ class Job:
     named: dict[DocumentId, DocumentStatus | None] = field(default_factory=dict)
     submitting: bool = False
 
+    worker: "Worker | None" = None
+
     def __post_init__(self) -> None:
         self._began = self.runtime.clock()
         self._open: set[DocumentId] = set()
+        self._failed = 0
+        self._size = 0
 
-    def add(self, document: DocumentId) -> None:
+    def add(self, document: DocumentId, size: int = 0) -> None:
         self.named[document] = None
+        self._size += size
         self._open.add(document)
 
     async def refresh(self) -> None:
-        """Ask for those that had not ended when we last looked."""
+        """Ask for those that had not ended when we last looked, and of which our own worker knows nothing."""
+        self._hear()
         unknown = list(self._open)
         for i in range(0, len(unknown), STATUS_BATCH):
             part = unknown[i : i + STATUS_BATCH]
             statuses = await self.ledger.read(partial(documents.statuses, self.owner), part)
             for document in part:
-                status = statuses.get(document, DocumentStatus.CANCELLED)
-                self.named[document] = status
-                if status in ENDS:
-                    self._open.discard(document)
+                self._learn(document, statuses.get(document, DocumentStatus.CANCELLED))
+
+    def _hear(self) -> None:
+        news = self.worker.bench.record.tally.news if self.worker is not None else []
+        for document, status in news:
+            if document in self._open:
+                self._learn(document, status)
+        news.clear()
+
+    def _learn(self, document: DocumentId, status: DocumentStatus) -> None:
+        self.named[document] = status
+        if status in ENDS:
+            self._open.discard(document)
+            self._failed += status == DocumentStatus.FAILED
 
     @property
     def ended(self) -> bool:
         return not self.submitting and not self._open
 
-    def progress(self) -> Progress:
+    def progress(self, **known: int) -> Progress:
+        """`known`: what somebody else has counted."""
+        self._hear()
         s = self.summary
-        return Progress(
+        looked = Progress(
             self.submitting,
             s.submitted + s.skipped + s.refused,
             s.skipped,
             len(self.named),
             len(self.named) - len(self._open),
             self.runtime.clock() - self._began,
+            self._failed,
+        )
+        progress = msgspec.structs.replace(looked, **known)
+        if self.worker is None:
+            return progress
+        tally, hands = self.worker.bench.record.tally, self.worker.in_hand()
+        more = to_come(tally, hands, progress.total, progress.ended, self._size or None)
+        return msgspec.structs.replace(
+            progress,
+            made=tally.named(),
+            to_come=more,
+            left_s=None if self.submitting else left_s(tally, more, self.runtime.clock()),
+            waiting=dict(Counter(hand.waiting_on for hand in hands if hand.waiting_on)),
+            in_hand=tuple(hands),
         )
 
     def finish(self) -> Summary:
@@ -122,6 +187,8 @@ class Job:
 
 Report = Callable[[Progress], None]
 
+AGAIN = (DocumentStatus.FAILED, DocumentStatus.CANCELLED, DocumentStatus.NOT_INDEXABLE)
+
 
 async def submit(job: Job, intake: Intake, order: Order, items: Iterable[Item], accepted: Callable[[], None]) -> None:
     """Everything is accepted before anything else decides about the job's end. `accepted`: there is work."""
@@ -136,10 +203,11 @@ async def submit(job: Job, intake: Intake, order: Order, items: Iterable[Item], 
                     job.summary.problems.append(receipt.problem or receipt.item.source)
                 elif answer.outcome == "skipped":
                     job.summary.skipped += 1
+                    job.summary.failed_before += answer.status in AGAIN
                     job.summary.stale_settings += answer.stale_settings
                 else:
                     job.summary.submitted += 1
-                    job.add(answer.document_id)
+                    job.add(answer.document_id, receipt.size)
                     fresh = True
             if fresh:
                 accepted()
@@ -164,7 +232,7 @@ async def ingest(
         if start is None:
             return
         if worker is None:
-            worker = start()
+            worker = job.worker = start()
             working = asyncio.create_task(worker.run(done))
         worker.wake()
 
@@ -189,7 +257,7 @@ async def ingest(
     await job.refresh()
     if report:
         report(job.progress())
-    return _close(job, worker)
+    return await _close(job, {job.owner: job.named})
 
 
 async def run(job: Job, worker: "Worker", report: Report | None) -> Summary:
@@ -198,46 +266,106 @@ async def run(job: Job, worker: "Worker", report: Report | None) -> Summary:
     async def done() -> bool:
         return not (await job.ledger.read(work.left)).anything
 
+    job.worker = worker
     ticker = asyncio.create_task(_tick_run(job, report)) if report else None
     try:
         await worker.run(done)
     finally:
         if ticker is not None:
             ticker.cancel()
+    named: Named = {}
     for owner, touched in worker.touched.items():
         part = Job(owner, job.ledger, job.runtime)
         for document in touched:
             part.add(document)
         await part.refresh()
         job.named.update(part.named)
+        named[owner] = part.named
     left = await job.ledger.read(work.left)
-    summary = _close(job, worker)
+    summary = await _close(job, named)
     summary.budget_spent = worker.bench.budget.spent and left.anything
     return summary
 
 
-def _close(job: Job, worker: "Worker | None") -> Summary:
-    summary = job.finish()
+async def _close(job: Job, named: "Named") -> Summary:
+    summary, worker = job.finish(), job.worker
+    summary.made = worker.bench.record.tally.named() if worker else dict.fromkeys(MADE.values(), 0)
     if worker is not None:
         summary.budget_spent = worker.bench.budget.spent and summary.pending > 0
         summary.interrupted = worker.told_to_stop
+    if summary.failed or summary.not_indexable:
+        for owner, statuses in named.items():
+            await _explain(owner, job.ledger, statuses, summary)
     return summary
 
 
-async def _tick_run(job: Job, report: Report) -> Any:
+Named = dict[Owner, dict[DocumentId, DocumentStatus | None]]
+
+
+async def _explain(
+    owner: Owner, ledger: Ledger, statuses: dict[DocumentId, DocumentStatus | None], summary: Summary
+) -> None:
+    """Why documents did not become searchable: counted, and some of them told."""
+    failed = {document for document, status in statuses.items() if status == DocumentStatus.FAILED}
+    reasons: Counter[str] = Counter(summary.reasons)
+    if failed:
+        # Theirs are among the newest letters: they failed just now.
+        letters = await ledger.read(partial(dead_letters.newest, owner), min(len(failed) + REMARKS, LETTERS))
+        for letter in reversed([letter for letter in letters if letter.document_id in failed]):
+            reasons[letter.reason] += 1
+            if reasons[letter.reason] <= REMARKS:
+                remark = Remark(letter.document_id, letter.name, DocumentStatus.FAILED, letter.reason, letter.error)
+                summary.remarks.append(remark)
+    textless = [document for document, status in statuses.items() if status == DocumentStatus.NOT_INDEXABLE]
+    if textless:
+        reasons["no_text"] += len(textless)
+    for document in textless[:REMARKS]:
+        entry = await ledger.read(partial(documents.get, owner), document)
+        if entry is not None:
+            d = entry.document
+            summary.remarks.append(Remark(d.id, d.name, DocumentStatus.NOT_INDEXABLE, "no_text", _no_text(d)))
+    summary.reasons = dict(reasons.most_common())
+
+
+def _no_text(document: Document) -> str:
+    if document.size == 0:
+        return "the file is empty"
+    media_type = document.media_type or ""
+    if media_type == "application/pdf" or media_type.startswith("image/"):
+        return "no text in it: probably a scan"
+    return "no text in it"
+
+
+async def _tick_run(job: Job, report: Report) -> None:
     """`run` names no documents: its progress is how many of the open runs have ended since it began."""
-    most = await job.ledger.read(work.open_runs)
-    while True:
+    most = left = 0
+
+    async def look() -> None:
+        nonlocal most, left
         left = await job.ledger.read(work.open_runs)
         most = max(most, left)
-        report(msgspec.structs.replace(job.progress(), total=most, ended=most - left))
-        await job.runtime.sleep(RUN_PROGRESS_S)
+
+    def progress() -> Progress:
+        assert job.worker is not None
+        failed = job.worker.bench.record.tally.ended[DocumentStatus.FAILED]
+        return job.progress(total=most, ended=most - left, failed=failed)
+
+    await _report(job, look, RUN_LOOK_S, lambda: report(progress()))
 
 
-async def _tick(job: Job, report: Report) -> Any:
+async def _tick(job: Job, report: Report) -> None:
+    await _report(job, job.refresh, PROGRESS_S, lambda: report(job.progress()))
+
+
+async def _report(job: Job, look: Callable[[], Awaitable[None]], every_s: float, report: Callable[[], None]) -> None:
+    """What the process knows is told often; the ledger is asked as often as is cheap."""
+    clock = job.runtime.clock
+    due = clock()
     while True:
-        began = job.runtime.clock()
-        await job.refresh()
-        report(job.progress())
-        # With many documents a look takes longer: it may cost a twentieth of the time.
-        await job.runtime.sleep(max(PROGRESS_S, 20 * (job.runtime.clock() - began)))
+        began = clock()
+        if began >= due:
+            await look()
+            # With many documents a look takes longer: it may cost a twentieth of the time.
+            due = began + max(every_s, 20 * (clock() - began))
+        report()
+        await job.runtime.sleep(PROGRESS_S)

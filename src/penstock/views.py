@@ -86,12 +86,13 @@ def _progress(phase: str, made: dict[str, ArtifactProgress]) -> dict[str, Any]:
     def total(kind: str) -> int | None:
         return made[kind].items if kind in made and made[kind].complete else None
 
+    of = json.loads(made["extract"].cursor).get("of") if "extract" in made else None
     rows = json.loads(made["index"].cursor).get("rows", 0) if "index" in made else 0
     indexed = total("chunk") or 0 if phase == "COMPLETED" else rows
     return {
         "phase": phase,
         "pages": items("extract"),
-        "total_pages": total("extract"),
+        "total_pages": total("extract") or of,
         "chunks": items("chunk"),
         "total_chunks": total("chunk"),
         "embedded": items("embed"),

@@ -1,7 +1,6 @@
 """What each command answers: JSON that others rely on, sentences for people, exit codes."""
 
 import json
-import os
 import re
 import sqlite3
 import subprocess
@@ -14,7 +13,7 @@ from tests.acceptance.cli import COMMAND, Cli, write
 
 COMMANDS = (
     *("ingest", "run", "status", "list", "search", "show", "retry", "cancel", "delete", "check", "prune"),
-    *("dlq list", "dlq show", "dlq replay", "dlq discard", "config show", "config check", "db migrate"),
+    *("dlq list", "dlq show", "dlq replay", "dlq discard", "config show", "config check", "db migrate", "demo"),
 )
 ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
@@ -286,21 +285,6 @@ def test_closed_streams_are_no_error(library: Cli) -> None:
     assert subprocess.run(f"{command} >&-", shell=True, env=environment).returncode == 0
     shown = subprocess.run(f"{command} 2>&- <&-", shell=True, env=environment, stdout=subprocess.PIPE)
     assert len(json.loads(shown.stdout)["documents"]) == 4
-
-
-def test_a_terminal_gets_a_progress_line_and_standard_output_stays_clean(cli: Cli, tmp_path: Path) -> None:
-    write(tmp_path / "docs", a__txt="one", b__txt="two")
-    leader, follower = os.openpty()
-    environment = {**cli.environment(), "TERM": "xterm"}
-    process = subprocess.Popen(
-        [*COMMAND, "ingest", tmp_path / "docs", "--json"], env=environment, stdout=subprocess.PIPE, stderr=follower
-    )
-    os.close(follower)
-    result, _ = process.communicate(timeout=30)
-    drawn = os.read(leader, 65536).decode()
-    os.close(leader)
-    assert json.loads(result)["completed"] == 2
-    assert "2 of 2 documents" in drawn
 
 
 def test_a_damaged_segment_is_a_sentence_and_no_half_answer(cli: Cli, tmp_path: Path) -> None:

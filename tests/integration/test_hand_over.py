@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from tests.conftest import StartApp
 
-from penstock.ledger.database import Connection, SqliteConnection
+from penstock.ledger.database import Connection, SqliteConnection, Statement
 from penstock.ledger.liveness import FileLiveness
+from penstock.ledger.writer import Verb
 from penstock.model.nouns import WorkerId
 
 
@@ -86,3 +87,28 @@ async def test_a_worker_that_cannot_load_its_model_leaves_nothing_running(
     monkeypatch.undo()
     await app.run()
     assert (await app.status())["documents"] == {"COMPLETED": 3}
+
+
+async def test_i7_a_suspect_does_not_begin_before_the_models_are_loaded(
+    start_app: StartApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = await start_app()
+    await app.ingest([write(tmp_path / "files", 1)], wait=False)
+
+    def suspect(connection: Connection) -> object:
+        return connection.run(Statement("SELECT status, alone FROM steps WHERE crashes = 2"))
+
+    def make_suspect(connection: Connection, _: Sequence[None]) -> list[None]:
+        connection.run(Statement("UPDATE steps SET crashes = 2"))
+        return [None]
+
+    await app.ledger.write(Verb("suspect", make_suspect), None)
+    loaded = asyncio.Event()
+    monkeypatch.setattr(app.ports.embedder, "warm_up", loaded.wait)
+    work = asyncio.create_task(app.run())
+    while not (await app.status())["steps"].get("RUNNING"):
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.3)
+    assert await app.ledger.read(suspect) == [("RUNNING", 0)], "if the models kill us now, that is not its fault"
+    loaded.set()
+    assert (await work).completed == 1

@@ -159,7 +159,7 @@ async def test_i5_a_new_version_that_fails_leaves_the_old_one_searchable(app: Ap
     assert (await app.ingest([folder])).failed == 1
     document = await only(app)
     assert (document["status"], document["searchable"], document["stale"]) == ("FAILED", True, True)
-    assert "cannot read yet" in document["error"]
+    assert "Penstock reads" in document["error"]
     assert await found(app, "matter5") == {"a.txt"}
     letters = await app.list_dead_letters()
     assert (letters["total"], letters["by_reason"]) == (1, {"unsupported_type": 1})

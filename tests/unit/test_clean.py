@@ -1,12 +1,29 @@
+import asyncio
+import tempfile
 import unicodedata
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from penstock.artifacts.checkpoint import Checkpoint, Flush
+from penstock.artifacts.reader import ArtifactReader
+from penstock.artifacts.segments import CLEAN_PAGES, PAGES, digest
+from penstock.blobs.local import LocalBlobs
+from penstock.errors import BudgetSpent
 from penstock.extractors.markdown import State, scan
-from penstock.model.items import CleanPage, Heading, Page
-from penstock.stages.cleaning import clean_page, original_end, original_offset
+from penstock.extractors.media import PDF, PLAIN
+from penstock.model.items import Block, CleanPage, Heading, Page
+from penstock.model.nouns import Artifact, ArtifactId, Segment
+from penstock.runtime import Runtime
+from penstock.stages.clean import CLEAN
+from penstock.stages.cleaning import CLEAN_VERSION, clean_page, original_end, original_offset
+from penstock.stages.furniture import BLOCK
 
 NASTY = (
     "ab zé-\u2010\u00ad\x02\x00\x85\r\n\t\u00a0\u200b\ufeffe\u0301\u0327\u1100\u1161\u11a8\u0958\U0001d160Å\u212b*1.) A"
@@ -119,3 +136,169 @@ def test_a_word_between_leads_back_to_itself(before: str, after: str) -> None:
     page = clean_page(Page(1, text))
     at = page.text.index("Qwxyk")
     assert text[original_offset(page, at) : original_end(page, at + 5)] == "Qwxyk"
+
+
+def test_furniture_goes_and_the_rest_leads_back() -> None:
+    text = "12 A Head\n\nThe  Way\n\nHe went inter-\nnational.\n\nA Foot\n 12 "
+    at = text.index("The")
+    foot = text.index("A Foot")
+    blocks = (Block("heading", at, at + 8, 1, "The Way"),)
+    page = clean_page(Page(12, text, None, blocks), [(0, 10), (foot, foot + 7), (foot + 7, len(text))])
+    assert page.text == "The Way\n\nHe went international."
+    assert page.headings == (Heading(0, 1, "The Way"),)
+    for word in ("The", "Way", "He", "went"):
+        start = page.text.index(word)
+        found = text[original_offset(page, start) : original_end(page, start + len(word))]
+        assert found == word
+    end = original_end(page, len(page.text))
+    assert text[original_offset(page, 0) : end] == "The  Way\n\nHe went inter-\nnational."
+
+
+@settings(max_examples=300)
+@given(st.lists(st.tuples(st.text("ab é-\u00ad\x02\t\n", max_size=8), st.booleans()), max_size=8))
+def test_without_furniture_a_page_is_as_if_it_had_never_been_there(lines: list[tuple[str, bool]]) -> None:
+    text, rest = "", ""
+    spans: list[tuple[int, int]] = []
+    places: list[int] = []
+    for line, goes in lines:
+        if goes:
+            spans.append((len(text), len(text) + len(line) + 1))
+        else:
+            places += range(len(text), len(text) + len(line) + 1)
+            rest += line + "\n"
+        text += line + "\n"
+    page, wanted = clean_page(Page(1, text), spans), clean_page(Page(1, rest))
+    assert page.text == wanted.text
+    for i, char in enumerate(page.text):
+        if char in "abé":
+            assert original_offset(page, i) == places[original_offset(wanted, i)]
+            assert original_end(page, i + 1) > original_offset(page, i)
+
+
+@dataclass
+class Bench:
+    """The clean stage on real segments, stopped and started again at will."""
+
+    pages: list[Page]
+    sizes: Iterator[int]
+    media_type: str
+    blobs: LocalBlobs
+    runtime: Runtime
+
+    async def clean(self, stops: set[int]) -> tuple[list[CleanPage], list[int]]:
+        """The clean pages and the cursors on the way; after each of these batches the step is stopped."""
+        segments = [segment async for segment in self._extracted()]
+        extracted = Artifact(ArtifactId(1), "", True, {}, len(self.pages), len(segments), {})
+        reader = ArtifactReader(self.blobs, _unasked)
+        made: list[Segment] = []
+        cursors: list[int] = []
+        batches = 0
+
+        async def commit(flush: Flush) -> None:
+            made.extend(flush.segments)
+            cursors.append(flush.cursor["pages"])
+
+        async def after_batch() -> None:
+            nonlocal batches
+            batches += 1
+            if batches in stops:
+                raise BudgetSpent("stopped by the test")
+
+        while True:
+            cursor = {"pages": cursors[-1]} if cursors else {}
+            checkpoint = Checkpoint(
+                artifact=Artifact(ArtifactId(2), "", False, cursor, sum(s.items for s in made), len(made), {}),
+                codec=CLEAN_PAGES,
+                prefix="clean",
+                blobs=self.blobs,
+                runtime=self.runtime,
+                commit=commit,
+                after_batch=after_batch,
+                eager=True,
+            )
+            ctx: Any = SimpleNamespace(
+                document=SimpleNamespace(media_type=self.media_type),
+                checkpoint=checkpoint,
+                runtime=self.runtime,
+                inputs=lambda kind, start: reader.items(extracted, kind, start, segments),
+            )
+            try:
+                result = await CLEAN.run(ctx)
+            except BudgetSpent:
+                continue
+            assert result.meta == {"pages": len(self.pages)}
+            cleaned = Artifact(ArtifactId(2), "", True, {}, len(self.pages), len(made), {})
+            return [page async for pages in reader.items(cleaned, "clean", 0, made) for page in pages], cursors
+
+    async def _extracted(self) -> AsyncIterator[Segment]:
+        first = ordinal = 0
+        while first < len(self.pages):
+            pages = self.pages[first : first + next(self.sizes)]
+            data = PAGES.encode(pages)
+            await self.blobs.put(f"extract-{ordinal}", data, durable=False)
+            yield Segment(ordinal, f"extract-{ordinal}", digest(data), len(data), len(pages), first, {})
+            first, ordinal = first + len(pages), ordinal + 1
+
+
+async def _unasked(artifact: ArtifactId, start: int, count: int) -> list[Segment]:
+    raise AssertionError("the segments are known")
+
+
+def bench(pages: list[Page], sizes: list[int], media_type: str, stops: set[int]) -> tuple[list[CleanPage], list[int]]:
+    def forever() -> Iterator[int]:
+        while True:
+            yield from sizes
+
+    runtime = Runtime()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            blobs = LocalBlobs(Path(folder), runtime)
+            return asyncio.run(Bench(pages, forever(), media_type, blobs, runtime).clean(stops))
+        finally:
+            runtime.close()
+
+
+def _document(count: int, head: int, chapter: int) -> list[Page]:
+    """Pages with a running head that changes every `chapter` pages, left out on every `head`th."""
+    pages = []
+    for number in range(1, count + 1):
+        top = f"{number} The Weirs of Part {number // chapter}\n" if number % head else ""
+        body = "".join(f"The  text of page {number}{letter} goes on\n" for letter in "abcdefgh")
+        pages.append(Page(number, f"{top}{body}- {number} -"))
+    return pages
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.builds(_document, st.integers(0, 3 * BLOCK + 4), st.integers(2, 40), st.integers(1, 40)),
+    st.lists(st.integers(1, 50), min_size=1, max_size=4),
+    st.sets(st.integers(1, 5)),
+)
+def test_i12_segments_and_interruptions_change_nothing_in_a_pdf(
+    pages: list[Page], sizes: list[int], stops: set[int]
+) -> None:
+    whole, _ = bench(pages, [1000], PDF, set())
+    cleaned, cursors = bench(pages, sizes, PDF, stops)
+    assert cleaned == whole
+    assert cursors == sorted({min(BLOCK * (i + 1), len(pages)) for i in range((len(pages) + BLOCK - 1) // BLOCK)})
+    assert [page.number for page in cleaned] == [page.number for page in pages]
+    if len(pages) >= 3:
+        assert not any(f"- {page.number} -" in page.text for page in cleaned)
+
+
+def test_i12_a_pdf_resumed_in_its_last_pages_knows_the_running_head() -> None:
+    pages = _document(BLOCK + 1, 1000, 1000)
+    whole, _ = bench(pages, [1000], PDF, set())
+    resumed, _ = bench(pages, [7], PDF, {1})
+    assert resumed == whole
+    assert [page.number for page in resumed if "Weirs" in page.text] == [1]
+
+
+def test_a_text_keeps_its_lines_and_its_fingerprint() -> None:
+    pages = _document(40, 1000, 1000)
+    cleaned, _ = bench(pages, [1000], PLAIN, {1})
+    assert cleaned == [clean_page(page) for page in pages]
+    assert all("Weirs" in page.text for page in cleaned)
+    ports: Any = None
+    assert CLEAN.version(ports, {}, PLAIN) == CLEAN_VERSION
+    assert CLEAN.version(ports, {}, PDF) == CLEAN.version(ports, {}, None) != CLEAN_VERSION

@@ -5,7 +5,7 @@ import zipfile
 
 import pytest
 
-from penstock.extractors.media import BINARY, EMPTY, MARKDOWN, PDF, PLAIN, detect
+from penstock.extractors.media import BINARY, DOCX, EMPTY, HTML, MARKDOWN, PDF, PLAIN, detect
 
 ENGLISH = "The quick brown fox jumps over the lazy dog.\nIt does so daily, at 5 o'clock.\n"
 FRENCH = "Le café était fermé à l'époque où les élèves étudiaient la littérature.\n"
@@ -60,6 +60,7 @@ def test_chinese_in_utf16_without_a_single_ascii_character_is_text(encoding: str
         ("a.csv", "text/csv"),
         ("a.html", "text/html"),
         ("a.htm", "text/html"),
+        ("a.xhtml", "text/html"),
         ("a.xml", "application/xml"),
         ("a.json", "application/json"),
     ],
@@ -109,6 +110,75 @@ def test_content_goes_before_the_name(head: bytes, media_type: str) -> None:
         assert detect(head, name) == media_type
 
 
+@pytest.mark.parametrize(
+    "start",
+    [
+        "<!DOCTYPE html>\n<html>",
+        "\n  <!doctype HTML PUBLIC '-//W3C//DTD'>",
+        "<html lang=en>",
+        "<HTML>",
+        "<!-- saved from -->\n<!-- twice --><html>",
+        '<?xml version="1.0"?>\n<!DOCTYPE html><html xmlns="http://www.w3.org/1999/xhtml">',
+        "<head><title>x</title></head>",
+        "<body>",
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "latin-1"])
+def test_html_is_html_whatever_its_name(start: str, encoding: str) -> None:
+    for name in ("a.txt", "a.md", "noname", "a.html", "a.docx"):
+        assert detect((start + "<p>" + ENGLISH * 5).encode(encoding), name) == HTML
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<p align=center><img src=logo.png></p>\n\n# Title\n",
+        "<div>\n\n# Title\n\n</div>\n",
+        "<!-- a comment -->\n# Title\n",
+        "A page begins with <!DOCTYPE html> or <html>.\n",
+        "<htmlish> is no tag\n",
+        "<header>x</header>\n",
+    ],
+)
+def test_text_with_tags_in_it_stays_what_its_name_says(text: str) -> None:
+    assert detect(text.encode(), "a.md") == MARKDOWN
+    assert detect(text.encode(), "a.txt") == PLAIN
+    assert detect(text.encode(), "a.html") == HTML
+
+
+def test_other_kinds_of_xml_are_not_html() -> None:
+    assert detect(b"<?xml version='1.0'?><!-- <html> --><svg>", "a.xml") == "application/xml"
+
+
+def _office(kind: str, compressed: bool, filler: int) -> bytes:
+    content = "application/vnd.openxmlformats-officedocument." + kind
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED) as archive:
+        archive.writestr("[Content_Types].xml", f'<Types><Override ContentType="{content}.main+xml"/></Types>')
+        archive.writestr("docProps/thumbnail.jpeg", random.Random(7).randbytes(filler), zipfile.ZIP_STORED)
+        archive.writestr("word/document.xml", "<x/>")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+@pytest.mark.parametrize("kind", ["wordprocessingml.document", "spreadsheetml.sheet", "presentationml.presentation"])
+def test_office_files_are_told_apart_by_their_list_of_contents(kind: str, compressed: bool) -> None:
+    for name in ("a.docx", "a.xlsx", "noname"):
+        found = detect(_office(kind, compressed, 20_000)[:8192], name)
+        assert found == "application/vnd.openxmlformats-officedocument." + kind
+
+
+def test_the_name_decides_where_the_contents_are_out_of_sight() -> None:
+    far = _zip("docProps/app.xml", "[Content_Types].xml")
+    assert detect(far, "a.docx") == DOCX
+    assert detect(far, "a.zip") == "application/zip"
+
+
+def test_an_archive_with_a_folder_called_word_is_an_archive() -> None:
+    for names in (["password/list.xml"], ["word/letter.txt"], ["my/word/x.xml"]):
+        assert detect(_zip(*names), "a.zip") == "application/zip"
+
+
 def test_a_tape_archive_of_texts_is_no_text() -> None:
     assert detect(_tar(), "a.txt") not in (PLAIN, BINARY)
 
@@ -117,6 +187,8 @@ def test_the_name_chooses_among_old_office_files() -> None:
     head = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600)
     assert detect(head, "a.doc") == "application/msword"
     assert detect(head, "a.xls") == "application/vnd.ms-excel"
+    assert detect(head, "locked.docx") == DOCX
+    assert detect(head, "noname") == "application/x-ole-storage"
 
 
 def test_garbage_is_binary_whatever_its_name() -> None:

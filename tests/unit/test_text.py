@@ -1,4 +1,8 @@
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import msgspec
@@ -24,6 +28,19 @@ class Bytes:
     async def read_range(self, offset: int, length: int) -> bytes:
         self.largest = max(self.largest, length)
         return self.data[offset : offset + length]
+
+    async def password(self) -> None:
+        return None
+
+    @asynccontextmanager
+    async def file(self) -> AsyncIterator[Path]:
+        with NamedTemporaryFile() as file:
+            file.write(self.data)
+            file.flush()
+            yield Path(file.name)
+
+    def waiting(self, on: str | None) -> None:
+        return None
 
 
 Batches = list[tuple[list[Page], dict[str, Any]]]

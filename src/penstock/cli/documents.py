@@ -1,6 +1,5 @@
 """`status`, `list`, `retry`, `cancel`, `delete`: documents as their owner sees them."""
 
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +11,12 @@ from penstock.cli.output import Answer, bytes_size, count, duration, labelled, t
 if TYPE_CHECKING:
     from penstock.app import App
 
-WATCH_S = 1.0
-
 IDS = click.argument("ids", metavar="ID...", nargs=-1, required=True)
 
 
 @click.command()
 @click.argument("document", metavar="[ID]", required=False)
-@click.option("--watch", is_flag=True, help="Show it anew every second until nothing is left.")
+@click.option("--watch", is_flag=True, help="Show it anew every second, until Ctrl-C or the document's end.")
 @body
 async def status(call: Call, document: str | None, watch: bool) -> Answer:
     """Counts by status, or one document with its steps.
@@ -31,12 +28,13 @@ async def status(call: Call, document: str | None, watch: bool) -> Answer:
     if watch and call.json:
         raise UsageError("--watch is for people: leave --json out")
     async with call.app() as app:
-        while True:
-            answer, ended = await _status(app, call, document)
-            if not watch or ended:
-                return answer
-            print(("\x1b[H\x1b[J" if sys.stdout.isatty() else "") + answer.text + "\n", flush=True)
-            await app.runtime.sleep(WATCH_S)
+        if watch:
+            from penstock.cli.watch import watch as watch_status
+
+            await watch_status(app, call, document)
+            if document is None or call.signals.received is not None:
+                return Answer({})
+        return await _status(app, call, document)
 
 
 @click.command("list")
@@ -112,17 +110,13 @@ async def _change(
     return Answer(data, "\n".join(lines), hints=[hint] if hint and changed else [])
 
 
-async def _status(app: "App", call: Call, document: str | None) -> tuple[Answer, bool]:
-    """The answer, and whether there is nothing more to wait for."""
-    from penstock.model.states import ENDS
-
+async def _status(app: "App", call: Call, document: str | None) -> Answer:
     found = await app.status(document, owner=call.owner)
     if document is None:
-        ended = all(status in list(ENDS) for status in found["documents"])
-        return Answer(found, "\n".join(counts(found))), ended
+        return Answer(found, "\n".join(counts(found)))
     data = with_times(found) | {"progress": with_times(found["progress"])}
     data["steps"] = [with_times(step) for step in found["steps"]]
-    return Answer(data, "\n".join(overview(found))), found["status"] in list(ENDS)
+    return Answer(data, "\n".join(overview(found)))
 
 
 def counts(found: dict[str, Any]) -> list[str]:

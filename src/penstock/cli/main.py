@@ -1,12 +1,13 @@
 """The command line: `penstock COMMAND`. A thin face over App; heavy parts are loaded by the command that needs them."""
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from penstock.cli import dlq, documents, reading, settings, upkeep, work
+from penstock.cli import demo, dlq, documents, reading, settings, upkeep, work
 from penstock.cli.call import Call, InOrder, shared
 from penstock.cli.output import repair_streams
 from penstock.cli.signals import Interrupted
@@ -25,7 +26,7 @@ def penstock(call: Call, /, **values: Any) -> int:
 for _command in (
     *(work.ingest, work.run, documents.status, documents.list_documents, reading.search, reading.show),
     *(documents.retry, documents.cancel, documents.delete, upkeep.check, upkeep.prune),
-    *(dlq.dlq, settings.config, settings.db),
+    *(dlq.dlq, settings.config, settings.db, demo.demo),
 ):
     penstock.add_command(_command)
 
@@ -47,6 +48,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     repair_streams()
+    # Our products of matrices are small: a second thread costs more than it gains. Read when numpy is loaded.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     sys.exit(run(sys.argv[1:]))
 
 

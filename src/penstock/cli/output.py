@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import IO, Any
+from typing import IO, Any, TextIO
 
 TIMES = ("created_at", "started_at", "finished_at", "last_checkpoint", "oldest")
 """Fields that the ledger keeps in seconds and that JSON shows in ISO 8601."""
@@ -95,6 +95,12 @@ def when(seconds: float | None) -> str | None:
 def with_times(data: dict[str, Any]) -> dict[str, Any]:
     """The same fields, with the times as ISO 8601."""
     return {key: when(value) if key in TIMES else value for key, value in data.items()}
+
+
+def drawable(stream: TextIO) -> bool:
+    """Whether lines can be drawn over: a terminal that knows how, and our letters."""
+    letters = (stream.encoding or "").lower().replace("-", "") == "utf8"
+    return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb" and letters
 
 
 def width() -> int:

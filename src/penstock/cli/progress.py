@@ -1,72 +1,192 @@
-"""How a job goes: one line that is drawn over on a terminal, a line every ten seconds elsewhere."""
+"""How a job goes: lines that are drawn over on a terminal, a line every ten seconds elsewhere."""
 
-import os
-import shutil
+import math
 import sys
 from collections import deque
 from typing import TYPE_CHECKING
 
-from penstock.cli.output import count, cut, duration, note
+from penstock.cli.output import count, drawable, duration, note, visible
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
+    from penstock.cli.live import Row, Screen
     from penstock.jobs import Progress
+    from penstock.worker.look import InHand
 
-WINDOW_S = 10.0
+WINDOW_S = 20.0
 """The rate is that of the last seconds, so that it follows a change of pace."""
-EVERY_S = 10.0
-BAR = 20
+SURE_S = 2.0
+"""A shorter look says nothing about the pace."""
+CALM_S = 5.0
+"""The time that is left is followed slowly: a number that jumps is not believed."""
+FIRST_S, EVERY_S = 5.0, 10.0
+DRAW_AFTER_S = 0.5
+"""What ends sooner needs no picture, and does not wait for one."""
+HANDS = 3
+
+WAITS = {
+    "artifact": "the same bytes in another run",
+    "limit": "a provider's limit",
+    "lock": "the index lock",
+    "parser": "a parser",
+}
+DOING = {
+    "extract": "page",
+    "clean": "cleaning page",
+    "chunk": "chunking page",
+    "embed": "embedding",
+    "index": "indexing",
+}
 
 
-class ProgressLine:
+class Meter:
+    """Rates and the time that is left, from one look after the other."""
+
     def __init__(self) -> None:
-        self._terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self._seen: deque[tuple[float, int]] = deque()
-        self._next = EVERY_S
-        self._drawn = False
+        self._seen: deque[tuple[float, dict[str, int]]] = deque()
+        self._left: float | None = None
 
-    def __call__(self, progress: "Progress") -> None:
-        self._seen.append((progress.elapsed_s, progress.ended))
+    def look(self, progress: "Progress") -> None:
+        counts = {"documents": progress.ended, **progress.made}
+        if self._seen and not any(self._seen[-1][1].values()):
+            # Loading models is no pace.
+            self._seen.pop()
+        before = self._seen[-1][0] if self._seen else progress.elapsed_s
+        self._seen.append((progress.elapsed_s, counts))
         while self._seen[0][0] < progress.elapsed_s - WINDOW_S:
             self._seen.popleft()
+        sure = self._seen[-1][0] - self._seen[0][0] >= SURE_S
+        self._left = self._follow(progress.left_s if sure else None, progress.elapsed_s - before)
+
+    def rate(self, name: str) -> float:
+        """Of the window, or from when there was the first of it on: a stage that began late is not slow."""
+        end, after = self._seen[-1]
+        start, before = next((look for look in reversed(self._seen) if not look[1].get(name)), self._seen[0])
+        return (after.get(name, 0) - before.get(name, 0)) / (end - start) if end > start else 0.0
+
+    @property
+    def left_s(self) -> float | None:
+        return self._left
+
+    def _follow(self, estimate: float | None, passed: float) -> float | None:
+        if estimate is None or self._left is None:
+            return estimate
+        expected = max(0.0, self._left - passed)
+        return expected + (1 - math.exp(-passed / CALM_S)) * (estimate - expected)
+
+
+class ProgressDisplay:
+    """Takes looks at a job and shows them on standard error."""
+
+    def __init__(self) -> None:
+        self._terminal = drawable(sys.stderr)
+        self._screen: Screen | None = None
+        self._meter = Meter()
+        self._next = FIRST_S
+        self._hands: set[str] = set()
+
+    def __call__(self, progress: "Progress") -> None:
+        self._meter.look(progress)
         if self._terminal:
-            columns = shutil.get_terminal_size((80, 24)).columns
-            self._write("\r\x1b[K" + cut(self.line(progress), columns - 1))
-            self._drawn = True
-        elif progress.elapsed_s >= self._next:
+            if progress.elapsed_s >= DRAW_AFTER_S:
+                self._draw(progress)
+        elif progress.elapsed_s >= self._next and progress.ended < progress.total:
             self._next = progress.elapsed_s + EVERY_S
-            note(self.line(progress))
+            note(line(progress, self._meter))
 
     def close(self) -> None:
-        if self._drawn:
-            self._write("\r\x1b[K")
-            self._drawn = False
+        if self._screen is not None:
+            try:
+                self._screen.erase()
+            except OSError:
+                self._terminal = False
+            self._screen = None
 
-    def line(self, progress: "Progress") -> str:
-        parts = []
-        if progress.total:
-            share = progress.ended / progress.total
-            filled = round(BAR * share)
-            bar = "[" + "#" * filled + "." * (BAR - filled) + "] " if self._terminal else ""
-            parts.append(f"{bar}{progress.ended:,} of {count(progress.total, 'document')}")
-        if progress.skipped:
-            parts.append(f"{progress.skipped:,} skipped")
-        if progress.submitting:
-            parts.append("submitting")
-        rate = self._rate()
-        if rate:
-            parts.append(f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s")
-            if not progress.submitting and progress.ended < progress.total:
-                parts.append(f"{duration((progress.total - progress.ended) / rate)} left")
-        parts.append(duration(progress.elapsed_s))
-        return "  ".join(parts)
+    def _draw(self, progress: "Progress") -> None:
+        from penstock.cli.live import Screen
 
-    def _rate(self) -> float:
-        (start, before), (end, after) = self._seen[0], self._seen[-1]
-        return (after - before) / (end - start) if end > start else 0.0
-
-    def _write(self, text: str) -> None:
+        if self._screen is None:
+            self._screen = Screen(sys.stderr)
+        # A document that is in hand for a moment only would flicker.
+        staying = [hand for hand in progress.in_hand if hand.name in self._hands and not hand.waiting_on]
+        self._hands = {hand.name for hand in progress.in_hand}
         try:
-            sys.stderr.write(text)
-            sys.stderr.flush()
+            self._screen.draw(picture(progress, self._meter, self._screen.size()[0], staying[:HANDS]))
         except OSError:
             self._terminal = False
+
+
+def picture(progress: "Progress", meter: Meter, columns: int, hands: "list[InHand]") -> "list[Text]":
+    from rich.text import Text
+
+    from penstock.cli.live import table
+
+    lines = table(rows(progress, meter), columns)
+    lines += [Text(f"{visible(hand.name)}  ").append(doing(hand), "cyan") for hand in hands]
+    if progress.waiting:
+        lines.append(Text(f"waiting: {waits(progress.waiting)}", "yellow"))
+    last = Text(duration(progress.elapsed_s))
+    if progress.failed:
+        last.append(" · ").append(f"{progress.failed:,} failed", "red")
+    if progress.skipped:
+        last.append(f" · {progress.skipped:,} skipped")
+    if progress.submitting:
+        last.append(" · submitting")
+    return [*lines, last]
+
+
+def rows(progress: "Progress", meter: Meter) -> "list[Row]":
+    """Documents, then what each stage made of them."""
+    from penstock.cli.live import Row
+
+    left = f"{about(meter.left_s)} left" if meter.left_s is not None else ""
+    share = progress.ended / progress.total if progress.total else None
+    of = f"{progress.ended:,} of {progress.total:,}"
+    found = [Row("documents", share, (of, pace(meter.rate("documents")), left))]
+    for name, made in progress.made.items():
+        more = 0 if progress.submitting else progress.to_come.get(name, 0)
+        whole, rate = made + more, meter.rate(name)
+        of = f"{made:,} of ~{whole:,}" if more and name == "pages" else f"{made:,}"
+        time = f"{about(more / rate)} left" if more and rate and name == "pages" else ""
+        found.append(Row(name, made / whole if whole and not progress.submitting else None, (of, pace(rate), time)))
+    return found
+
+
+def line(progress: "Progress", meter: Meter) -> str:
+    """The same on one line, where nothing can be drawn over."""
+    parts = [f"{progress.ended:,} of {count(progress.total, 'document')}"]
+    parts += [count(n, name[:-1]) for name in ("pages", "chunks") if (n := progress.made.get(name))]
+    if progress.failed:
+        parts.append(f"{progress.failed:,} failed")
+    if progress.skipped:
+        parts.append(f"{progress.skipped:,} skipped")
+    if progress.submitting:
+        parts.append("submitting")
+    if progress.waiting:
+        parts.append(f"waiting: {waits(progress.waiting)}")
+    if rate := meter.rate("documents"):
+        parts.append(pace(rate))
+    if meter.left_s is not None:
+        parts.append(f"{about(meter.left_s)} left")
+    return "  ".join([*parts, duration(progress.elapsed_s)])
+
+
+def doing(hand: "InHand") -> str:
+    what = DOING.get(hand.kind, visible(hand.kind))
+    return f"{what} {hand.done:,}" + (f" of {hand.of:,}" if hand.of is not None else "")
+
+
+def waits(waiting: dict[str, int]) -> str:
+    return ", ".join(f"{n:,} for {WAITS.get(on, visible(on))}" for on, n in sorted(waiting.items()))
+
+
+def pace(rate: float) -> str:
+    if not rate:
+        return ""
+    return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s"
+
+
+def about(seconds: float) -> str:
+    """A guess does not count tenths of a second."""
+    return f"{max(1, round(seconds))} s" if seconds < 59.5 else duration(seconds)

@@ -47,11 +47,11 @@ async def search(call: Call, query: str, k: int, collection: str | None, mode: "
     async with call.app() as app:
         hits = await app.search(query, k, collection=collection, mode=mode, owner=call.owner)
     data = {"hits": [msgspec.to_builtins(hit) for hit in hits]}
-    lines = [line for rank, hit in enumerate(hits, 1) for line in _hit(rank, hit)]
+    lines = [line for rank, hit in enumerate(hits, 1) for line in hit_lines(rank, hit)]
     return Answer(data, "\n".join(lines).rstrip() or "nothing found")
 
 
-def _hit(rank: int, hit: "Hit") -> list[str]:
+def hit_lines(rank: int, hit: "Hit") -> list[str]:
     pages = f"p. {hit.page}" if hit.page == hit.page_end else f"p. {hit.page}–{hit.page_end}"
     lines = [f"{rank:>2}. {hit.score:.3f}  {visible(hit.name)}  {pages}  [{hit.start}–{hit.end}]"]
     headings = " › ".join(visible(heading) for heading in hit.headings if heading)

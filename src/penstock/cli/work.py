@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli.call import Call, body
-from penstock.cli.output import Answer, duration, visible
-from penstock.cli.progress import ProgressLine
+from penstock.cli.output import Answer, count, cut, duration, visible
+from penstock.cli.progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from penstock.jobs import Summary
 
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+REMARKS = 5
+"""So many documents are explained one by one."""
+LONGEST = 240
 
 BUDGET = click.option("--budget", metavar="TIME", help="Stop after this time, as in 60s or 5m; keep the work.")
 
@@ -33,6 +37,9 @@ BUDGET = click.option("--budget", metavar="TIME", help="Stop after this time, as
 @click.option("--exclude", metavar="GLOB", multiple=True, help="No such files of a folder.")
 @click.option("--prune", is_flag=True, help="Delete documents whose file has left the folder.")
 @click.option("--retry", is_flag=True, help="Also try again what failed, was cancelled or had no text.")
+@click.option(
+    "--password", metavar="WORD", help="What unlocks them; also tries those again that failed for want of it."
+)
 @BUDGET
 @click.option("--no-wait", is_flag=True, help="Submit only; `penstock run` does the work.")
 @body
@@ -53,7 +60,7 @@ async def ingest(
     files, standard_input = _sort(paths, name, key)
     seconds = parse_duration(budget)
     async with call.working_app() as app:
-        progress = ProgressLine()
+        progress = ProgressDisplay()
         try:
             summary = await app.ingest(
                 files,
@@ -81,7 +88,7 @@ async def run(call: Call, budget: str | None) -> Answer:
     """
     seconds = parse_duration(budget)
     async with call.working_app() as app:
-        progress = ProgressLine()
+        progress = ProgressDisplay()
         try:
             summary = await app.run(budget_s=seconds, report=progress)
         finally:
@@ -145,8 +152,11 @@ def _answer(call: Call, summary: "Summary") -> Answer:
     import msgspec
 
     hints = [f"refused: {visible(problem)}" for problem in summary.problems]
+    hints += _explanations(summary)
     if summary.failed:
-        hints.append("Why documents failed: penstock dlq list")
+        hints.append("Why documents failed: penstock dlq list · once the cause is gone: penstock dlq replay --all")
+    if summary.failed_before:
+        hints.append(f"{summary.failed_before:,} of the skipped had failed or had no text: --retry tries them again.")
     if summary.stale_settings:
         done = "completed document was" if summary.stale_settings == 1 else "completed documents were"
         hints.append(
@@ -175,4 +185,17 @@ def summary_line(summary: "Summary") -> str:
     if summary.skipped:
         parts.append(f"{summary.skipped:,} skipped (known already)")
     end = " (interrupted)" if summary.interrupted else " (budget spent)" if summary.budget_spent else ""
-    return f"{', '.join(parts) or 'nothing to do'} in {duration(summary.elapsed_s)}{end}"
+    made = ", ".join(count(n, name[:-1]) for name in ("pages", "chunks") if (n := summary.made.get(name)))
+    tail = f" · {made}" if made else ""
+    return f"{', '.join(parts) or 'nothing to do'} in {duration(summary.elapsed_s)}{end}{tail}"
+
+
+def _explanations(summary: "Summary") -> list[str]:
+    """A line for each document that did not become searchable; where there are many, one for each reason."""
+    if sum(summary.reasons.values()) <= REMARKS:
+        return [cut(f"  {visible(r.name)}: {r.reason} – {visible(r.error)}", LONGEST) for r in summary.remarks]
+    lines = []
+    for reason, n in summary.reasons.items():
+        names = [visible(remark.name) for remark in summary.remarks if remark.reason == reason][:3]
+        lines.append(cut(f"  {n:,} × {reason}: {', '.join(names)}{', …' if n > len(names) else ''}", LONGEST))
+    return lines

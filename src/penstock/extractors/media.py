@@ -1,5 +1,8 @@
 """What kind of file it is: by its content first, then by its name, never by the client's word."""
 
+import re
+import zlib
+
 from penstock.extractors.encodings import byte_order_mark, control_share, is_utf8, wide
 
 EMPTY = "application/x-empty"
@@ -7,6 +10,7 @@ BINARY = "application/octet-stream"
 PLAIN = "text/plain"
 MARKDOWN = "text/markdown"
 PDF = "application/pdf"
+HTML = "text/html"
 
 HEAD = 8192
 
@@ -15,9 +19,10 @@ _TEXTS = {
     "markdown": MARKDOWN,
     "mdown": MARKDOWN,
     "csv": "text/csv",
-    "html": "text/html",
-    "htm": "text/html",
-    "xhtml": "text/html",
+    "html": HTML,
+    "htm": HTML,
+    "xhtml": HTML,
+    "xht": HTML,
     "xml": "application/xml",
     "json": "application/json",
 }
@@ -34,7 +39,16 @@ _OLE = {
     "ppt": "application/vnd.ms-powerpoint",
     "msg": "application/vnd.ms-outlook",
 }
-_MEMBERS = ((b"word/", "docx"), (b"ppt/", "pptx"), (b"xl/", "xlsx"))
+DOCX = _OFFICE["docx"]
+_MEMBER = re.compile(rb"PK\x03\x04.{26}(word|ppt|xl)/[\w/.-]*?\.(?:xml|rels|bin)", re.DOTALL)
+_FOLDERS = {b"word": "docx", b"ppt": "pptx", b"xl": "xlsx"}
+_CONTENT_TYPES = b"[Content_Types].xml"
+_KINDS = ((b"wordprocessingml.", "docx"), (b"presentationml.", "pptx"), (b"spreadsheetml.", "xlsx"))
+
+# Markdown and plain text may begin with other tags, or speak of these further down.
+_HTML = re.compile(
+    r"(?:\s|<\?xml[^>]*>|<!--.*?-->)*+<(?:!doctype\s+html\b|(?:html|head|body)[\s>])", re.IGNORECASE | re.DOTALL
+)
 
 
 def detect(head: bytes, name: str) -> str:
@@ -47,7 +61,7 @@ def detect(head: bytes, name: str) -> str:
     if marked:
         return marked
     if _is_text(head):
-        return _TEXTS.get(suffix, PLAIN)
+        return HTML if _HTML.match(_text(head)) else _TEXTS.get(suffix, PLAIN)
     known = _container(head, suffix) or _magic(head, suffix)
     if known:
         return known
@@ -62,6 +76,12 @@ def _marked(head: bytes, suffix: str) -> str | None:
     if start.startswith(b"{\\rtf"):
         return "application/rtf"
     return "application/postscript" if start.startswith(b"%!PS-Adobe") else None
+
+
+def _text(head: bytes) -> str:
+    mark = byte_order_mark(head)
+    encoding, length = mark or (wide(head) or "latin-1", 0)
+    return head[length:].decode(encoding, "replace")
 
 
 def _is_text(head: bytes) -> bool:
@@ -83,19 +103,41 @@ def _is_damaged_text(head: bytes) -> bool:
 def _container(head: bytes, suffix: str) -> str | None:
     """Zip files all begin alike: what is inside tells them apart. So do old Office files: there the name must."""
     if head.startswith(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"):
-        return _OLE.get(suffix, "application/x-ole-storage")
+        # A new Office file that is locked comes in the container of the old ones.
+        return _OLE.get(suffix) or _OFFICE.get(suffix, "application/x-ole-storage")
     if not head.startswith(b"PK\x03\x04"):
         return None
     if head[30:38] == b"mimetype":
         named, _, _ = head[38:120].partition(b"PK")
         if named.isascii() and named.startswith(b"application/"):
             return named.decode("ascii")
-    for member, kind in _MEMBERS:
-        if member in head:
-            return _OFFICE[kind]
-    if b"[Content_Types].xml" in head and suffix in _OFFICE:
-        return _OFFICE[suffix]
+    kind = _office(head)
+    if kind or (_CONTENT_TYPES in head and suffix in _OFFICE):
+        return _OFFICE[kind or suffix]
     return "application/zip"
+
+
+def _office(head: bytes) -> str | None:
+    """The kind of an Office file by its list of contents, which mostly comes first, or by where its parts lie."""
+    named = head[30 : 30 + int.from_bytes(head[26:28], "little")]
+    if named == _CONTENT_TYPES:
+        listed = _first_member(head)
+        for sign, kind in _KINDS:
+            if sign in listed:
+                return kind
+    member = _MEMBER.search(head)
+    return _FOLDERS[member[1]] if member else None
+
+
+def _first_member(head: bytes) -> bytes:
+    method, named, extra = (int.from_bytes(head[at : at + 2], "little") for at in (8, 26, 28))
+    data = head[30 + named + extra :]
+    if method != zlib.DEFLATED:
+        return data
+    try:
+        return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, HEAD * 8)
+    except zlib.error:
+        return b""
 
 
 def _magic(head: bytes, suffix: str) -> str | None:

@@ -52,14 +52,15 @@ class PdfExtractor:
                 part = await reading.begin(done)
                 total, ahead = part.total, done + PAGES
                 while True:
-                    while ahead < total and len(calls) < CALLS * self._parsers.width - 1:
-                        calls.append(asyncio.create_task(reading.read(ahead, PAGES)))
-                        ahead += PAGES
                     done += len(part.pages)
                     if part.pages:
                         yield Extracted(part.pages, {"pages": done, "of": total}, keep=done < total)
                     if part.error is not None:
                         raise part.error
+                    # Not before what was read is kept: a kill would cost more than it may.
+                    while ahead < total and len(calls) < CALLS * self._parsers.width:
+                        calls.append(asyncio.create_task(reading.read(ahead, PAGES)))
+                        ahead += PAGES
                     if not calls:
                         return
                     part = await calls[0]

@@ -10,8 +10,9 @@ from itertools import islice
 from typing import Any
 
 import pypdfium2
+import pypdfium2.raw as pdfium
 
-from penstock.errors import Permanent
+from penstock.errors import Permanent, Transient
 from penstock.extractors.markdown import opened
 from penstock.model.items import Block, Page
 
@@ -22,7 +23,6 @@ MOST_TITLE_LINES = 4
 REOPEN_PAGES = 256
 """PDFium keeps what it has parsed of a document until that is closed."""
 
-_SURROGATES = re.compile("[\ud800-\udfff]")
 _JOINED = re.compile(r"(?<=\w)\x02(?=\w)")
 """PDFium's mark for a hyphen and the line end after it."""
 _NUMBER = re.compile(r"[\divxlc]+(?:\.[\divxlc]+)*[.)]?\s+")
@@ -61,7 +61,7 @@ class _Open:
         self._read += 1
         text = self._text(index)
         entries, path = self._outline.of(index)
-        return Page(index + 1, text, self.document.get_page_label(index) or None, _headings(text, entries), path)
+        return Page(index + 1, text, _label(self.document, index), _headings(text, entries), path)
 
     def _text(self, index: int) -> str:
         try:
@@ -79,7 +79,7 @@ class _Open:
                 reason="damaged",
                 page=index + 1,
             ) from error
-        text = _SURROGATES.sub("\ufffd", text.replace("\r\n", "\n").replace("\0", "\ufffd"))
+        text = text.replace("\r\n", "\n")
         return _JOINED.sub("-\n", text) if "\x02" in text else text
 
     def close(self) -> None:
@@ -103,37 +103,53 @@ def read(path: str, password: str | None, first: int, count: int) -> tuple[int, 
 
 
 def _open(path: str, password: str | None) -> Any:
-    try:
-        return pypdfium2.PdfDocument(path, password=password)
-    except pypdfium2.PdfiumError as error:
-        what = str(error)
-    if "password" in what.lower():
+    # PdfDocument(path) takes a file without pages for a failure, and its reason from whatever failed before.
+    secret = None if password is None else password.encode() + b"\0"
+    document = pdfium.FPDF_LoadDocument(path.encode(errors="surrogateescape") + b"\0", secret)
+    if document:
+        opened = pypdfium2.PdfDocument(document)
+        if len(opened):
+            return opened
+        opened.close()
+        raise Permanent("it has no pages: it is damaged; get another copy, and ingest that", reason="damaged")
+    error = pdfium.FPDF_GetLastError()
+    if error == pdfium.FPDF_ERR_PASSWORD:
         state = "the password that was given does not open it" if password else "it is locked by a password"
         raise Permanent(f"{state}: give it with `penstock retry ID --password …`", reason="encrypted")
-    if "security" in what.lower():
+    if error == pdfium.FPDF_ERR_SECURITY:
         raise Permanent(
             "it is locked in a way that PDFium does not know: save it without protection, and ingest that",
             reason="encrypted",
         )
-    raise Permanent(
-        f"it is damaged beyond reading ({what}): get another copy, and ingest that",
-        reason="damaged",
-    )
+    if error == pdfium.FPDF_ERR_FILE:
+        raise Transient("the stored file cannot be opened", reason="parser_error")
+    raise Permanent("it is damaged beyond reading: get another copy, and ingest that", reason="damaged")
 
 
 def _toc(document: Any) -> list[tuple[int, int, str]]:
-    """(page index, level from 1, title) of every bookmark that leads to a page. A broken outline is no outline."""
+    """(page index, level from 1, title) of every bookmark that leads to a page and has a title."""
     entries = []
-    try:
-        for bookmark in islice(document.get_toc(), MOST_HEADINGS):
-            target = bookmark.get_dest()
-            index = target.get_index() if target else None
-            title = " ".join(_SURROGATES.sub("\ufffd", bookmark.get_title()).replace("\0", " ").split())
-            if index is not None and index >= 0 and title:
-                entries.append((index, bookmark.level + 1, title[:LONGEST_TITLE]))
-    except (pypdfium2.PdfiumError, UnicodeDecodeError):
-        return entries
+    for bookmark in islice(document.get_toc(), MOST_HEADINGS):
+        target = bookmark.get_dest()
+        index = target.get_index() if target else None
+        title = _title(bookmark)
+        if index is not None and title:
+            entries.append((index, bookmark.level + 1, title[:LONGEST_TITLE]))
     return entries
+
+
+def _title(bookmark: Any) -> str:
+    try:
+        return " ".join(bookmark.get_title().replace("\0", " ").split())
+    except UnicodeDecodeError:
+        return ""
+
+
+def _label(document: Any, index: int) -> str | None:
+    try:
+        return document.get_page_label(index) or None
+    except UnicodeDecodeError:
+        return None
 
 
 def _headings(text: str, entries: list[tuple[int, int, str]]) -> tuple[Block, ...]:

@@ -144,3 +144,14 @@ def _past_last(data: bytes, mark: bytes, unit: int) -> int:
     while at >= 0 and at % unit:
         at = data.rfind(mark, 0, at + len(mark) - 1)
     return at + len(mark) if at >= 0 else 0
+
+
+def markdown_pages(text: str) -> list[Page]:
+    """The pages of a Markdown text, cut where a file with that text would be; one empty page if there is none."""
+    data, at = text.encode(UTF8, "replace"), _Cursor(UTF8, 0)
+    pages: list[Page] = []
+    while at.offset < len(data):
+        window = data[at.offset : at.offset + WINDOW]
+        found, at = _read_window(window, at.offset + len(window) >= len(data), at, MARKDOWN)
+        pages += found
+    return pages or [Page(1, "")]

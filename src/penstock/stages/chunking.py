@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.errors import ConfigError
 from penstock.extractors.markdown import opened
-from penstock.extractors.media import MARKDOWN, PLAIN
+from penstock.extractors.media import DOCX, HTML, MARKDOWN, PLAIN
 from penstock.model.items import Chunk, CleanPage
 from penstock.stages.cleaning import original_end, original_offset
 
@@ -142,7 +142,7 @@ def _restart(window: _Window, starts: list[int]) -> int:
 def _splitter(settings: ChunkSettings, media_type: str) -> Any:
     from semantic_text_splitter import MarkdownSplitter, TextSplitter
 
-    splitter = MarkdownSplitter if media_type == MARKDOWN else TextSplitter
+    splitter = MarkdownSplitter if media_type in (MARKDOWN, HTML, DOCX) else TextSplitter
     if settings.unit == "tokens":
         return splitter.from_tiktoken_model(_TOKEN_MODEL, settings.size, settings.overlap)
     return splitter(settings.size, settings.overlap)

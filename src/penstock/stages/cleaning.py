@@ -1,12 +1,13 @@
 """Clean text out of page text, with the way back: every clean character knows where it stood.
 
-Four passes, each only where it has something to do: unwanted characters, NFC, white space, hyphens at line ends.
+Five passes, each only where it has something to do: furniture, unwanted characters, NFC, white space, hyphens at line
+ends.
 """
 
 import re
 import unicodedata
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -36,9 +37,11 @@ class _Mapped(NamedTuple):
     pairs: _Pairs
 
 
-def clean_page(page: Page) -> CleanPage:
-    """The page as it is chunked and embedded: NFC, no control characters, one blank between words."""
-    mapped = _edited(_Mapped(page.text, [(0, 0)]), _unwanted(page.text))
+def clean_page(page: Page, furniture: Sequence[tuple[int, int]] = ()) -> CleanPage:
+    """The page as it is chunked and embedded: NFC, no control characters, one blank between words, and without the
+    spans of its text that are furniture."""
+    mapped = _edited(_Mapped(page.text, [(0, 0)]), ((start, end, "") for start, end in furniture))
+    mapped = _edited(mapped, _unwanted(mapped.text))
     mapped = _edited(mapped, _not_nfc(mapped.text))
     codes = [block for block in page.blocks if block.kind == "code"]
     prose = _prose(mapped, codes)

@@ -133,6 +133,8 @@ class Context:
         """The lease is gone: cancelled, superseded, or reaped."""
         self.finishing = False
         """The write that ends the step is under way: only its own answer tells whether the lease was still ours."""
+        self.ended = False
+        """What became of the step is in the ledger."""
         self.waiting_on: str | None = None
         self.on_waiting: Callable[[Context], None] | None = None
         self._ledger = ledger
@@ -248,13 +250,19 @@ class Context:
             self.lost = True
             raise LeaseLost(f"step {self.step.lease.step_id} belongs to somebody else now")
 
+    def count(self) -> None:
+        """Enter what was made since the last count: after each batch, and at the step's end, however that comes (a stop
+        in the middle of a flush leaves a batch that is kept but was not counted yet)."""
+        now, position = self.runtime.clock(), self.position
+        if position != self._counted:
+            self._tally.worked(self.step.kind, position - self._counted, self._batch_began, now)
+        self._batch_began, self._counted = now, position
+
     async def _after_batch(self) -> None:
         """Between two batches: measure the pace, and stop here if we have to."""
         now = self.runtime.clock()
         self._budget.measure(self.step.kind, now - self._batch_began)
-        self._batch_began = now
-        self._tally.made[self.step.kind] += self.position - self._counted
-        self._counted = self.position
+        self.count()
         self.raise_if_cancelled()
         if self.stopping or not self._budget.fits(self.step.kind):
             await self.checkpoint.flush()

@@ -4,7 +4,7 @@ import asyncio
 import traceback
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -18,8 +18,10 @@ from penstock.model.nouns import ArtifactId, Step, Token, WorkerId
 from penstock.model.states import DocumentStatus
 from penstock.runtime import Runtime
 from penstock.stages.base import Ports, Stage, StepResult
+from penstock.worker.broadcast import Broadcast
 from penstock.worker.budget import Budget
 from penstock.worker.context import Context, RunState
+from penstock.worker.record import Record
 from penstock.worker.retry import RetryPolicy, retry_in
 
 INDEX = "index"
@@ -41,10 +43,14 @@ class Bench:
     budget: Budget
     slots: int
     """Steps whose stage runs at once. One whose completion is being written makes room for another."""
+    broadcast: Broadcast = field(default_factory=Broadcast)
 
     def __post_init__(self) -> None:
+        self.record = Record(self.broadcast, self.runtime)
         self._room = asyncio.Semaphore(self.slots)
         self._one_suspect = asyncio.Lock()
+        self.warm = asyncio.Event()
+        """Models and libraries are loaded."""
 
     @asynccontextmanager
     async def room(self, step: Step) -> AsyncIterator[None]:
@@ -54,6 +60,7 @@ class Bench:
                 yield
             return
         async with self._one_suspect:
+            await self.warm.wait()
             held = 0
             try:
                 for _ in range(self.slots):
@@ -76,6 +83,7 @@ class Bench:
             runtime=self.runtime,
             budget=self.budget,
             lease_s=self.lease_s,
+            tally=self.record.tally,
         )
 
 
@@ -90,8 +98,10 @@ async def execute(bench: Bench, ctx: Context, chain: bool) -> Context | None:
     end = result.end or stage.ends(result.meta)
     meta = msgspec.json.encode(result.meta).decode()
     if end is not None or ctx.step.position + 1 == len(ctx.state.workflow.steps):
-        took = await bench.ledger.write(queue.FLIP, flip(ctx, end or DocumentStatus.COMPLETED, meta, output))
+        end = end or DocumentStatus.COMPLETED
+        took = await bench.ledger.write(queue.FLIP, flip(ctx, end, meta, output))
         _must(took, ctx)
+        bench.record.completed(ctx, result.meta, end)
         return None
     if result.media_type is not None:
         ctx.state.document = msgspec.structs.replace(ctx.document, media_type=result.media_type)
@@ -99,6 +109,7 @@ async def execute(bench: Bench, ctx: Context, chain: bool) -> Context | None:
     completion = queue.Completion(ctx.step, bench.worker, bench.lease_s, meta, following, output, result.media_type)
     completed = await bench.ledger.write(queue.COMPLETE, completion)
     _must(completed.took, ctx)
+    bench.record.completed(ctx, result.meta)
     if completed.next is None:
         return None
     context = bench.context(completed.next, ctx.state)
@@ -227,7 +238,9 @@ async def settle(bench: Bench, ctx: Context, error: BaseException) -> None:
     sentence = str(error) if isinstance(error, StepError) else f"{type(error).__name__}: {error}"
     trace = None if isinstance(error, StepError) else "".join(traceback.format_exception(error))
     page = error.page if isinstance(error, StepError) else None
-    await bench.ledger.write(queue.ERROR, queue.StepFailure(step, reason, sentence, trace, page, delay))
+    failure = queue.StepFailure(step, reason, sentence, trace, page, delay)
+    if await bench.ledger.write(queue.ERROR, failure):
+        bench.record.failed(ctx, failure)
 
 
 def _must(took: bool, ctx: Context) -> None:

@@ -50,7 +50,9 @@ class Indexer:
                 await asyncio.gather(*(settle(self._bench, entry.ctx, handed) for entry in batch))
                 continue
             await self._write_in_room(batch, table, verify)
+        began = self._bench.runtime.clock()
         await self._tidy(key, table, verify)
+        self._bench.record.tally.worked("index", 0, began, self._bench.runtime.clock())
 
     async def _write_in_room(self, batch: list[Entry], table: IndexTable, verify: Verify) -> None:
         try:
@@ -108,6 +110,7 @@ class Indexer:
         if len(batch) == 1 and stage.chunk_count(batch[0].ctx) > stage.COMMIT_ROWS:
             await self._write_large(batch[0], table, verify)
             return
+        began = self._bench.runtime.clock()
         loaded = await asyncio.gather(*(stage.all_rows(entry.ctx) for entry in batch), return_exceptions=True)
         good = [(entry, rows) for entry, rows in zip(batch, loaded, strict=True) if not isinstance(rows, BaseException)]
         for entry, rows in zip(batch, loaded, strict=True):
@@ -120,6 +123,8 @@ class Indexer:
         except BaseException as error:
             await asyncio.gather(*(settle(self._bench, entry.ctx, error) for entry, _ in good))
             return
+        count = sum(len(rows.chunks) for _, rows in good)
+        self._bench.record.tally.worked("index", count, began, self._bench.runtime.clock())
         await asyncio.gather(*(self._flip(entry.ctx) for entry, _ in good))
 
     async def _write_large(self, entry: Entry, table: IndexTable, verify: Verify) -> None:
@@ -139,9 +144,11 @@ class Indexer:
 
     async def _flip(self, ctx: Context, output: checkpoints.Output | None = None) -> None:
         ctx.finishing = True
-        meta = msgspec.json.encode({"rows": stage.chunk_count(ctx)}).decode()
-        item = flip(ctx, DocumentStatus.COMPLETED, meta, output)
+        meta = {"rows": stage.chunk_count(ctx)}
+        item = flip(ctx, DocumentStatus.COMPLETED, msgspec.json.encode(meta).decode(), output)
         ctx.lost = not await self._bench.ledger.write(queue.FLIP, item)
+        if not ctx.lost:
+            self._bench.record.completed(ctx, meta, DocumentStatus.COMPLETED)
 
     async def _tidy(self, key: str, table: IndexTable, verify: Verify) -> None:
         """Keep the text index current, and now and then compact, while the lock is ours anyway."""

@@ -11,6 +11,7 @@ from penstock.worker.context import Context, RunState, load
 from penstock.worker.execute import INDEX, Bench, execute, settle
 from penstock.worker.indexing import Indexer
 from penstock.worker.lease import Heart, reap
+from penstock.worker.look import InHand, in_hand
 
 Chore = Callable[[], Awaitable[object]]
 
@@ -53,8 +54,7 @@ class Worker:
         loops: list[asyncio.Task[None]] = []
         try:
             await self._reap()
-            await self._warm_up()
-            loops += [asyncio.create_task(loop) for loop in (self._index_loop(), self._upkeep_loop())]
+            loops += [asyncio.create_task(f()) for f in (self._warm_up, self._index_loop, self._upkeep_loop)]
             await self._claim_loop(done)
         finally:
             self.stop()
@@ -67,9 +67,16 @@ class Worker:
             raise self._fatal
 
     async def _warm_up(self) -> None:
-        """Load models and libraries before anything is claimed: what dies while loading is nobody's crash."""
-        if (await self.bench.ledger.read(work.left)).anything:
-            await asyncio.gather(self.bench.ports.embedder.warm_up(), self.bench.ports.index.warm_up())
+        """Load models and libraries while the first documents are read. What dies of that is nobody's crash: a suspect
+        does not begin before."""
+        ports = self.bench.ports
+        try:
+            if (await self.bench.ledger.read(work.left)).anything:
+                await asyncio.gather(ports.embedder.warm_up(), ports.index.warm_up())
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self.bench.warm.set()
 
     def stop(self) -> None:
         """Claim nothing more; running steps flush at the end of their batch and are released."""
@@ -77,6 +84,11 @@ class Worker:
         for ctx, _ in self._contexts.values():
             ctx.stopping = True
         self.wake()
+
+    def in_hand(self) -> list[InHand]:
+        """The documents that are being worked on, the longest first."""
+        working = (ctx for ctx, _ in self._contexts.values() if not ctx.ended)
+        return [in_hand(ctx) for ctx in working if ctx.has_checkpoint or ctx.waiting_on]
 
     def wake(self) -> None:
         """There is work, or there may be."""
@@ -169,8 +181,10 @@ class Worker:
         ctx.on_waiting = self._on_waiting
         self._heart.leases[ctx.step.lease.step_id] = ctx.step.lease
         self._contexts[ctx.step.lease.step_id] = (ctx, task)
+        self.bench.record.started(ctx)
 
     def _leave_step(self, ctx: Context) -> None:
+        ctx.count()
         self._heart.leases.pop(ctx.step.lease.step_id, None)
         self._contexts.pop(ctx.step.lease.step_id, None)
 
@@ -251,6 +265,8 @@ class Worker:
                 await self._indexer.run(contexts)
                 self.steps_done += len(contexts)
         finally:
+            for ctx in contexts:
+                ctx.count()
             for step in steps:
                 self._heart.leases.pop(step.lease.step_id, None)
                 self._contexts.pop(step.lease.step_id, None)

@@ -41,12 +41,8 @@ def main() -> None:
     while header := requests.read(HEADER.size):
         (size,) = HEADER.unpack(header)
         request = msgspec.msgpack.decode(requests.read(size), type=Request)
-        answer = _answer(readers, request, megabytes << 20)
-        answers.write(packed(answer))
+        answers.write(packed(_answer(readers, request, megabytes << 20)))
         answers.flush()
-        if answer.reason == "parser_memory":
-            # What is left of the memory is in pieces: a new process has all of it.
-            return
 
 
 def _die_with(parent: int) -> None:
@@ -85,12 +81,14 @@ def _answer(readers: dict[str, Callable[..., Any]], request: Request, cage: int)
 
 def _load(name: str, cage: int) -> Callable[..., Any]:
     """The library may take what it needs to load; `cage` counts from there on."""
-    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
     read: Callable[..., Any] = importlib.import_module(READERS[name]).read
     if cage and sys.platform == "linux":
         with open("/proc/self/statm", "rb") as statm:
             used = int(statm.read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + cage, resource.RLIM_INFINITY))
+        limit = used + cage if most == resource.RLIM_INFINITY else min(used + cage, most)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, most))
     return read
 
 

@@ -26,7 +26,9 @@ LONGEST_ANSWER = 1 << 30
 _TAIL = 2000
 _OUT_OF_MEMORY = {signal.SIGTRAP, signal.SIGILL, signal.SIGABRT}
 """How PDFium and the libraries around it end when they are refused memory."""
-_ENVIRONMENT = ("PYTHON", "LC_", "LANG", "PATH", "HOME", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_")
+_ENVIRONMENT = {"PATH", "HOME", "TMPDIR", "LANG", "LANGUAGE", "VIRTUAL_ENV", "LD_LIBRARY_PATH"}
+_ENVIRONMENT_FAMILIES = ("PYTHON", "LC_", "DYLD_")
+"""What a child needs; keys and passwords are no part of it."""
 
 _DECODER = msgspec.msgpack.Decoder(Answer)
 
@@ -66,8 +68,6 @@ class ParserPool:
         call = _Call(packed(Request(reader, arguments)), source, asyncio.get_running_loop().create_future())
         self._waiting.append(call)
         self.hand_out()
-        if call in self._waiting and not self._busy[id(source)]:
-            source.waiting("parser")
         try:
             return await call.answer
         finally:
@@ -77,16 +77,19 @@ class ParserPool:
                 child.forgive(call)
 
     def hand_out(self) -> None:
-        """Give what waits to the children that have least to do."""
+        """Give what waits to the children that have least to do; who has nothing with a child is told that it waits."""
         while self._waiting:
             self.start()
             child = min(self._children, key=lambda child: len(child.calls))
             if len(child.calls) >= IN_HAND:
-                return
+                break
             call = self._waiting.popleft()
             self._busy[id(call.source)] += 1
             call.source.waiting(None)
             child.take(call)
+        for call in self._waiting:
+            if not self._busy[id(call.source)]:
+                call.source.waiting("parser")
 
     def ended(self, call: _Call) -> None:
         """A child is done with a call, or has lost it."""
@@ -128,6 +131,8 @@ class _Child:
         self._process: asyncio.subprocess.Process | None = None
         self._ready = False
         self._breach: str | None = None
+        self._condemned: _Call | None = None
+        """The call that it was killed for: its answer may still come, and then the next one is not to blame."""
         self._timer: asyncio.TimerHandle | None = None
         self.task = asyncio.create_task(self._live())
 
@@ -155,8 +160,10 @@ class _Child:
                     self._send(call)
                 self._watch()
                 await self._receive(process.stdout)
-            except (asyncio.IncompleteReadError, ConnectionError):
-                pass
+            except (asyncio.IncompleteReadError, ConnectionError, msgspec.DecodeError):
+                # It is ending by itself: its exit code tells more than our signal would.
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(process.wait(), GRACE_S)
             finally:
                 await self._end(process)
                 errors = await listening
@@ -165,11 +172,11 @@ class _Child:
         finally:
             if self._timer is not None:
                 self._timer.cancel()
-            blamed = self.calls[0] if self.calls else None
+            blamed = self._condemned or (self.calls[0] if self.calls else None)
             self._pool.bury(self, blamed, self._verdict(errors))
 
     async def _start(self) -> asyncio.subprocess.Process:
-        environment = {name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)}
+        environment = {name: value for name, value in os.environ.items() if _passed_on(name)}
         return await asyncio.create_subprocess_exec(
             sys.executable, "-P", "-m", CHILD, str(os.getpid()), str(self._pool.memory_mb),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -184,7 +191,7 @@ class _Child:
     async def _receive(self, answers: asyncio.StreamReader) -> None:
         while True:
             (size,) = HEADER.unpack(await answers.readexactly(HEADER.size))
-            if size > LONGEST_ANSWER:
+            if size > LONGEST_ANSWER or (self._ready and not self.calls):
                 return
             answer = _DECODER.decode(await answers.readexactly(size))
             if not self._ready:
@@ -192,6 +199,7 @@ class _Child:
                 self._watch()
                 continue
             if answer.reason == "parser_memory":
+                # What is left of its memory is in pieces: a new process has all of it.
                 self._breach = answer.reason
                 return
             call = self.calls.popleft()
@@ -213,13 +221,18 @@ class _Child:
 
     def _kill(self) -> None:
         self._breach = "parser_timeout"
+        self._condemned = self.calls[0] if self.calls else None
         if self._process is not None:
             _kill(self._process)
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
         _kill(process)
         assert process.stdin is not None
+        assert process.stdout is not None
         process.stdin.close()
+        # A pipe that is not read to its end is never closed.
+        while await process.stdout.read(1 << 16):
+            pass
         await process.wait()
 
     def _verdict(self, errors: str) -> Exception:
@@ -236,6 +249,10 @@ class _Child:
             return ParserBreach(f"the parser needed more memory than {limit}", reason="parser_memory")
         end = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         return ParserBreach(f"the parser crashed ({end}) {errors}".rstrip(), reason="parser_crash")
+
+
+def _passed_on(name: str) -> bool:
+    return name in _ENVIRONMENT or name.startswith(_ENVIRONMENT_FAMILIES)
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:

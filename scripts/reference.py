@@ -1,0 +1,278 @@
+"""Write docs/reference/cli.md and configuration.md from the code: `python scripts/reference.py`."""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+import click
+import msgspec
+
+from penstock.cli.call import SHARED
+from penstock.cli.main import penstock
+from penstock.config import Config
+from penstock.jobs import Summary
+from penstock.ledger.dead_letters import DeadLetter
+from penstock.search.query import Hit
+from penstock.upkeep.report import CheckReport
+
+FOLDER = Path(__file__).parents[1] / "docs" / "reference"
+
+COMMANDS = """\
+# Command line
+
+Written from the commands by `python scripts/reference.py`; a test holds them together.
+
+The options {shared} belong to every command, and may also stand before its name.
+Where a command takes an ID, the first letters of one will do if they name a single document.
+"""
+
+EXIT_CODES = """\
+## Exit codes
+
+The first that applies:
+
+| code | means |
+|---|---|
+| 2 | the call or the configuration is wrong; nothing was done |
+| 130, 143 | interrupted (Ctrl-C, SIGTERM): running work was handed over, everything that was accepted is kept |
+| 3 | the budget is spent and there is work left: call it again |
+| 1 | one of these documents failed, a file could not be read, or `check` found problems |
+| 0 | done |
+
+## JSON
+
+With `--json` there is exactly one JSON object on standard output, whatever the exit code; on an error it is
+`{"error"}`. Notes for people go to standard error. Times are ISO 8601 in UTC. Fields may be added, never renamed.
+Below, `…` stands for an open set of names.
+"""
+
+SETTINGS = """\
+# Configuration
+
+Written from `config.py` by `python scripts/reference.py`; a test holds them together.
+
+Settings come from `penstock.yaml` in the working folder (or the file that `--config` or `PENSTOCK_CONFIG` names), then
+from `PENSTOCK_*` variables, then from flags; the later wins. In a variable's name two underscores stand for a dot.
+Unknown settings and variables are refused. `penstock config show` prints what holds, `penstock config check` says
+whether it can be used.
+"""
+
+Shape = Mapping[str, Any] | Sequence[Any] | None
+
+DOCUMENT = dict.fromkeys(
+    (
+        *("id", "name", "source", "collection", "status", "media_type", "size", "pages", "chunks"),
+        *("searchable", "stale", "error", "created_at"),
+    )
+)
+PROGRESS = ("phase", "pages", "total_pages", "chunks", "total_chunks", "embedded", "indexed", "last_checkpoint")
+STEP = ("name", "kind", "status", "attempts", "waiting_on", "started_at", "finished_at", "meta")
+BLOCK = dict.fromkeys(("page", "kind", "start", "end", "level", "title", "text"))
+CHUNK = dict.fromkeys(("ordinal", "page", "page_end", "start", "end", "headings", "text"))
+STATUS = {
+    **DOCUMENT,
+    "attempts": None,
+    "retry_count": None,
+    "metadata": None,
+    "progress": dict.fromkeys(PROGRESS),
+    "steps": [dict.fromkeys(STEP)],
+}
+SUMMARY = dict.fromkeys(Summary.__struct_fields__)
+LETTER = dict.fromkeys(DeadLetter.__struct_fields__)
+
+SHAPES: dict[str, dict[str, Shape]] = {
+    "ingest": {"": SUMMARY},
+    "run": {"": SUMMARY},
+    "status": {
+        "": {"documents": {"…": None}, "steps": {"…": None}, "dead_letters": None, "running": None},
+        "ID": STATUS,
+    },
+    "list": {"": {"documents": [DOCUMENT]}},
+    "search": {"": {"hits": [dict.fromkeys(Hit.__struct_fields__)]}},
+    "show": {
+        "": STATUS,
+        "--pages": {"id": None, "pages": [{"number": None, "label": None, "text": None, "blocks": [BLOCK]}]},
+        "--chunks": {"id": None, "chunks": [CHUNK]},
+        "--blocks": {"id": None, "blocks": [BLOCK]},
+    },
+    "retry": {"": {"retried": None, "unchanged": None}},
+    "cancel": {"": {"cancelled": None, "unchanged": None}},
+    "delete": {"": {"deleted": None, "unchanged": None}},
+    "check": {"": dict.fromkeys(CheckReport.__struct_fields__)},
+    "prune": {"": dict.fromkeys(("purged", "artifacts", "blobs", "bytes"))},
+    "dlq list": {"": {"total": None, "by_reason": {"…": None}, "oldest": None, "letters": [LETTER]}},
+    "dlq show": {"": LETTER},
+    "dlq replay": {"": {"replayed": None}},
+    "dlq discard": {"": {"discarded": None}},
+    "config show": {"": dict.fromkeys(Config.__struct_fields__)},
+    "config check": {"": {"ok": None, "index": None}},
+    "db migrate": {"": {"version": None}},
+    "demo": {
+        "": {
+            **dict.fromkeys(("ok", "documents", "killed", "resumed", "changed", "hits", "check", "elapsed_s")),
+            "claims": [{"ok": None, "text": None}],
+            "folder": None,
+        }
+    },
+}
+"""What `--json` answers, by command and then by what is given to it. A test holds real answers against it."""
+
+
+def commands_page() -> str:
+    shared = ", ".join(f"`{name}`" for name in _shared())
+    parts = [COMMANDS.format(shared=shared), _options(_of(penstock)), EXIT_CODES]
+    for path, command in leaves(penstock):
+        parts += [f"## penstock {path}\n", f"```\n{_usage(path, command)}\n```\n", _help(command)]
+        own = [p for p in _of(command) if p.opts[0] not in _shared()]
+        parts += [_options(own)] if own else []
+        parts.append(_answers(path))
+    return "\n".join(parts).rstrip("\n") + "\n"
+
+
+def leaves(group: click.Group, before: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Every command that does something, with the words that call it, in the order of the help."""
+    for name, command in group.commands.items():
+        path = f"{before}{name}"
+        if isinstance(command, click.Group):
+            yield from leaves(command, f"{path} ")
+        elif not command.hidden:
+            yield path, command
+
+
+def _shared() -> list[str]:
+    @click.command()
+    def nothing() -> None:
+        pass
+
+    for option in SHARED:
+        option(nothing)
+    return [parameter.opts[0] for parameter in nothing.params]
+
+
+def _of(command: click.Command) -> list[click.Option]:
+    return [p for p in command.params if isinstance(p, click.Option) and not p.hidden]
+
+
+def _usage(path: str, command: click.Command) -> str:
+    arguments = [str(p.metavar) for p in command.params if isinstance(p, click.Argument)]
+    return " ".join(["penstock", path, "[OPTIONS]", *arguments])
+
+
+def _help(command: click.Command) -> str:
+    return inspect.cleandoc(command.help or "") + "\n"
+
+
+def _options(options: Sequence[click.Option]) -> str:
+    return _table(("option", "default", "does"), [_option(option) for option in options])
+
+
+def _option(option: click.Option) -> tuple[str, str, str]:
+    about, _, told = (option.help or "").partition("  [default: ")
+    default = told.rstrip("]")
+    name = ", ".join(f"`{name}`" for name in option.opts)
+    if not option.is_flag:
+        choices = option.type.choices if isinstance(option.type, click.Choice) else ()
+        name += " " + ("|".join(map(str, choices)) or option.metavar or option.type.name.upper())
+        if isinstance(option.default, int | float | str):
+            default = str(option.default)
+    return name, default, about + (" May be given several times." if option.multiple else "")
+
+
+def _answers(path: str) -> str:
+    if path not in SHAPES:
+        raise KeyError(f"what does `penstock {path} --json` answer? Say so in SHAPES of scripts/reference.py")
+    lines = []
+    for given, shape in SHAPES[path].items():
+        words = " ".join(filter(None, ("penstock", path, given)))
+        lines.append(f"`{words} --json`:\n\n```\n{textwrap.fill(write_shape(shape), 110)}\n```\n")
+    return "\n".join(lines)
+
+
+def write_shape(shape: Shape) -> str:
+    if isinstance(shape, Mapping):
+        return "{" + ", ".join(_member(name, inner) for name, inner in shape.items()) + "}"
+    return f"[{', '.join(write_shape(item) for item in shape or ())}]"
+
+
+def _member(name: str, inner: Shape) -> str:
+    quoted = name if name == "…" else f'"{name}"'
+    return f"{quoted}: {write_shape(inner)}" if inner else quoted
+
+
+def settings_page() -> str:
+    parts = [SETTINGS]
+    for prefix, struct, about in _sections("", Config, ""):
+        rows = list(_settings(struct, prefix))
+        if prefix and rows:
+            parts += [f"## {prefix}\n", about + "\n"]
+        parts += [_table(("setting", "type", "default", "variable", "means"), rows)] if rows else []
+    return "\n".join(parts).rstrip("\n") + "\n"
+
+
+def _sections(prefix: str, struct: type[msgspec.Struct], about: str) -> Iterator[tuple[str, type[msgspec.Struct], str]]:
+    """A struct and those in it, each with the words that lead to it and what it is for."""
+    yield prefix, struct, about
+    hints, fields = get_type_hints(struct), documented(struct)
+    for name, (_, own) in fields.items():
+        inner = _inner(hints[name])
+        if inner is not None:
+            place = ".".join(filter(None, (prefix, name, "NAME" if get_origin(hints[name]) is dict else "")))
+            yield from _sections(place, inner, _sentence(own or inner.__doc__))
+
+
+def _inner(hint: Any) -> type[msgspec.Struct] | None:
+    """The struct that a type holds: itself, an optional one, or a dictionary's values."""
+    for part in (hint, *get_args(hint)):
+        if isinstance(part, type) and issubclass(part, msgspec.Struct):
+            return part
+    return None
+
+
+def _settings(struct: type[msgspec.Struct], prefix: str) -> Iterator[tuple[str, ...]]:
+    hints = get_type_hints(struct)
+    for name, (kind, about) in documented(struct).items():
+        if _inner(hints[name]) is not None:
+            continue
+        place = f"{prefix}.{name}" if prefix else name
+        variable = "PENSTOCK_" + place.upper().replace(".", "__")
+        yield f"`{place}`", kind.replace(" | None", ""), _value(struct, name), f"`{variable}`", _sentence(about)
+
+
+def _value(struct: type[msgspec.Struct], name: str) -> str:
+    field = next(f for f in msgspec.structs.fields(struct) if f.name == name)
+    value = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
+    return "" if value in (None, "", {}) else f"`{value}`"
+
+
+def documented(struct: type[msgspec.Struct]) -> dict[str, tuple[str, str | None]]:
+    """The fields of a struct with their types as written, and the sentence that stands under each."""
+    [body] = ast.parse(inspect.getsource(struct)).body
+    assert isinstance(body, ast.ClassDef)
+    found: dict[str, tuple[str, str | None]] = {}
+    for node, following in zip(body.body, [*body.body[1:], None], strict=True):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            about = None
+            if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+                about = str(following.value.value)
+            found[node.target.id] = ast.unparse(node.annotation), about
+    return found
+
+
+def _sentence(text: str | None) -> str:
+    return " ".join((text or "").split())
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    lines = [f"| {' | '.join(row)} |".replace("|  |", "| |") for row in (head, *cells)]
+    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:], ""])
+
+
+PAGES = {FOLDER / "cli.md": commands_page, FOLDER / "configuration.md": settings_page}
+
+if __name__ == "__main__":
+    for page, draw in PAGES.items():
+        page.write_text(draw(), encoding="utf-8")

@@ -1,0 +1,84 @@
+"""`demo`: see it work, in half a minute, with documents that it makes itself."""
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+
+from penstock.cli.call import Call, body
+from penstock.cli.output import Answer
+
+
+@click.command()
+@click.option("--keep", is_flag=True, help="Leave the folder with everything in it.")
+@body
+async def demo(call: Call, keep: bool) -> Answer:
+    """Watch it work: ingest, a kill in the middle, going on, search.
+
+    All in a temporary folder, which is deleted at the end, or in an empty folder that --home names, which is kept.
+    Ends with 0 only if everything that it claims was found to be so.
+    """
+    from penstock.demo.story import Story
+    from penstock.demo.teller import Teller
+    from penstock.errors import UsageError
+
+    if call.owner is not None or call.config is not None:
+        raise UsageError("the demo has its own owner and settings: leave --owner and --config out")
+    keep = keep or call.home is not None
+    folder = _empty(Path(call.home)) if call.home is not None else Path(tempfile.mkdtemp(prefix="penstock-demo-"))
+    # With --json the one object stands alone on standard output.
+    teller = Teller(sys.stderr if call.json else sys.stdout)
+    try:
+        teller.say(f"Everything happens in {folder}" + ("." if keep else ", which is deleted at the end."))
+        story = Story(folder, teller, {"ingest": _ingest, "search": _search, "check": _check})
+        result = await story.tell()
+        teller.chapter("Accepted is safe. Done is kept. Half-done is never seen.")
+        teller.say(_end(result))
+        teller.say(f"Go on here: cd {folder} and `penstock list`." if keep else "Your turn: `penstock ingest FOLDER`.")
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+    return Answer(result | {"folder": str(folder) if keep else None}, code=0 if story.ok else 1)
+
+
+def _empty(folder: Path) -> Path:
+    from penstock.errors import UsageError
+
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder}: the demo wants a folder of its own, an empty one or a new one")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder.absolute()
+
+
+def _end(result: dict[str, Any]) -> str:
+    claims = result["claims"]
+    wrong = sum(not claim["ok"] for claim in claims)
+    if wrong:
+        return f"{wrong} of {len(claims)} claims did not hold: that is a bug, please report it."
+    return f"All {len(claims)} claims were checked, in {result['elapsed_s']:.1f} s, on this machine, just now."
+
+
+def _ingest(answer: dict[str, Any]) -> str:
+    import msgspec
+
+    from penstock.cli.work import summary_line
+    from penstock.jobs import Summary
+
+    return summary_line(msgspec.convert(answer, Summary))
+
+
+def _search(answer: dict[str, Any]) -> str:
+    import msgspec
+
+    from penstock.cli.reading import hit_lines
+    from penstock.search.query import Hit
+
+    hits = msgspec.convert(answer["hits"], list[Hit])
+    return "\n".join(line for rank, hit in enumerate(hits, 1) for line in hit_lines(rank, hit)) or "nothing found"
+
+
+def _check(answer: dict[str, Any]) -> str:
+    return "ok" if answer["ok"] else "\n".join(f"problem: {problem}" for problem in answer["problems"])

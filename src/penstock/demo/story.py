@@ -1,0 +1,246 @@
+"""The demo is a test that one can watch: real child processes of the real command line, one of them killed in the
+middle. Every sentence with a tick was compared with what the ledger and the processes say."""
+
+import asyncio
+import os
+import shlex
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock.app import App, open_app
+from penstock.config import Config
+from penstock.demo.samples import HANDBOOK, HANDBOOK_PAGES, Question, change, question, write_samples
+from penstock.demo.teller import Teller
+from penstock.errors import PenstockError
+from penstock.extractors.pdf import CALLS, PAGES
+
+FOLDER = "documents"
+LOOK_S = 0.01
+"""The 200 pages are read in a fraction of a second: whoever wants to meet them in the middle must look often."""
+THE_MIDDLE = HANDBOOK_PAGES // 3
+
+COUNTED = ("pages", "chunks", "embedded")
+
+Render = Callable[[dict[str, Any]], str]
+"""A command's JSON answer as it prints it for people."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """What the ledger holds at one moment."""
+
+    accepted: int
+    completed: int
+    handbook: dict[str, Any] | None
+    """The status of the handbook, once it is accepted."""
+    made: Mapping[str, int]
+    """Pages, chunks and vectors of all documents."""
+
+    @property
+    def handbook_pages(self) -> int:
+        return self.handbook["progress"]["pages"] if self.handbook is not None else 0
+
+    @property
+    def half_done(self) -> bool:
+        return self.handbook_pages > 0 and self.handbook is not None and self.handbook["status"] != "COMPLETED"
+
+
+@dataclass
+class Story:
+    folder: Path
+    """An empty one: the documents and the home go in."""
+    teller: Teller
+    renders: Mapping[str, Render]
+    """By command: ingest, search, check."""
+    result: dict[str, Any] = field(default_factory=dict)
+    claims: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return all(claim["ok"] for claim in self.claims)
+
+    async def tell(self) -> dict[str, Any]:
+        """What happened, in figures; `ok` says whether all that is claimed was found to be so."""
+        async with open_app(Config(home=str(self.folder / ".penstock"))) as app:
+            began = app.runtime.clock()
+            documents = self._write_samples()
+            held = await self._kill(app, documents)
+            await self._unseen(held)
+            await self._go_on(app, held, documents)
+            changed = await self._change(app, documents)
+            await self._ask(question())
+            await self._ask(changed)
+            await self._check()
+            self.result["elapsed_s"] = round(app.runtime.clock() - began, 1)
+        return {"ok": self.ok, **self.result, "claims": self.claims}
+
+    def _write_samples(self) -> int:
+        files = write_samples(self.folder / FOLDER)
+        self.teller.chapter(f"1. {len(files)} documents, one of them a PDF of {HANDBOOK_PAGES} pages")
+        self.teller.as_is("\n".join(f"{file.stat().st_size:>9,} bytes  {FOLDER}/{file.name}" for file in files))
+        self.result["documents"] = len(files)
+        return len(files)
+
+    async def _kill(self, app: App, documents: int) -> Held:
+        self.teller.chapter("2. Ingest them, and kill the process in the middle of the large one")
+        async with self._started("ingest", FOLDER) as process:
+            while process.returncode is None:
+                handbook = await _handbook(app)
+                if handbook is not None and handbook["progress"]["pages"] >= THE_MIDDLE:
+                    process.kill()
+                    break
+                await app.runtime.sleep(LOOK_S)
+            await process.communicate()
+        if process.returncode not in (0, -signal.SIGKILL):
+            raise PenstockError(f"`penstock ingest {FOLDER}` ended with {process.returncode}")
+        held = await _held(app)
+        self.result["killed"] = {
+            "by": "SIGKILL" if process.returncode else None, "accepted": held.accepted, "completed": held.completed,
+            "handbook_pages": held.handbook_pages, **held.made,
+        }  # fmt: skip
+        if process.returncode == 0:
+            self.teller.say("This machine was done before it could be killed: there is nothing left to go on with.")
+        else:
+            self.teller.say(
+                "SIGKILL, sent by the demo: the process could neither tidy up nor say goodbye. The ledger holds "
+                f"{held.accepted} of {documents} documents, {held.completed} of them searchable, and of {HANDBOOK} "
+                f"{held.handbook_pages} of {HANDBOOK_PAGES} pages."
+            )
+        self._claim(held.handbook_pages >= THE_MIDDLE, f"Kept: {_figures(held.made)}.")
+        return held
+
+    async def _unseen(self, held: Held) -> None:
+        if held.half_done:
+            hits = await self._search(question().text, 1)
+            seen = [hit for hit in hits if hit["name"] == HANDBOOK]
+            self._claim(not seen, f"Half-done is never seen: no page of {HANDBOOK} is found yet.")
+
+    async def _go_on(self, app: App, before: Held, documents: int) -> None:
+        self.teller.chapter("3. The same command again: it goes on")
+        summary = await self._answer("ingest", FOLDER)
+        after = await _held(app)
+        made: dict[str, int] = summary["made"]
+        rest = {name: after.made[name] - before.made[name] for name in COUNTED}
+        self.result["resumed"] = {"made": made, "held": dict(after.made)}
+        self._claim(
+            all(made[name] == rest[name] for name in COUNTED),
+            f"Done is kept: of {_figures(after.made)} in all this process made {_figures(made)}, "
+            "exactly those that the ledger did not hold.",
+        )
+        if before.half_done:
+            self.teller.say(
+                "What the killed process had read and not yet entered was read again: at most "
+                f"{CALLS * PAGES} pages for each of its parsers."
+            )
+        self._claim(
+            after.completed == after.accepted == documents and after.handbook_pages == HANDBOOK_PAGES,
+            f"All {documents} documents are searchable, {HANDBOOK} with all of its {after.handbook_pages} pages.",
+        )
+
+    async def _change(self, app: App, documents: int) -> Question:
+        asked = change(self.folder / FOLDER)
+        self.teller.chapter(f"4. A chapter is added to {asked.document}; what does that cost?")
+        summary = await self._answer("ingest", FOLDER)
+        [entry] = await app.list_documents(name=asked.document)
+        made: dict[str, int] = summary["made"]
+        self.result["changed"] = {"made": made, "skipped": summary["skipped"]}
+        self._claim(
+            summary["completed"] == 1
+            and summary["skipped"] == documents - 1
+            and (made["pages"], made["chunks"]) == (entry["pages"], entry["chunks"]),
+            f"Only {asked.document} was made again: {_figures(made)}. The other {documents - 1} cost nothing.",
+        )
+        return asked
+
+    async def _ask(self, asked: Question) -> None:
+        if "hits" not in self.result:
+            self.teller.chapter("5. Ask")
+        first = (await self._search(asked.text, 2))[0]
+        self.result.setdefault("hits", []).append({**first, "question": asked.text})
+        self._claim(
+            (first["name"], first["page"]) == (asked.document, asked.page) and asked.answer in first["text"],
+            f"Found where it stands: {asked.document}, page {asked.page}.",
+        )
+
+    async def _check(self) -> None:
+        self.teller.chapter("6. Ledger, blobs and index compared with each other, both ways")
+        report = await self._answer("check")
+        self.result["check"] = report["ok"]
+        self._claim(report["ok"] is True, "Nothing is missing, nothing is there twice.")
+
+    async def _search(self, text: str, k: int) -> list[dict[str, Any]]:
+        hits: list[dict[str, Any]] = (await self._answer("search", text, "-k", str(k)))["hits"]
+        return hits
+
+    async def _answer(self, *arguments: str) -> dict[str, Any]:
+        """Run a command to its end: its answer, printed as it prints it itself."""
+        async with self._started(*arguments) as process:
+            out, _ = await process.communicate()
+        if process.returncode:
+            raise PenstockError(f"`{_typed(arguments)}` ended with {process.returncode}")
+        answer: dict[str, Any] = msgspec.json.decode(out)
+        self.teller.as_is(self.renders[arguments[0]](answer))
+        return answer
+
+    @asynccontextmanager
+    async def _started(self, *arguments: str) -> AsyncIterator[Process]:
+        """A command as a user starts it, but for --json. Its progress goes straight to where ours goes. Whatever
+        happens to us, it is gone afterwards."""
+        self.teller.command(_typed(arguments))
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+        if self.teller.terminal:
+            # It looks for the width at its standard output, which is not the terminal.
+            environment["COLUMNS"] = str(self.teller.columns)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "penstock.cli.main", *arguments, "--json"),
+            cwd=self.folder,
+            env=environment,
+            stdin=DEVNULL,
+            stdout=PIPE,
+        )
+        try:
+            yield process
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+    def _claim(self, ok: bool, text: str) -> None:
+        self.claims.append({"ok": ok, "text": text})
+        self.teller.claim(ok, text)
+
+
+async def _handbook(app: App) -> dict[str, Any] | None:
+    for entry in await app.list_documents(name=HANDBOOK):
+        return await app.status(entry["id"])
+    return None
+
+
+async def _held(app: App) -> Held:
+    listed = await app.list_documents()
+    found = [await app.status(entry["id"]) for entry in listed]
+    return Held(
+        len(found),
+        sum(document["status"] == "COMPLETED" for document in found),
+        next((document for document in found if document["name"] == HANDBOOK), None),
+        {name: sum(document["progress"][name] for document in found) for name in COUNTED},
+    )
+
+
+def _figures(made: Mapping[str, int]) -> str:
+    pages, chunks = made["pages"], made["chunks"]
+    words = f"{pages:,} page{'s' * (pages != 1)}, {chunks:,} chunk{'s' * (chunks != 1)}"
+    return f"{words} and {made['embedded']:,} vector{'s' * (made['embedded'] != 1)}"
+
+
+def _typed(arguments: tuple[str, ...]) -> str:
+    words = (f'"{word}"' if " " in word else shlex.quote(word) for word in arguments)
+    return " ".join(("penstock", *words))

@@ -1,0 +1,54 @@
+"""How the demo speaks: wrapped to the terminal's width, plain lines where there is none."""
+
+import os
+import shutil
+import textwrap
+from typing import TextIO
+
+WIDEST = 100
+
+
+class Teller:
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self.terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._bold = self.terminal and not os.environ.get("NO_COLOR")
+
+    def chapter(self, text: str) -> None:
+        self._write("")
+        for line in self._wrap(text):
+            self._write(f"\x1b[1m{line}\x1b[0m" if self._bold else line)
+
+    def say(self, text: str) -> None:
+        for line in self._wrap(text):
+            self._write(line)
+
+    def as_is(self, text: str) -> None:
+        """What a command answers: it has cared for the width itself."""
+        for line in text.splitlines():
+            self._write(line)
+
+    def claim(self, ok: bool, text: str) -> None:
+        mark = "✓ " if ok else "✗ NOT SO: "
+        for line in self._wrap(mark + text, "  "):
+            self._write(line)
+
+    def command(self, line: str) -> None:
+        self._write(f"$ {line}")
+
+    @property
+    def columns(self) -> int:
+        return shutil.get_terminal_size((80, 24)).columns if self.terminal else 81
+
+    def _wrap(self, text: str, indent: str = "") -> list[str]:
+        # A path stays whole, so that it can be copied.
+        return textwrap.wrap(
+            text,
+            min(self.columns - 1, WIDEST),
+            subsequent_indent=indent,
+            break_on_hyphens=False,
+            break_long_words=False,
+        )
+
+    def _write(self, line: str) -> None:
+        print(line, file=self.stream, flush=True)

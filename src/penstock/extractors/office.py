@@ -1,0 +1,49 @@
+"""Word documents (.docx), read whole in a parser process."""
+
+import zipfile
+import zlib
+from pathlib import Path
+from xml.etree.ElementTree import ParseError
+
+from penstock.errors import Permanent
+from penstock.extractors import docx
+from penstock.extractors.pieces import render
+from penstock.extractors.text import markdown_pages
+from penstock.model.items import Page
+
+_OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+_ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
+# What zipfile and the XML parser raise for bytes that are not what they say.
+_DAMAGES = (zipfile.BadZipFile, zlib.error, ParseError, KeyError, ValueError, EOFError, OSError, RuntimeError)
+
+
+def read(path: str | Path, media_type: str) -> list[Page]:
+    """The pages of a document, as its page breaks divide it."""
+    _refuse_old_files(Path(path))
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return markdown_pages(render(docx.pieces(archive)))
+    except _DAMAGES as error:
+        raise Permanent(
+            f"the Word document is damaged and cannot be read ({error}): open it in a word processor, save it as a new "
+            ".docx and submit that",
+            reason="damaged",
+        ) from error
+
+
+def _refuse_old_files(path: Path) -> None:
+    """Old Office files and locked new ones come in the same container."""
+    with path.open("rb") as file:
+        if file.read(len(_OLE)) != _OLE:
+            return
+        locked = _ENCRYPTED in file.read()
+    if locked:
+        raise Permanent(
+            "the Word document is locked with a password, and Penstock cannot unlock it: save it without a password "
+            "and submit that",
+            reason="encrypted",
+        )
+    raise Permanent(
+        "it is named .docx but is a Word document of the old format: save it as .docx and submit that",
+        reason="unsupported_type",
+    )

@@ -1,0 +1,160 @@
+"""A look at a worker while it works: what it made, what it has in hand, what is to come. It asks no ledger."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.model.nouns import DocumentId
+from penstock.model.states import DocumentStatus
+
+if TYPE_CHECKING:
+    from penstock.worker.context import Context
+
+MADE = {"extract": "pages", "chunk": "chunks", "embed": "embedded", "index": "indexed"}
+"""What people call that which a kind of step makes."""
+KINDS = ("extract", "clean", "chunk", "embed", "index")
+COMMIT_ROWS = 2000
+"""As many go into one commit to the index."""
+
+
+@dataclass
+class Tally:
+    """Since the worker began, by this process alone."""
+
+    made: Counter[str] = field(default_factory=Counter)
+    """Items, by kind of step: nothing from a checkpoint or a re-used artifact is in it."""
+    ended: Counter[str] = field(default_factory=Counter)
+    """Documents, by the status they ended with."""
+    news: list[tuple[DocumentId, DocumentStatus]] = field(default_factory=list)
+    """The same, one by one, until somebody takes them."""
+    passed: Counter[str] = field(default_factory=Counter)
+    """Bytes of the documents that have passed a kind of step, or will never meet it."""
+    items: Counter[str] = field(default_factory=Counter)
+    """What those gave, from checkpoints too."""
+    opened: int = 0
+    """Documents that have passed `extract`, or ended before it."""
+    busy_s: dict[str, float] = field(default_factory=dict)
+    """Seconds in batches of each kind; of steps side by side, all of them."""
+    batches: Counter[str] = field(default_factory=Counter)
+    began: float | None = None
+    """When the first batch did: loading models is no pace."""
+
+    def worked(self, kind: str, items: int, began: float, ended: float) -> None:
+        """One batch."""
+        self.made[kind] += items
+        self.batches[kind] += items > 0
+        self.busy_s[kind] = self.busy_s.get(kind, 0.0) + ended - began
+        if self.began is None:
+            self.began = began
+
+    def named(self) -> dict[str, int]:
+        return {name: self.made[kind] for kind, name in MADE.items()}
+
+    def passes(self, ctx: "Context", items: int) -> None:
+        self.passed[ctx.step.kind] += ctx.generation.size
+        self.items[ctx.step.kind] += items
+        self.opened += ctx.step.kind == "extract"
+
+    def ends(self, ctx: "Context", status: DocumentStatus, position: int) -> None:
+        """`position`: of the first step that this document will not pass any more."""
+        self.ended[status] += 1
+        self.news.append((ctx.step.document_id, status))
+        for definition in ctx.state.workflow.steps[position:]:
+            self.passed[definition.kind] += ctx.generation.size
+            self.opened += definition.kind == "extract"
+
+
+class InHand(msgspec.Struct, frozen=True):
+    """A document that a worker has in hand: `done` of `of` pages or chunks (None: nobody knows how many)."""
+
+    name: str
+    kind: str
+    done: int
+    of: int | None
+    waiting_on: str | None = None
+    items: int = 0
+    """What the step gave so far: chunks, where it counts pages."""
+    size: int = 0
+    """Of the document, in bytes."""
+
+    @property
+    def left(self) -> int:
+        return max(0, self.of - self.done) if self.of is not None else 0
+
+
+def in_hand(ctx: "Context") -> InHand:
+    kind = ctx.step.kind
+    cursor = ctx.checkpoint.cursor if ctx.has_checkpoint else {}
+    done, of = ctx.position, None
+    match kind:
+        case "extract":
+            of = cursor.get("of")
+        case "clean" | "chunk":
+            done, of = cursor.get("pages", 0), _reported(ctx, "extract", "pages")
+        case "embed" | "index":
+            of = _reported(ctx, "chunk", "chunks")
+    return InHand(ctx.document.name, kind, done, of, ctx.waiting_on, ctx.position, ctx.generation.size)
+
+
+def _reported(ctx: "Context", kind: str, name: str) -> int | None:
+    """What an earlier step of this kind reported; a workflow of one's own may have none."""
+    for definition in ctx.state.workflow.steps[: ctx.step.position]:
+        if definition.kind == kind and definition.name in ctx.state.artifacts:
+            found: Any = ctx.state.artifacts[definition.name].meta.get(name)
+            return found if isinstance(found, int) else None
+    return None
+
+
+def to_come(tally: Tally, hands: Sequence[InHand], total: int, ended: int, size: int | None = None) -> dict[str, int]:
+    """About how many pages, chunks, vectors and rows are still to be made of `total` documents, of `size` bytes
+    together. What is in hand says so itself; what nobody has opened yet is taken to hold as much for each byte as what
+    has passed. Empty while nothing has."""
+    so_far = tally.items + Counter({kind: sum(hand.items for hand in hands if hand.kind == kind) for kind in KINDS})
+    left = {kind: sum(hand.left for hand in hands if hand.kind == kind) for kind in KINDS}
+    unopened = _unopened(tally, hands, total, ended, size)
+    if not so_far["extract"] and not tally.passed["extract"]:
+        return {}
+
+    def in_unopened(kind: str) -> float:
+        return unopened * tally.items[kind] / tally.passed[kind] if tally.passed[kind] else 0.0
+
+    pages = left["extract"] + in_unopened("extract")
+    uncut = left["extract"] + max(0, so_far["extract"] - so_far["clean"]) + left["clean"] + left["chunk"]
+    a_page = so_far["chunk"] / so_far["clean"] if so_far["clean"] else 0.0
+    chunks = uncut * a_page + in_unopened("chunk")
+    embedded = chunks + max(left["embed"], so_far["chunk"] - so_far["embed"])
+    indexed = embedded + max(left["index"], so_far["embed"] - so_far["index"])
+    return {"pages": round(pages), "chunks": round(chunks), "embedded": round(embedded), "indexed": round(indexed)}
+
+
+def _unopened(tally: Tally, hands: Sequence[InHand], total: int, ended: int, size: int | None) -> float:
+    """Bytes of documents of which nobody knows anything yet."""
+    here = sum(tally.ended.values())
+    reading = [hand for hand in hands if hand.kind == "extract" and hand.of is not None]
+    seen = tally.passed["extract"] + sum(hand.size for hand in reading)
+    if size is None:
+        size = round(total * seen / (tally.opened + len(reading))) if tally.opened or reading else 0
+    by_others = max(0, ended - here)
+    return max(0.0, size * (total - by_others) / total - seen) if total else 0.0
+
+
+def left_s(tally: Tally, more: dict[str, int], now: float) -> float | None:
+    """About how many seconds: each stage takes as long for an item as it did so far. Steps side by side share the time
+    that passed. The index has but one writer, and a commit of many rows takes hardly longer than one of few."""
+    if tally.began is None or not more or not tally.made["embed"]:
+        # Of a stage that has not begun nobody knows how long it takes.
+        return None
+    busy = sum(seconds for kind, seconds in tally.busy_s.items() if kind != "index")
+    shared = (now - tally.began) / busy if busy else 0.0
+
+    def ahead(kind: str, more_of_it: int) -> float:
+        return shared * tally.busy_s[kind] * more_of_it / tally.made[kind] if tally.made[kind] else 0.0
+
+    uncleaned = more["chunks"] * tally.made["clean"] // max(1, tally.made["chunk"])
+    commits = -(-more["indexed"] // COMMIT_ROWS)
+    indexing = tally.busy_s["index"] * commits / tally.batches["index"] if tally.batches["index"] else 0.0
+    made = ahead("extract", more["pages"]) + ahead("chunk", more["chunks"]) + ahead("embed", more["embedded"])
+    return ahead("clean", uncleaned) + made + indexing

@@ -1,0 +1,73 @@
+"""What a worker did, once the ledger has it: counted for the summary, told to those who listen."""
+
+from penstock.ledger.queue import StepFailure
+from penstock.model.events import Event, EventKind
+from penstock.model.nouns import Json
+from penstock.model.states import DocumentStatus, StepStatus
+from penstock.runtime import Runtime
+from penstock.worker.broadcast import Broadcast
+from penstock.worker.context import Context
+from penstock.worker.look import Tally
+
+
+class Record:
+    def __init__(self, broadcast: Broadcast, runtime: Runtime) -> None:
+        self.tally = Tally()
+        self._broadcast = broadcast
+        self._runtime = runtime
+
+    def started(self, ctx: Context) -> None:
+        if self._broadcast.listeners:
+            if ctx.step.position == 0 and ctx.step.lease.epoch == 1:
+                self._tell(EventKind.ITEM_START, ctx)
+            self._tell(EventKind.STEP_START, ctx, StepStatus.RUNNING)
+
+    def completed(self, ctx: Context, meta: Json, end: DocumentStatus | None = None) -> None:
+        """`end`: the document ended with this step."""
+        ctx.ended = True
+        self.tally.passes(ctx, ctx.position or meta.get("rows", 0))
+        if end is not None:
+            self.tally.ends(ctx, end, ctx.step.position + 1)
+        if self._broadcast.listeners:
+            self._tell(EventKind.STEP_END, ctx, StepStatus.COMPLETED, meta=meta)
+            if end is not None:
+                self._tell(EventKind.ITEM_END, ctx, end)
+
+    def failed(self, ctx: Context, failure: StepFailure) -> None:
+        ctx.ended = True
+        final = failure.retry_in is None
+        if final:
+            self.tally.ends(ctx, DocumentStatus.FAILED, ctx.step.position)
+        if self._broadcast.listeners:
+            meta = {"reason": failure.reason, "page": failure.page}
+            status = StepStatus.FAILED if final else StepStatus.ERROR
+            self._tell(EventKind.STEP_FAILED, ctx, status, failure.error, meta)
+            if final:
+                self._tell(EventKind.ITEM_FAILED, ctx, DocumentStatus.FAILED, failure.error, meta)
+
+    def _tell(
+        self,
+        kind: EventKind,
+        ctx: Context,
+        status: StepStatus | DocumentStatus | None = None,
+        error: str | None = None,
+        meta: Json | None = None,
+    ) -> None:
+        step = ctx.step
+        of_step = kind in (EventKind.STEP_START, EventKind.STEP_END, EventKind.STEP_FAILED)
+        self._broadcast.tell(
+            Event(
+                kind=kind,
+                at=self._runtime.now(),
+                owner=step.owner,
+                document_id=step.document_id,
+                name=ctx.document.name,
+                run_id=step.run_id,
+                step=step.name if of_step or error else None,
+                step_kind=step.kind if of_step or error else None,
+                attempt=step.attempts,
+                status=status,
+                error=error,
+                meta=meta or {},
+            )
+        )

@@ -1,0 +1,64 @@
+"""Each benchmark of documents, made short: what `make bench` measures keeps working, and measures what it says."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from benchmarks import corpus, documents, extract, memory
+from benchmarks.processes import PENSTOCK, ROOT, run
+from benchmarks.table import Row
+
+CHILD = "import time; held = bytearray({size}); held[::4096] = b'x' * len(held[::4096]); time.sleep(0.5)"
+PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True); print('{}')"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "documents"
+    corpus.make(made, pages=(3, 2, 1), texts=2)
+    return made
+
+
+def test_ingests_are_timed_beside_the_plain_script_on_the_same_documents(folder: Path, tmp_path: Path) -> None:
+    (folder / "broken.pdf").write_bytes(b"%PDF-1.7 and no more")
+    found = documents.measure(folder, tmp_path, repeat=1)
+    assert found.plain[0].answer | {"chunks": 0} == {"documents": 5, "skipped": 1, "pages": 8, "chunks": 0}
+    assert (found.first[0].answer["completed"], found.first[0].answer["failed"]) == (5, 1)
+    assert found.unchanged[0].answer["skipped"] == 6
+    assert found.unchanged[0].seconds < found.first[0].seconds
+
+
+def test_the_memory_of_children_counts() -> None:
+    plain, large = (
+        run([sys.executable, "-c", PARENT, CHILD.format(size=size)], memory=True).peak_mb for size in (1, 100 << 20)
+    )
+    assert 95 < large - plain < 110
+
+
+def test_memory_is_measured_by_length(tmp_path: Path) -> None:
+    peaks = memory.lengths(tmp_path, pages=(2,), repeat=1)
+    assert 50 < peaks[2] < 1000
+
+
+def test_the_extract_step_is_timed_beside_one_process(tmp_path: Path) -> None:
+    rates = extract.measure(corpus.make_pdf(tmp_path / "made.pdf", 20), tmp_path, repeat=1)
+    assert rates.alone > 20
+    assert rates.ours > 20
+
+
+def test_a_failure_is_not_taken_for_a_figure(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="no such file"):
+        run([*PENSTOCK, "ingest", tmp_path / "absent", "--home", tmp_path / "home"])
+
+
+def test_a_row_says_whether_its_target_was_missed() -> None:
+    assert "missed" not in Row("speed", 1.7, "×", 2, least=1.7).line()
+    assert Row("speed", 1.69, "×", 2, least=1.7).line().endswith("missed")
+    assert Row("memory", 1.31, "×", 2, most=1.3).line().endswith("missed")
+
+
+def test_an_unknown_part_is_refused() -> None:
+    ended = subprocess.run([sys.executable, "-m", "benchmarks", "spede"], cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert "no such part: spede" in ended.stderr

@@ -1,0 +1,78 @@
+"""The JSON that others rely on has the shape that the reference shows."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from scripts.reference import SHAPES
+from tests.acceptance.cli import Cli, write
+
+CALLS: dict[tuple[str, str], str] = {
+    ("ingest", ""): "ingest files",
+    ("run", ""): "run",
+    ("status", ""): "status",
+    ("status", "ID"): "status {good}",
+    ("list", ""): "list",
+    ("search", ""): "search dam",
+    ("show", ""): "show {good}",
+    ("show", "--pages"): "show {good} --pages",
+    ("show", "--chunks"): "show {good} --chunks",
+    ("show", "--blocks"): "show {good} --blocks",
+    ("check", ""): "check",
+    ("dlq list", ""): "dlq list",
+    ("dlq show", ""): "dlq show 1",
+    ("dlq replay", ""): "dlq replay 1",
+    ("cancel", ""): "cancel {bad}",
+    ("retry", ""): "retry {bad}",
+    ("dlq discard", ""): "dlq discard 2",
+    ("delete", ""): "delete {good}",
+    ("prune", ""): "prune",
+    ("config show", ""): "config show",
+    ("config check", ""): "config check",
+    ("db migrate", ""): "db migrate",
+}
+"""In an order in which each finds what it needs."""
+LONG = {("demo", "")}
+"""Takes half a minute: left to the demo's own test."""
+
+
+def fits(shape: Any, answer: Any) -> bool:
+    """The same names, all the way down. `…` is an open set of names, None is not looked into."""
+    match shape:
+        case None:
+            return True
+        case {"…": inner}:
+            return isinstance(answer, Mapping) and bool(answer) and all(fits(inner, v) for v in answer.values())
+        case Mapping():
+            return (
+                isinstance(answer, Mapping)
+                and shape.keys() == answer.keys()
+                and all(fits(inner, answer[name]) for name, inner in shape.items())
+            )
+        case _:
+            assert isinstance(shape, Sequence)
+            return isinstance(answer, list) and bool(answer) and all(fits(shape[0], item) for item in answer)
+
+
+def test_every_answer_has_the_shape_that_the_reference_shows(cli: Cli) -> None:
+    assert set(CALLS) | LONG == {(path, given) for path, shapes in SHAPES.items() for given in shapes}
+    folder = write(cli.folder / "files", dam__md="# Dam\n\nThe dam is inspected every spring.\n")
+    (folder / "noise.bin").write_bytes(bytes(range(256)) * 40)
+    ids: dict[str, str] = {}
+    for (path, given), call in CALLS.items():
+        if path == "dlq discard":
+            cli("run")
+        arguments = call.format(**ids).split()
+        answer = cli(*arguments, "--json").json
+        assert fits(SHAPES[path][given], answer), f"penstock {call} --json: {answer}"
+        if path == "ingest":
+            ids = {"good" if n == "dam.md" else "bad": d["id"] for n, d in cli.documents().items()}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{}, {"a": 1}, {"a": 1, "b": [{"c": 1, "d": 2}]}, {"a": 1, "b": []}, {"a": 1, "b": {}}]
+)
+def test_another_shape_does_not_fit(wrong: Any) -> None:
+    shape = {"a": None, "b": [{"c": None}]}
+    assert fits(shape, {"a": 1, "b": [{"c": 1}, {"c": 2}]})
+    assert not fits(shape, wrong)

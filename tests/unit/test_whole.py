@@ -1,0 +1,64 @@
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from tests.unit.test_office import BREAK, make, par, run
+
+from penstock.extractors import office
+from penstock.extractors.base import Extracted, Source
+from penstock.extractors.media import DOCX
+from penstock.extractors.whole import BATCH, WholeFileExtractor
+
+
+class Here:
+    """Reads in this process what a parser process would."""
+
+    width = 1
+    calls = 0
+
+    async def call(self, reader: str, arguments: dict[str, Any], *, source: Source) -> bytes:
+        assert reader == "office"
+        self.calls += 1
+        return msgspec.msgpack.encode(office.read(**arguments))
+
+
+class File:
+    name = "a.docx"
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.size = path.stat().st_size
+
+    async def password(self) -> str | None:
+        return None
+
+    async def read_range(self, offset: int, length: int) -> bytes:
+        return self._path.read_bytes()[offset : offset + length]
+
+    @asynccontextmanager
+    async def file(self) -> AsyncIterator[Path]:
+        yield self._path
+
+    def waiting(self, on: str | None) -> None:
+        pass
+
+
+async def test_i12_batches_are_the_same_from_any_cursor(tmp_path: Path) -> None:
+    path = make(tmp_path / "a.docx", "".join(par(run(f"page {i}") + BREAK) for i in range(2 * BATCH + 5)))
+    parsers = Here()
+    extractor = WholeFileExtractor(parsers, "office")
+
+    async def batches(cursor: dict[str, Any]) -> list[Extracted]:
+        return [batch async for batch in extractor.extract(File(path), DOCX, {}, cursor)]
+
+    whole = await batches({})
+    pages = [page for batch in whole for page in batch.pages]
+    assert [page.text for page in pages] == [f"page {i}" for i in range(2 * BATCH + 5)]
+    assert whole[-1].cursor == {"pages": len(pages), "of": len(pages)}
+    assert whole[0].cursor == {"pages": BATCH, "of": len(pages)}
+    for done, batch in enumerate(whole, 1):
+        assert await batches(batch.cursor) == whole[done:]
+    assert parsers.calls == len(whole), "what is done is not read again"
+    assert extractor.version == "office-1"
