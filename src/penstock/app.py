@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.upkeep.report import CheckReport, Stores
     from penstock.worker.parsers.pool import ParserPool
     from penstock.worker.pool import Worker
+    from penstock.workflows.catalog import Catalog
 
 DAY_S = 86_400.0
 RETRY_BATCH = 500
@@ -77,6 +78,14 @@ class App:
         )
 
     @cached_property
+    def catalog(self) -> "Catalog":
+        """The workflows and parameter sets that can be named."""
+        from penstock.workflows.catalog import Catalog
+
+        chosen = self.config
+        return Catalog(chosen.folder(chosen.workflows, "workflows"), chosen.folder(chosen.parameter_sets, "params"))
+
+    @cached_property
     def _parsers(self) -> "ParserPool":
         from penstock.worker.parsers.pool import ParserPool
 
@@ -97,6 +106,8 @@ class App:
         metadata: dict[str, Any] | None = None,
         owner: str | None = None,
         collection: str | None = None,
+        workflow: str | None = None,
+        params: str | None = None,
         priority: int = 0,
         batch: str | None = None,
         include: Sequence[str] = (),
@@ -118,7 +129,16 @@ class App:
                 raise UsageError(f"{printable(root)}: no such file or folder")
         found: set[str] = set()
         items = self._items(roots, include, exclude, job, found, data, name, key, metadata or {})
-        order = self._order(who, where, priority=priority, batch=batch, retry=retry, password=password)
+        order = self._order(
+            who,
+            where,
+            priority=priority,
+            batch=batch,
+            retry=retry,
+            password=password,
+            workflow=workflow,
+            params=params,
+        )
         start = (lambda: self._start_worker(budget_s, began)) if wait else None
         summary = await jobs.ingest(job, Intake(self.ledger, self.blobs, self.runtime), order, items, start, report)
         if prune and not self._stopping:
@@ -304,6 +324,14 @@ class App:
         async with self._upkeep() as name:
             return await prune(self._stores(None), name, older_than_s=older_than_s)
 
+    # workflows
+
+    def workflow(
+        self, name: str | None = None, *, params: str | None = None, collection: str | None = None
+    ) -> Workflow:
+        """A workflow as a run of a collection would keep it, with all its values."""
+        return self._workflow(collection or self.config.collection, name, params)
+
     # inner
 
     def _stores(self, owner: str | None) -> "Stores":
@@ -322,10 +350,17 @@ class App:
         found = await self.ledger.read(lambda c: [views.resolve(who, c, name) for name in names])
         return runs.Selected(who, tuple(dict.fromkeys(found)))
 
-    def _workflow(self, collection: str) -> Workflow:
-        from penstock.workflows.load import shipped, with_parameters
+    def _workflow(self, collection: str, workflow: str | None, params: str | None) -> Workflow:
+        from penstock.workflows.load import with_defaults, with_parameters
 
-        return with_parameters(shipped(), {"chunk": self.config.chunk_parameters(collection)})
+        own = self.config.collections.get(collection)
+        name = workflow or (own.workflow if own else None) or self.config.workflow
+        chosen = params or (own.params if own else None) or self.config.params
+        found = with_defaults(self.catalog.workflow(name), {"chunk": self.config.chunk_parameters(collection)})
+        if chosen is None:
+            return found
+        values = self.catalog.parameter_set(chosen)
+        return with_parameters(found, values.config, f"parameter set {values.id!r}")
 
     def _order(
         self,
@@ -336,20 +371,22 @@ class App:
         batch: str | None = None,
         retry: bool = False,
         password: str | None = None,
+        workflow: str | None = None,
+        params: str | None = None,
     ) -> Order:
         from penstock.artifacts.fingerprints import fingerprint
         from penstock.stages.registry import STAGES
         from penstock.workflows.load import encode
 
-        workflow = self._workflow(collection)
+        chosen = self._workflow(collection, workflow, params)
         versions = [
             (step.kind, STAGES[step.kind].version(self.ports, step.parameters, None))
-            for step in workflow.steps
-            if step.kind in STAGES
+            for step in chosen.steps
+            if step.kind in STAGES and step.method is None
         ]
         extractors = {media_type: extractor.version for media_type, extractor in self.ports.extractors.items()}
-        settings = fingerprint(encode(workflow)[0], versions, extractors)
-        return Order(owner, collection, workflow, settings, priority, batch, retry, password)
+        settings = fingerprint(encode(chosen)[0], versions, extractors)
+        return Order(owner, collection, chosen, settings, priority, batch, retry, password)
 
     def _items(
         self,

@@ -28,6 +28,10 @@ class CollectionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of one collection, by its name."""
 
     chunk: ChunkConfig | None = None
+    workflow: str | None = None
+    """Its workflow, by id or file."""
+    params: str | None = None
+    """Its parameter set, by id or file."""
     """Chunks of this collection; not set: as everywhere."""
 
 
@@ -71,6 +75,14 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The collection, where none is named."""
     chunk: ChunkConfig = ChunkConfig()
     collections: dict[str, CollectionConfig] = {}
+    workflow: str = "default"
+    """The workflow of collections that name none, by id or file."""
+    params: str | None = None
+    """The parameter set of collections that name none."""
+    workflows: str | None = None
+    """The folder of workflow definitions; `workflows` in the home, if none is named."""
+    parameter_sets: str | None = None
+    """The folder of parameter sets; `params` in the home, if none is named."""
     worker: WorkerConfig = WorkerConfig()
     parsers: ParsersConfig = ParsersConfig()
     failpoints: str = ""
@@ -91,6 +103,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def index_path(self) -> Path:
         return _file_url("index", self.index, "lancedb://", self.home_path / "index")
+
+    def folder(self, chosen: str | None, name: str) -> Path:
+        return Path(chosen).expanduser().absolute() if chosen is not None else self.home_path / name
 
     def chunk_parameters(self, collection: str) -> dict[str, Any]:
         own = self.collections.get(collection)

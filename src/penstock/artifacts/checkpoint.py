@@ -39,9 +39,11 @@ class Checkpoint(Generic[T]):
         commit: Callable[[Flush], Awaitable[None]],
         after_batch: Callable[[], Awaitable[None]],
         eager: bool,
+        durable: bool = False,
     ) -> None:
         """`prefix` begins the segment keys and carries the epoch; `after_batch` may end the step between two batches;
-        `eager`: flush every batch, because the step has crashed before and must show progress."""
+        `eager`: flush every batch, because the step has crashed before and must show progress; `durable`: segments
+        survive a power cut, because they cannot be made again."""
         self.cursor: Json = artifact.cursor
         self.items = artifact.items
         self.moved = False
@@ -55,6 +57,7 @@ class Checkpoint(Generic[T]):
         self._commit = commit
         self._after_batch = after_batch
         self._eager = eager
+        self._durable = durable
         self.only: list[T] | None = [] if artifact.segments == 0 else None
         """All items, while they fit into one small segment."""
         self._segments = artifact.segments
@@ -106,7 +109,7 @@ class Checkpoint(Generic[T]):
         if self._buffer:
             data = self._codec.encode(self._buffer)
             key = f"{self._prefix}-{self._segments:06d}"
-            await self._blobs.put(key, data, durable=False)
+            await self._blobs.put(key, data, durable=self._durable)
             segments = (
                 Segment(
                     self._segments, key, digest(data), len(data), self._buffered_items, self.items, self._start_cursor

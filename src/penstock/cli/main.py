@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from penstock.cli import demo, dlq, documents, reading, settings, upkeep, work
+from penstock.cli import demo, dlq, documents, reading, settings, upkeep, work, workflow
 from penstock.cli.call import Call, InOrder, shared
 from penstock.cli.output import repair_streams
 from penstock.cli.signals import Interrupted
@@ -26,7 +26,7 @@ def penstock(call: Call, /, **values: Any) -> int:
 for _command in (
     *(work.ingest, work.run, documents.status, documents.list_documents, reading.search, reading.show),
     *(documents.retry, documents.cancel, documents.delete, upkeep.check, upkeep.prune),
-    *(dlq.dlq, settings.config, settings.db, demo.demo),
+    *(dlq.dlq, workflow.workflow, settings.config, settings.db, demo.demo),
 ):
     penstock.add_command(_command)
 

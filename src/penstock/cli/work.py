@@ -29,6 +29,8 @@ BUDGET = click.option("--budget", metavar="TIME", help="Stop after this time, as
 @click.command()
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 @click.option("--collection", metavar="NAME", help="The collection they go into.")
+@click.option("--workflow", metavar="ID", help="How they are worked on: a workflow's id or file.")
+@click.option("--params", metavar="ID", help="With which values: a parameter set's id or file.")
 @click.option("--name", metavar="NAME", help="The name of what comes by standard input.")
 @click.option("--key", metavar="KEY", help="Idempotency key of one document: used again, it changes nothing.")
 @click.option("--priority", metavar="N", type=click.IntRange(-(10**6), 10**6), default=0, help="Higher goes first.")

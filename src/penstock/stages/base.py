@@ -17,11 +17,12 @@ from penstock.runtime import Runtime
 
 
 class StepResult(msgspec.Struct, frozen=True):
-    """What a step reports. `meta` is kept on the step; `end` ends the run here."""
+    """What a step reports. `meta` is kept on the step; `end` ends the run here; `choice` is what a route answers."""
 
     meta: dict[str, Any] = {}
     end: DocumentStatus | None = None
     media_type: str | None = None
+    choice: str | None = None
 
 
 @dataclass(frozen=True)
@@ -96,3 +97,5 @@ class Stage:
     codec: Codec[Any] | None = None
     version: Callable[[Ports, Json, str | None], Any] = field(default=_no_version)
     ends: Callable[[Json], DocumentStatus | None] = field(default=_never_ends)
+    durable: bool = False
+    """What it makes cannot be made again, and is fsynced."""

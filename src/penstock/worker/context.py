@@ -56,9 +56,9 @@ class RunState:
     """The items of small artifacts made in this process: no need to read them back."""
 
     def artifact(self, kind: str, before: int) -> Artifact:
-        """The newest artifact of a kind among the steps before a position."""
+        """The newest artifact of a kind, or of a step by its name, among the steps before a position."""
         for definition in reversed(self.workflow.steps[:before]):
-            if definition.kind == kind and definition.name in self.artifacts:
+            if kind in (definition.kind, definition.name) and definition.name in self.artifacts:
                 return self.artifacts[definition.name]
         raise LeaseLost(f"the {kind} artifact of document {self.document.id} is gone")
 
@@ -216,7 +216,7 @@ class Context:
         async for items in self._reader.items(artifact, kind, start, self.state.segments.get(artifact.id)):
             yield items
 
-    def begin(self, artifact: Artifact, codec: Codec[Any]) -> None:
+    def begin(self, artifact: Artifact, codec: Codec[Any], durable: bool = False) -> None:
         """Build this artifact, from its cursor on. Keys carry artifact, epoch and lease: no two writers share one."""
         lease = self.step.lease
         self._artifact = artifact
@@ -229,6 +229,7 @@ class Context:
             commit=self._commit,
             after_batch=self._after_batch,
             eager=self.step.crashes > 0,
+            durable=durable,
         )
         self._counted = self.position
         self._batch_began = self.runtime.clock()

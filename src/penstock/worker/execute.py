@@ -14,15 +14,17 @@ from penstock.errors import BudgetSpent, Cancelled, LeaseLost, StepError, Storag
 from penstock.ledger import checkpoints, queue
 from penstock.ledger.locks import index_key
 from penstock.ledger.store import Ledger
-from penstock.model.nouns import ArtifactId, Step, Token, WorkerId
+from penstock.model.nouns import ArtifactId, Step, StepDefinition, Token, WorkerId
 from penstock.model.states import DocumentStatus
 from penstock.runtime import Runtime
 from penstock.stages.base import Ports, Stage, StepResult
+from penstock.stages.custom import custom
 from penstock.worker.broadcast import Broadcast
 from penstock.worker.budget import Budget
 from penstock.worker.context import Context, RunState
 from penstock.worker.record import Record
 from penstock.worker.retry import RetryPolicy, retry_in
+from penstock.workflows.way import following
 
 INDEX = "index"
 ARTIFACT_POLL_S = 0.05
@@ -51,6 +53,12 @@ class Bench:
         self._one_suspect = asyncio.Lock()
         self.warm = asyncio.Event()
         """Models and libraries are loaded."""
+
+    def stage(self, definition: StepDefinition) -> Stage | None:
+        """What runs a step: the shipped stage of its kind, or the user's own function."""
+        if definition.method is None:
+            return self.stages.get(definition.kind)
+        return custom(definition)
 
     @asynccontextmanager
     async def room(self, step: Step) -> AsyncIterator[None]:
@@ -89,24 +97,27 @@ class Bench:
 
 async def execute(bench: Bench, ctx: Context, chain: bool) -> Context | None:
     """Run the step. Returns the context of the next one if it was claimed along with the completion."""
-    stage = bench.stages.get(ctx.step.kind)
+    stage = bench.stage(ctx.definition)
     if stage is None:
         raise LeaseLost(f"no stage of kind {ctx.step.kind!r} here")
     result, output = await _work(bench, ctx, stage)
     ctx.raise_if_cancelled()
-    ctx.finishing = True
     end = result.end or stage.ends(result.meta)
+    after = following(ctx.state.workflow, ctx.step.position, result.choice) if end is None else end
+    if result.choice is not None:
+        result = msgspec.structs.replace(result, meta={**result.meta, "choice": result.choice})
+    ctx.finishing = True
     meta = msgspec.json.encode(result.meta).decode()
-    if end is not None or ctx.step.position + 1 == len(ctx.state.workflow.steps):
-        end = end or DocumentStatus.COMPLETED
+    if isinstance(after, DocumentStatus):
+        end = after
         took = await bench.ledger.write(queue.FLIP, flip(ctx, end, meta, output))
         _must(took, ctx)
         bench.record.completed(ctx, result.meta, end)
         return None
     if result.media_type is not None:
         ctx.state.document = msgspec.structs.replace(ctx.document, media_type=result.media_type)
-    following = _following(bench, ctx, chain)
-    completion = queue.Completion(ctx.step, bench.worker, bench.lease_s, meta, following, output, result.media_type)
+    upcoming = _upcoming(bench, ctx, after, chain)
+    completion = queue.Completion(ctx.step, bench.worker, bench.lease_s, meta, upcoming, output, result.media_type)
     completed = await bench.ledger.write(queue.COMPLETE, completion)
     _must(completed.took, ctx)
     bench.record.completed(ctx, result.meta)
@@ -117,13 +128,12 @@ async def execute(bench: Bench, ctx: Context, chain: bool) -> Context | None:
     return context
 
 
-def _following(bench: Bench, ctx: Context, chain: bool) -> queue.NextStep:
+def _upcoming(bench: Bench, ctx: Context, position: int, chain: bool) -> queue.NextStep:
     """What comes after the step; with a token and its artifact's fingerprint if we may go on with it ourselves."""
-    position = ctx.step.position + 1
     definition = ctx.state.workflow.steps[position]
     keyed = definition.kind == INDEX
     key = index_key(ctx.step.owner, ctx.document.collection, ctx.generation.index_version) if keyed else None
-    stage = bench.stages.get(definition.kind)
+    stage = bench.stage(definition)
     if not chain or stage is None or not bench.budget.fits(definition.kind):
         return queue.NextStep(position, definition.name, definition.kind, key, None)
     made = artifact_fingerprint(bench.ports, ctx.state, position, stage) if stage.codec is not None else None
@@ -143,7 +153,7 @@ async def _work(bench: Bench, ctx: Context, stage: Stage) -> tuple[StepResult, c
         ctx.state.artifacts[ctx.definition.name] = artifact
         return StepResult({**artifact.meta, "reused": True}), None
     async with bench.room(ctx.step):
-        ctx.begin(artifact, stage.codec)
+        ctx.begin(artifact, stage.codec, stage.durable)
         result = await stage.run(ctx)
         flush = await ctx.checkpoint.close()
     done = msgspec.structs.replace(

@@ -12,6 +12,7 @@ from penstock.worker.execute import INDEX, Bench, execute, settle
 from penstock.worker.indexing import Indexer
 from penstock.worker.lease import Heart, reap
 from penstock.worker.look import InHand, in_hand
+from penstock.workflows.read import OPEN_KINDS
 
 Chore = Callable[[], Awaitable[object]]
 
@@ -41,7 +42,7 @@ class Worker:
         self._claimed_once = False
         self._workflows: dict[str, Workflow] = {}
         self._carried: dict[RunId, RunState] = {}
-        self._kinds: tuple[str, ...] = tuple(bench.stages)
+        self._kinds: tuple[str, ...] = (*bench.stages, *OPEN_KINDS)
         self._fatal: Exception | None = None
         self.steps_done = 0
         self.touched: dict[Owner, set[DocumentId]] = {}

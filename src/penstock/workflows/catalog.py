@@ -1,4 +1,4 @@
-"""The workflows and parameter sets that can be named: the shipped ones, those of two folders, and files by their path."""
+"""The workflows and parameter sets that can be named: shipped ones, those of two folders, and files by their path."""
 
 from collections.abc import Callable, Iterator
 from importlib.resources import files
@@ -45,7 +45,7 @@ class Catalog:
         return [found[name] for name in sorted(found)]
 
     def _find(self, name: str, folder: Path, convert: Callable[[Source], T | None], what: str) -> T:
-        shipped = list(_shipped()) if what == "workflow" else []
+        shipped: list[Source] = list(_shipped()) if what == "workflow" else []
         sources = [source.read(Path(name))] if _is_path(name) else [*_sources(folder), *shipped]
         known = []
         for text in sources:

@@ -1,33 +1,35 @@
-"""Workflow definitions: the shipped one, and the settings of a collection merged into it."""
+"""Workflows with their parameters, and the snapshots that runs keep of them."""
 
-from collections.abc import Mapping
-from importlib.resources import files
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from penstock.artifacts.fingerprints import fingerprint
 from penstock.errors import ConfigError
-from penstock.model.nouns import Workflow
+from penstock.model.nouns import StepDefinition, Workflow
 
 
-def shipped(name: str = "default") -> Workflow:
-    import yaml
-
-    text = files("penstock.workflows").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
-    return msgspec.convert(yaml.safe_load(text), Workflow)
-
-
-def with_parameters(workflow: Workflow, parameters: Mapping[str, Mapping[str, Any]]) -> Workflow:
-    """The workflow with values merged into its steps, by step name."""
-    unknown = set(parameters) - {step.name for step in workflow.steps}
+def with_parameters(workflow: Workflow, parameters: Mapping[str, Mapping[str, Any]], what: str) -> Workflow:
+    """The workflow with values merged over those of its steps, by name or by kind. `what` has them, for complaints."""
+    unknown = set(parameters) - {word for step in workflow.steps for word in (step.name, step.kind)}
     if unknown:
-        raise ConfigError(f"workflow {workflow.id!r} has no step {', '.join(sorted(unknown))}")
-    steps = tuple(
-        msgspec.structs.replace(step, parameters={**step.parameters, **parameters.get(step.name, {})})
-        for step in workflow.steps
-    )
+        raise ConfigError(f"{what}: workflow {workflow.id!r} has no step {', '.join(sorted(unknown))}")
+    return _merged(workflow, lambda step: {**step.parameters, **_of(parameters, step)})
+
+
+def with_defaults(workflow: Workflow, parameters: Mapping[str, Mapping[str, Any]]) -> Workflow:
+    """The workflow with values where its steps have none of their own."""
+    return _merged(workflow, lambda step: {**_of(parameters, step), **step.parameters})
+
+
+def _merged(workflow: Workflow, parameters: Callable[[StepDefinition], dict[str, Any]]) -> Workflow:
+    steps = tuple(msgspec.structs.replace(step, parameters=parameters(step)) for step in workflow.steps)
     return msgspec.structs.replace(workflow, steps=steps)
+
+
+def _of(parameters: Mapping[str, Mapping[str, Any]], step: StepDefinition) -> dict[str, Any]:
+    return {**parameters.get(step.kind, {}), **parameters.get(step.name, {})}
 
 
 def encode(workflow: Workflow) -> tuple[str, str]:

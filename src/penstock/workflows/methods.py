@@ -33,7 +33,7 @@ def load(method: str) -> Callable[..., Any]:
 
 
 def version(method: str) -> str:
-    """What decides, besides the path, what a function makes: its module's `__version__`, or the function's `version`."""
+    """What decides, besides the path, what a function makes: its own `version`, or its module's `__version__`."""
     function = load(method)
     own = getattr(function, "version", None) or getattr(sys.modules[function.__module__], "__version__", "")
     return str(own)

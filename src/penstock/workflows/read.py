@@ -162,7 +162,7 @@ def _check_graph(source: Source, key: str, steps: list[tuple[Place, dict[str, An
         choices = step.get("choices") if isinstance(step.get("choices"), dict) else {}
         ways = [("next", step.get("next")), *[("choices", way) for way in (choices or {}).values()]]
         for name, target in ways:
-            if target is None or (name == "choices" and str(target) in ENDINGS):
+            if target is None or str(target) in ENDINGS:
                 continue
             if str(target) not in order:
                 source.complain((*place, name), f"there is no step {target!r}")
@@ -170,8 +170,8 @@ def _check_graph(source: Source, key: str, steps: list[tuple[Place, dict[str, An
                 source.complain((*place, name), f"{target!r} does not come after {step['name']!r}: a run only goes on")
 
 
-ENDINGS = ("COMPLETED", "NOT_INDEXABLE")
-"""Answers of a route that end the run instead of naming a step."""
+ENDINGS = ("END", "COMPLETED", "NOT_INDEXABLE")
+"""Instead of a step's name: here the run ends."""
 
 
 def _handlers(source: Source, path: Place) -> list[dict[str, Any]]:

@@ -1,0 +1,51 @@
+"""`workflow`: the definitions that can be named, and whether one is right."""
+
+from pathlib import Path
+
+import click
+
+from penstock.cli.call import Call, InOrder, body
+from penstock.cli.output import Answer, table, visible
+
+
+@click.group(cls=InOrder, no_args_is_help=False)
+def workflow() -> None:
+    """Workflow definitions: list, show, check."""
+
+
+@workflow.command("list")
+@body
+async def list_workflows(call: Call) -> Answer:
+    """The workflows that can be named."""
+    async with call.app() as app:
+        entries = app.catalog.workflows()
+    data = [{"id": w.id, "name": w.name, "steps": [step.name for step in w.steps], "file": file} for w, file in entries]
+    rows = [[w.id, " → ".join(step.name for step in w.steps), file] for w, file in entries]
+    return Answer({"workflows": data}, "\n".join(table([["ID", "STEPS", "FILE"], *rows])))
+
+
+@workflow.command()
+@click.argument("name", metavar="ID|FILE")
+@click.option("--params", metavar="ID", help="With the values of this parameter set.")
+@body
+async def show(call: Call, name: str, params: str | None) -> Answer:
+    """A workflow as a run would keep it: with all its values."""
+    import msgspec
+    import yaml
+
+    async with call.app() as app:
+        found = msgspec.to_builtins(app.workflow(name, params=params))
+    return Answer(found, yaml.safe_dump(found, sort_keys=False, allow_unicode=True).rstrip())
+
+
+@workflow.command()
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@body
+async def check(call: Call, files: tuple[str, ...]) -> Answer:
+    """Say what is wrong in definitions and parameter sets, each with file and line."""
+    from penstock.workflows.catalog import check as check_file
+
+    problems = [problem for file in files for problem in check_file(Path(file))[1]]
+    data = {"ok": not problems, "problems": [problem._asdict() for problem in problems]}
+    text = "\n".join(visible(problem) for problem in problems) or "ok"
+    return Answer(data, text, code=1 if problems else 0)

@@ -1,0 +1,55 @@
+"""The user's own steps: functions by their dotted path, with artifact, checkpoint and context like the shipped ones."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from penstock.artifacts.segments import CHUNKS, CLEAN_PAGES, JSON_ITEMS, PAGES, VECTORS, Codec
+from penstock.errors import ConfigError, Permanent
+from penstock.model.nouns import Json, StepDefinition
+from penstock.stages.base import Ports, Stage, StepContext, StepResult
+from penstock.workflows import methods
+
+CODECS: Mapping[str, Codec[Any]] = {
+    "extract": PAGES,
+    "clean": CLEAN_PAGES,
+    "chunk": CHUNKS,
+    "embed": VECTORS,
+    "enrich": JSON_ITEMS,
+}
+"""What a step of a kind hands on, whoever wrote it. The kinds that are not here make no artifact."""
+
+
+def custom(definition: StepDefinition) -> Stage:
+    assert definition.method is not None
+    method = definition.method
+    return Stage(
+        definition.kind,
+        partial(_run, method),
+        CODECS.get(definition.kind),
+        partial(_version, method),
+        durable=not definition.repeatable,
+    )
+
+
+async def _run(method: str, ctx: StepContext) -> StepResult:
+    try:
+        function = methods.load(method)
+    except ConfigError as error:
+        raise Permanent(f"{error}: mend it, then `penstock retry {ctx.document.id}`", reason="bad_method") from error
+    result = await function(ctx)
+    if result is None:
+        return StepResult()
+    if not isinstance(result, StepResult):
+        raise Permanent(
+            f"{method} answered {type(result).__name__}: a step answers with a StepResult", reason="bad_method"
+        )
+    return result
+
+
+def _version(method: str, ports: Ports, params: Json, media_type: str | None) -> Any:
+    try:
+        return methods.version(method)
+    except ConfigError:
+        # Its run says so, to whom it concerns.
+        return None
