@@ -82,6 +82,10 @@ def load(connection: Connection, steps: Sequence[Step], workflows: dict[str, Wor
     return states
 
 
+FOLDER = 1000
+"""Artifacts whose segments share a folder: few of them have to be made, and none grows too large."""
+
+
 class RawSource:
     """The raw bytes of a generation."""
 
@@ -223,7 +227,7 @@ class Context:
         self._checkpoint = Checkpoint(
             artifact=artifact,
             codec=codec,
-            prefix=f"{self.step.owner}/segments/{artifact.id % 256:02x}/{artifact.id}-{lease.epoch}-{lease.token}",
+            prefix=f"{self.step.owner}/segments/{artifact.id // FOLDER}/{artifact.id}-{lease.epoch}-{lease.token}",
             blobs=self._blobs,
             runtime=self.runtime,
             commit=self._commit,
