@@ -59,7 +59,7 @@ async def engine(url: str, home: Path, documents: int) -> dict[str, float]:
     bench = Bench(
         ledger=ledger,
         blobs=LocalBlobs(home / "blobs", runtime),
-        ports=Ports({}, FakeEmbedder(), LanceIndex(home / "index", runtime)),
+        ports=Ports({}, FakeEmbedder(), lambda: LanceIndex(home / "index", runtime)),
         runtime=runtime,
         stages={"noop": Stage("noop", noop)},
         worker=WorkerId(runtime.ulid()),

@@ -14,7 +14,7 @@ from penstock.config import Config, check_name, load_config
 from penstock.errors import NotFound, UsageError
 from penstock.intake import Intake, Item, Order, submission
 from penstock.jobs import Job, Report, Summary
-from penstock.ledger import dead_letters, documents, runs, stats, work
+from penstock.ledger import dead_letters, documents, generations, runs, stats, work
 from penstock.ledger.database import Connection, Database
 from penstock.ledger.dead_letters import DeadLetter
 from penstock.ledger.liveness import AdvisoryLiveness, FileLiveness, Liveness
@@ -26,6 +26,7 @@ from penstock.sources.folder import find, printable
 from penstock.worker.broadcast import Broadcast, Listener
 
 if TYPE_CHECKING:
+    from penstock.indexes.base import Index
     from penstock.search.query import Hit, Mode
     from penstock.stages.base import Ports
     from penstock.upkeep.report import CheckReport, Stores
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 DAY_S = 86_400.0
 RETRY_BATCH = 500
 PARSED = (".pdf", ".docx", ".html", ".htm", ".xhtml")
-"""Names of files that probably need a parser process: those start while the models load."""
+"""Names of files that probably need a parser process: those start while the files are being accepted."""
 IN_HAND = 4
 """Runs that a worker holds for each step that it runs at once: while some are being committed, others work."""
 
@@ -52,7 +53,6 @@ class App:
         self._broadcast = Broadcast()
         self._worker: Worker | None = None
         self._stopping = False
-        self._parsers_needed = False
 
     @cached_property
     def ports(self) -> "Ports":
@@ -61,7 +61,6 @@ class App:
         from penstock.extractors.pdf import PdfExtractor
         from penstock.extractors.text import TextExtractor
         from penstock.extractors.whole import WholeFileExtractor
-        from penstock.indexes.lance import LanceIndex
         from penstock.stages.base import Ports
 
         text = TextExtractor(self.runtime)
@@ -74,8 +73,13 @@ class App:
                 HTML: WholeFileExtractor(self._parsers, "html"),
             },
             embedder=choose_embedder(self.config.embedder, self.runtime),
-            index=LanceIndex(self.config.index_path, self.runtime),
+            make_index=self._make_index,
         )
+
+    def _make_index(self) -> "Index":
+        from penstock.indexes.lance import LanceIndex
+
+        return LanceIndex(self.config.index_path, self.runtime)
 
     @cached_property
     def catalog(self) -> "Catalog":
@@ -128,7 +132,7 @@ class App:
             if not root.exists():
                 raise UsageError(f"{printable(root)}: no such file or folder")
         found: set[str] = set()
-        items = self._items(roots, include, exclude, job, found, data, name, key, metadata or {})
+        items = self._items(roots, include, exclude, job, found, data, name, key, metadata or {}, wait)
         order = self._order(
             who,
             where,
@@ -399,6 +403,7 @@ class App:
         name: str | None,
         key: str | None,
         metadata: dict[str, Any],
+        work: bool,
     ) -> Iterator[Item]:
         import io
 
@@ -416,7 +421,8 @@ class App:
             if self._stopping:
                 break
             found.add(file.source)
-            self._parsers_needed |= file.name.lower().endswith(PARSED)
+            if work and file.name.lower().endswith(PARSED):
+                self._parsers.start()
             yield Item(file.source, file.name, path=file.path, key=key, metadata=metadata)
         job.summary.problems += problems
         job.summary.refused += len(problems)
@@ -447,8 +453,6 @@ class App:
         from penstock.worker.pool import Worker
         from penstock.worker.retry import RetryPolicy
 
-        if self._parsers_needed:
-            self._parsers.start()
         name = WorkerId(self.runtime.ulid())
         bench = Bench(
             ledger=self.ledger,
@@ -464,8 +468,9 @@ class App:
             broadcast=self._broadcast,
         )
 
-        async def purge_due() -> object:
-            return await purge(self.ledger, self.ports.index, name)
+        async def purge_due() -> None:
+            if await self.ledger.read(generations.due_purges, 1):
+                await purge(self.ledger, self.ports.index, name)
 
         self._worker = Worker(bench, self._liveness(), slots=IN_HAND * self.config.worker.slots, chores=[purge_due])
         if self._stopping:

@@ -157,7 +157,7 @@ class Intake:
             read.problem = _problem(item, error)
 
     async def _accept(self, order: Order, reads: list[_Read]) -> list[Receipt]:
-        """First the bytes, then the rows that name them. The largest go first, so that nobody waits for them at the end."""
+        """First the bytes, then the rows that name them; the largest first: they take longest."""
         reads.sort(key=lambda read: -read.size)
         pending = [(raw_key(order.owner, self._runtime), read) for read in reads if read.data is not None]
         if pending:

@@ -107,7 +107,7 @@ async def test_i7_a_suspect_does_not_begin_before_the_models_are_loaded(
     monkeypatch.setattr(app.ports.embedder, "warm_up", loaded.wait)
     work = asyncio.create_task(app.run())
     while not (await app.status())["steps"].get("RUNNING"):
-        await asyncio.sleep(0.01)
+        await app.runtime.sleep(0.01)
     await asyncio.sleep(0.3)
     assert await app.ledger.read(suspect) == [("RUNNING", 0)], "if the models kill us now, that is not its fault"
     loaded.set()

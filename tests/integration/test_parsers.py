@@ -4,7 +4,6 @@ import asyncio
 import gc
 import logging
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -386,7 +385,8 @@ def children_of(parent: int) -> list[int]:
 
 
 PARENT = """
-import asyncio, os, sys
+import asyncio, os, resource, signal, sys
+{begin}
 from tests.integration.test_parsers import Bench, ODD
 from penstock.worker.parsers import pool as pools
 from penstock.worker.parsers.pool import ParserPool
@@ -405,16 +405,15 @@ asyncio.run(main())
 class Parent:
     """A process with two children that are busy for ever."""
 
-    def __init__(self, end: str = "", **options: Any) -> None:
+    def __init__(self, end: str = "", begin: str = "") -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PARENT.replace("{end}", end)],
+            [sys.executable, "-c", PARENT.replace("{begin}", begin).replace("{end}", end)],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": PATHS},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            **options,
         )
 
     def children(self) -> list[int]:
@@ -439,11 +438,6 @@ async def test_no_child_outlives_its_worker_however_that_ends() -> None:
         await gone(*children, within=0.5)
 
 
-def listen_to_signals() -> None:
-    """A shell has what it starts in the background ignore some of them."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 async def test_a_child_whose_worker_was_dead_before_it_could_look_ends_at_once() -> None:
     nobody = "1"
     command = [sys.executable, "-m", "penstock.worker.parsers.child", nobody, "64"]
@@ -454,7 +448,8 @@ async def test_a_child_whose_worker_was_dead_before_it_could_look_ends_at_once()
 
 async def test_signals_leave_the_end_of_the_children_to_the_worker() -> None:
     """A Ctrl-C in a terminal reaches the whole process group."""
-    parent = Parent("await bench.pool.close()", preexec_fn=listen_to_signals)
+    # A shell has what it starts in the background ignore it, and that is inherited.
+    parent = Parent("await bench.pool.close()", "signal.signal(signal.SIGINT, signal.SIG_DFL)")
     children = parent.children()
     for pid in children:
         os.kill(pid, signal.SIGINT)
@@ -467,12 +462,7 @@ async def test_signals_leave_the_end_of_the_children_to_the_worker() -> None:
 
 async def test_a_limit_of_memory_that_holds_for_the_worker_holds_for_its_children_too() -> None:
     """`ulimit -v`, as batch systems set it: no child may lift it, and none has to."""
-    hard = 6 << 30
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
-
-    parent = Parent("await bench.pool.close()", preexec_fn=limit)
+    parent = Parent("await bench.pool.close()", "resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))")
     parent.children()
     assert parent.process.communicate("\n", timeout=20) == ("", "")
     assert parent.process.returncode == 0

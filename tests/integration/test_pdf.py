@@ -149,7 +149,7 @@ async def test_i9_a_page_that_cannot_be_read_is_never_passed_over(tmp_path: Path
     path.write_bytes(pdf(*numbered(27), None, *numbered(60)))
     async with pool(3) as parsers:
         numbers: list[int] = []
-        with pytest.raises(Permanent, match="page 28 of 88"):
+        with pytest.raises(Permanent, match="page 28 of 88"):  # noqa: PT012
             async for batch in PdfExtractor(parsers).extract(File(path), "", {}, {}):
                 await asyncio.sleep(0.2)
                 numbers += [page.number for page in batch.pages]

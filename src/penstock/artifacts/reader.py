@@ -3,12 +3,11 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from penstock.artifacts.segments import CHUNKS, CLEAN_PAGES, PAGES, VECTORS, Codec, digest
+from penstock.artifacts.segments import CODECS, digest
 from penstock.blobs.base import Blobs
 from penstock.errors import TornSegment
 from penstock.model.nouns import Artifact, ArtifactId, Segment
 
-CODECS: dict[str, Codec[Any]] = {"extract": PAGES, "clean": CLEAN_PAGES, "chunk": CHUNKS, "embed": VECTORS}
 SEGMENT_PAGE = 100
 
 ListSegments = Callable[[ArtifactId, int, int], Awaitable[list[Segment]]]

@@ -2,7 +2,7 @@
 
 import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -59,6 +59,16 @@ CLEAN_PAGES: ItemCodec[CleanPage] = ItemCodec(CleanPage)
 CHUNKS: ItemCodec[Chunk] = ItemCodec(Chunk)
 VECTORS = VectorCodec()
 JSON_ITEMS: ItemCodec[Any] = ItemCodec(dict)
+
+
+CODECS: Mapping[str, Codec[Any]] = {
+    "extract": PAGES,
+    "clean": CLEAN_PAGES,
+    "chunk": CHUNKS,
+    "embed": VECTORS,
+    "enrich": JSON_ITEMS,
+}
+"""What a step of a kind hands on, whoever wrote it. The kinds that are not here make no artifact."""
 
 
 def digest(data: bytes) -> str:

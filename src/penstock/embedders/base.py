@@ -1,12 +1,12 @@
 """PORT: texts in, vectors out."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.model.items import Vectors
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class Embedder(Protocol):
@@ -24,7 +24,9 @@ class Embedder(Protocol):
         """One unit vector a text, in order: float32, (len(texts), dimensions)."""
 
 
-def unit(vectors: NDArray[Any]) -> Vectors:
+def unit(vectors: "NDArray[Any]") -> Vectors:
     """Vectors scaled to length one; a zero vector stays zero."""
+    import numpy as np
+
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.asarray(vectors / np.where(lengths == 0, 1, lengths), dtype=np.float32)

@@ -15,9 +15,9 @@ from penstock.model.items import Page
 
 PAGES = 8
 """Pages in a call."""
-CALLS = 2
-"""Calls for each parser process that are read or read but not kept yet: one that runs, one that waits for it. What a
-kill can cost is thus `CALLS * PAGES` pages a process."""
+CALLS = 4
+"""Calls for each parser process that wait, are read, or are read but not kept yet. What a kill can cost is thus at most
+`CALLS * PAGES` pages a process."""
 
 
 class Part(NamedTuple):

@@ -14,7 +14,7 @@ else:
     Vectors = Any
 
 
-class Block(msgspec.Struct, frozen=True, array_like=True):
+class Block(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A piece of structure in a page: kind is heading, paragraph, list, table, code or quote."""
 
     kind: str
@@ -24,7 +24,7 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
     title: str = ""
 
 
-class Page(msgspec.Struct, frozen=True, array_like=True):
+class Page(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One page as it was extracted. `start` and `end` of a chunk are offsets into `text`."""
 
     number: int
@@ -36,7 +36,7 @@ class Page(msgspec.Struct, frozen=True, array_like=True):
     level was skipped."""
 
 
-class Heading(msgspec.Struct, frozen=True, array_like=True):
+class Heading(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A heading in clean text, at `start`."""
 
     start: int
@@ -44,7 +44,7 @@ class Heading(msgspec.Struct, frozen=True, array_like=True):
     title: str
 
 
-class CleanPage(msgspec.Struct, frozen=True, array_like=True):
+class CleanPage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A page after cleaning. `offsets` holds (clean, original) pairs, ascending: from `clean` on, characters
     stand one to one with those from `original` on, until the next pair."""
 
@@ -58,7 +58,7 @@ class CleanPage(msgspec.Struct, frozen=True, array_like=True):
     path: tuple[str, ...] = ()
 
 
-class Chunk(msgspec.Struct, frozen=True, array_like=True):
+class Chunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A piece of a document that is embedded and found as one. `start` counts in the text of `page`, `end` in
     that of `page_end`; both are offsets into what `show --pages` prints."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import msgspec
@@ -32,7 +33,12 @@ class Ports:
     extractors: Mapping[str, Extractor]
     """By media type."""
     embedder: Embedder
-    index: Index
+    make_index: Callable[[], Index]
+
+    @cached_property
+    def index(self) -> Index:
+        """Made when it is first asked for: what submits or reads documents can do without its libraries."""
+        return self.make_index()
 
 
 class StepContext(Protocol):

@@ -1,23 +1,13 @@
 """The user's own steps: functions by their dotted path, with artifact, checkpoint and context like the shipped ones."""
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from penstock.artifacts.segments import CHUNKS, CLEAN_PAGES, JSON_ITEMS, PAGES, VECTORS, Codec
+from penstock.artifacts.segments import CODECS
 from penstock.errors import ConfigError, Permanent
 from penstock.model.nouns import Json, StepDefinition
 from penstock.stages.base import Ports, Stage, StepContext, StepResult
 from penstock.workflows import methods
-
-CODECS: Mapping[str, Codec[Any]] = {
-    "extract": PAGES,
-    "clean": CLEAN_PAGES,
-    "chunk": CHUNKS,
-    "embed": VECTORS,
-    "enrich": JSON_ITEMS,
-}
-"""What a step of a kind hands on, whoever wrote it. The kinds that are not here make no artifact."""
 
 
 def custom(definition: StepDefinition) -> Stage:

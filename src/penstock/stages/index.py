@@ -4,8 +4,6 @@ behind each."""
 from collections.abc import AsyncIterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-import numpy as np
-
 from penstock.indexes.base import IndexRows, IndexTable, Verify
 from penstock.model.items import Chunk, Vectors
 from penstock.stages.base import StepContext
@@ -94,6 +92,8 @@ class _VectorStream:
             for block in await anext(self._batches):
                 self._held.append(block)
                 self._count += len(block)
+        import numpy as np
+
         rows = np.concatenate(self._held) if len(self._held) > 1 else self._held[0]
         self._held = [rows[count:]]
         self._count -= count

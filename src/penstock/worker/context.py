@@ -55,11 +55,11 @@ class RunState:
     items: dict[int, list[Any]] = field(default_factory=dict)
     """The items of small artifacts made in this process: no need to read them back."""
 
-    def artifact(self, kind: str, before: int) -> Artifact:
-        """The newest artifact of a kind, or of a step by its name, among the steps before a position."""
+    def artifact(self, kind: str, before: int) -> tuple[Artifact, str]:
+        """The newest artifact of a kind, or of a step by its name, among the steps before a position; and its kind."""
         for definition in reversed(self.workflow.steps[:before]):
             if kind in (definition.kind, definition.name) and definition.name in self.artifacts:
-                return self.artifacts[definition.name]
+                return self.artifacts[definition.name], definition.kind
         raise LeaseLost(f"the {kind} artifact of document {self.document.id} is gone")
 
 
@@ -80,6 +80,10 @@ def load(connection: Connection, steps: Sequence[Step], workflows: dict[str, Wor
         version, workflow = versions[step.generation_id], workflows[step.snapshot]
         states.append(RunState(document, version, workflow, made.get(step.generation_id, {})))
     return states
+
+
+FOLDER = 1000
+"""Artifacts whose segments share a folder: few of them have to be made, and none grows too large."""
 
 
 class RawSource:
@@ -202,10 +206,10 @@ class Context:
                 self.on_waiting(self)
 
     def input_meta(self, kind: str) -> Json:
-        return self.state.artifact(kind, self.step.position).meta
+        return self.state.artifact(kind, self.step.position)[0].meta
 
     async def inputs(self, kind: str, start: int = 0) -> AsyncIterator[list[Any]]:
-        artifact = self.state.artifact(kind, self.step.position)
+        artifact, kind = self.state.artifact(kind, self.step.position)
         if not artifact.complete:
             # Another run that shares it found it torn, or repair did: what is there now is not the whole.
             raise TornSegment(f"{kind} is made again", artifact_id=artifact.id, ordinal=artifact.segments)
@@ -223,7 +227,7 @@ class Context:
         self._checkpoint = Checkpoint(
             artifact=artifact,
             codec=codec,
-            prefix=f"{self.step.owner}/segments/{artifact.id % 256:02x}/{artifact.id}-{lease.epoch}-{lease.token}",
+            prefix=f"{self.step.owner}/segments/{artifact.id // FOLDER}/{artifact.id}-{lease.epoch}-{lease.token}",
             blobs=self._blobs,
             runtime=self.runtime,
             commit=self._commit,

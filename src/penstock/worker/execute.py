@@ -26,7 +26,7 @@ from penstock.worker.record import Record
 from penstock.worker.retry import RetryPolicy, retry_in
 from penstock.workflows.way import following
 
-INDEX = "index"
+EXTRACT, INDEX = "extract", "index"
 ARTIFACT_POLL_S = 0.05
 
 
@@ -44,12 +44,14 @@ class Bench:
     policy: RetryPolicy
     budget: Budget
     slots: int
-    """Steps whose stage runs at once. One whose completion is being written makes room for another."""
+    """Steps that read documents, and as many others, whose stage runs at once. One whose completion is being written
+    makes room for another."""
     broadcast: Broadcast = field(default_factory=Broadcast)
 
     def __post_init__(self) -> None:
         self.record = Record(self.broadcast, self.runtime)
-        self._room = asyncio.Semaphore(self.slots)
+        self._rooms = {reading: asyncio.Semaphore(self.slots) for reading in (True, False)}
+        """Those who read documents wait for the parser processes most of the time, and must not keep out the others."""
         self._one_suspect = asyncio.Lock()
         self.warm = asyncio.Event()
         """Models and libraries are loaded."""
@@ -64,22 +66,22 @@ class Bench:
     async def room(self, step: Step) -> AsyncIterator[None]:
         """Room to run a stage. A step that was there when its worker died, again and again, gets all of it."""
         if step.crashes < queue.SUSPECT:
-            async with self._room:
+            async with self._rooms[step.kind == EXTRACT]:
                 yield
             return
         async with self._one_suspect:
             await self.warm.wait()
-            held = 0
+            held = []
             try:
-                for _ in range(self.slots):
-                    await self._room.acquire()
-                    held += 1
+                for place in [room for room in self._rooms.values() for _ in range(self.slots)]:
+                    await place.acquire()
+                    held.append(place)
                 if not await self.ledger.write(queue.GO_ALONE, step.lease):
                     raise LeaseLost(f"step {step.lease.step_id} belongs to somebody else now")
                 yield
             finally:
-                for _ in range(held):
-                    self._room.release()
+                for place in held:
+                    place.release()
 
     def context(self, step: Step, state: RunState) -> Context:
         return Context(

@@ -17,6 +17,7 @@ from penstock.workflows.read import OPEN_KINDS
 Chore = Callable[[], Awaitable[object]]
 
 IDLE_S = 0.2
+WARM_UP_AFTER_S = 0.1
 LINGER_S = 0.003
 STOP_S = 1.0
 """How long running steps may look for the end of their batch before they are stopped in its middle."""
@@ -70,10 +71,13 @@ class Worker:
     async def _warm_up(self) -> None:
         """Load models and libraries while the first documents are read. What dies of that is nobody's crash: a suspect
         does not begin before."""
-        ports = self.bench.ports
+        ports, runtime = self.bench.ports, self.bench.runtime
         try:
             if (await self.bench.ledger.read(work.left)).anything:
-                await asyncio.gather(ports.embedder.warm_up(), ports.index.warm_up())
+                # Loading takes the interpreter for itself: first the parser processes should have something to do.
+                await runtime.sleep(WARM_UP_AFTER_S)
+                index = await runtime.run_blocking("index", lambda: ports.index)
+                await asyncio.gather(ports.embedder.warm_up(), index.warm_up())
         except Exception as error:
             self._fail(error)
         finally:

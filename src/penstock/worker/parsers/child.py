@@ -10,6 +10,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, BinaryIO
 
 import msgspec
@@ -38,6 +39,9 @@ def main() -> None:
     answers.write(packed(Answer()))
     answers.flush()
     readers: dict[str, Callable[..., Any]] = {}
+    with suppress(ImportError):
+        # Most documents are PDFs, and nobody has to wait for this one yet.
+        readers["pdf"] = _load("pdf", megabytes << 20)
     while header := requests.read(HEADER.size):
         (size,) = HEADER.unpack(header)
         request = msgspec.msgpack.decode(requests.read(size), type=Request)

@@ -8,7 +8,9 @@ import sys
 from collections import Counter, deque
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -19,6 +21,8 @@ from penstock.worker.parsers.messages import HEADER, Answer, Request, packed
 CHILD = "penstock.worker.parsers.child"
 IN_HAND = 2
 """Calls that a child is given: one that runs and one that waits in its pipe, so that it never waits for us."""
+TURNS = 8
+"""Every so many calls one goes to another document than the oldest."""
 START_S = 60.0
 GRACE_S = 0.25
 """How long a child may go on with a call that nobody waits for any more."""
@@ -58,6 +62,8 @@ class ParserPool:
         self._waiting: deque[_Call] = deque()
         self._busy: Counter[int] = Counter()
         """How many calls of a source are with a child."""
+        self._ages: WeakKeyDictionary[Source, int] = WeakKeyDictionary()
+        self._clock, self._turns = count(), count(1)
 
     def start(self) -> None:
         """Have the children ready before they are needed: they load while something else does."""
@@ -83,13 +89,24 @@ class ParserPool:
             child = min(self._children, key=lambda child: len(child.calls))
             if len(child.calls) >= IN_HAND:
                 break
-            call = self._waiting.popleft()
+            call = self._next()
             self._busy[id(call.source)] += 1
             call.source.waiting(None)
             child.take(call)
         for call in self._waiting:
             if not self._busy[id(call.source)]:
                 call.source.waiting("parser")
+
+    def _next(self) -> _Call:
+        """Documents are read one after the other, so that their next steps can begin soon. But every so often another
+        than the oldest has its turn: a long one must not keep out all others."""
+        ages = [self._ages.setdefault(call.source, next(self._clock)) for call in self._waiting]
+        oldest = min(ages)
+        others = [i for i, age in enumerate(ages) if age != oldest]
+        at = others[0] if others and next(self._turns) % TURNS == 0 else ages.index(oldest)
+        call = self._waiting[at]
+        del self._waiting[at]
+        return call
 
     def ended(self, call: _Call) -> None:
         """A child is done with a call, or has lost it."""

@@ -1,0 +1,62 @@
+"""The weights and the tokenizer of wordllama, and how they make vectors. Loaded by the first text that is embedded."""
+
+import importlib.util
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.embedders.base import unit
+from penstock.errors import ConfigError
+from penstock.model.items import Vectors
+
+# The count matrix of a slice should stay small.
+_POOLED = 64
+
+
+class Model:
+    def __init__(self, rows: NDArray[np.float32], tokenizer: Any) -> None:
+        self._rows = rows
+        self._tokenizer = tokenizer
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        tokens = [encoded.ids for encoded in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+        if not tokens:
+            return np.zeros((0, self._rows.shape[1]), dtype=np.float32)
+        return np.concatenate(
+            [_pooled(self._rows, tokens[start : start + _POOLED]) for start in range(0, len(tokens), _POOLED)]
+        )
+
+
+def load(name: str, dimensions: int) -> Model:
+    from safetensors.numpy import load_file
+    from tokenizers import Tokenizer
+
+    spec = importlib.util.find_spec("wordllama")
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError("the embedder wordllama is not installed: pip install wordllama")
+    folder = Path(spec.submodule_search_locations[0])
+    weights = load_file(folder / "weights" / f"{name}_{dimensions}.safetensors")["embedding.weight"]
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizers" / f"{name}_tokenizer_config.json"))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return Model(np.ascontiguousarray(weights, dtype=np.float32), tokenizer)
+
+
+def _pooled(rows: NDArray[np.float32], tokens: list[list[int]]) -> Vectors:
+    """The direction of each text's mean row, as one product of a count matrix with the rows that occur.
+
+    Few long calls: a call a text hands the interpreter lock over a hundred times as often beside a busy thread."""
+    lengths = np.fromiter(map(len, tokens), dtype=np.int64, count=len(tokens))
+    ids = np.fromiter(chain.from_iterable(tokens), dtype=np.int64, count=int(lengths.sum()))
+    np.minimum(ids, len(rows) - 1, out=ids)
+    column = np.zeros(len(rows), dtype=np.int64)
+    column[ids] = 1
+    used = np.flatnonzero(column)
+    column[used] = np.arange(len(used))
+    cells = column[ids] + np.repeat(np.arange(len(tokens)) * len(used), lengths)
+    counts = np.bincount(cells, minlength=len(tokens) * len(used)).reshape(len(tokens), len(used))
+    return unit(counts.astype(np.float32) @ rows[used])
