@@ -1,0 +1,59 @@
+"""Steps of a user's own, named by their dotted path in the workflows of test_workflows.py."""
+
+import asyncio
+from typing import Any
+
+from penstock.errors import Transient
+from penstock.model.items import Page
+from penstock.stages.base import StepContext, StepResult
+
+calls: list[str] = []
+"""What ran, in order. The tests empty it."""
+
+
+async def triage(ctx: StepContext) -> StepResult:
+    head = (await ctx.source.read_range(0, 8)).decode()
+    calls.append(f"triage {head.split()[0]}")
+    return StepResult(choice=head.split()[0].lower())
+
+
+async def backwards(ctx: StepContext) -> StepResult:
+    data = await ctx.source.read_range(0, 10_000)
+    calls.append("backwards")
+    await ctx.checkpoint.append([Page(1, data.decode()[::-1])], {"pages": 1})
+    return StepResult({"pages": 1})
+
+
+async def count(ctx: StepContext) -> StepResult:
+    """Counts chunks, keeping each count: one at a time, from where it was."""
+    done: int = ctx.checkpoint.cursor.get("chunks", 0)
+    async for chunks in ctx.inputs("chunk", done):
+        for chunk in chunks:
+            calls.append(f"count {chunk.ordinal}")
+            done += 1
+            await ctx.checkpoint.append([{"ordinal": chunk.ordinal, "long": len(chunk.text)}], {"chunks": done})
+            if ctx.params.get("slow"):
+                await asyncio.sleep(0.05)
+    return StepResult({"counted": done})
+
+
+async def summed(ctx: StepContext) -> StepResult:
+    items: list[Any] = []
+    async for part in ctx.inputs("count"):
+        items += part
+    return StepResult({"sum": sum(item["long"] for item in items), "of": len(items)})
+
+
+async def flaky(ctx: StepContext) -> StepResult:
+    calls.append("flaky")
+    if calls.count("flaky") < 3:
+        raise Transient("not yet")
+    return StepResult()
+
+
+async def wrong(ctx: StepContext) -> Any:
+    return {"meta": 1}
+
+
+async def nothing(ctx: StepContext) -> None:
+    return None

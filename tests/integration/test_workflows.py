@@ -1,0 +1,190 @@
+"""Workflows of the user's own: steps by dotted path, branches, parameter sets, and what is made again when they change."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import StartApp
+from tests.integration import own_steps
+from tests.integration.kit import found, metas, named, only, text
+
+from penstock.app import App
+from penstock.errors import ConfigError
+
+Files = Callable[..., Path]
+
+OWN = "tests.integration.own_steps"
+BRANCHES = f"""\
+id: branches
+steps:
+  triage: {{kind: route, method: {OWN}.triage, choices: {{scan: ocr, blank: NOT_INDEXABLE, default: extract}}}}
+  ocr: {{kind: extract, method: {OWN}.backwards, next: clean}}
+  extract:
+  clean:
+  chunk:
+  embed:
+  index:
+"""
+COUNTED = f"""\
+id: counted
+steps:
+  validate:
+  extract:
+  clean:
+  chunk: {{parameters: {{size: 120, overlap: 0}}}}
+  count: {{kind: enrich, method: {OWN}.count}}
+  summed: {{kind: enrich, method: {OWN}.summed}}
+  embed:
+  index:
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_calls() -> Iterator[None]:
+    own_steps.calls.clear()
+    yield
+    own_steps.calls.clear()
+
+
+def define(app: App, body: str, folder: str = "workflows", name: str = "w.yaml") -> None:
+    place = app.config.home_path / folder
+    place.mkdir(exist_ok=True)
+    (place / name).write_text(body)
+
+
+def ending(step: str) -> str:
+    return f"id: x\nsteps:\n  validate:\n  own: {step}\n  extract:\n  clean:\n  chunk:\n  embed:\n  index:\n"
+
+
+async def test_a_route_chooses_the_branch_of_each_document(app: App, files: Files) -> None:
+    define(app, BRANCHES)
+    folder = files(**{"a.txt": "SCAN yadot", "b.txt": "WORDS turbine", "c.txt": "BLANK page"})
+    summary = await app.ingest([folder], workflow="branches")
+    assert (summary.completed, summary.not_indexable, summary.failed) == (2, 1, 0)
+    assert await found(app, "today") == {"a.txt"}, "the branch read it backwards"
+    assert await found(app, "turbine") == {"b.txt"}
+    scan, blank = await named(app, "a.txt"), await named(app, "c.txt")
+    assert list(await metas(app, scan["id"])) == ["triage", "ocr", "clean", "chunk", "embed", "index"]
+    assert await metas(app, blank["id"]) == {"triage": {"choice": "blank"}}
+
+
+async def test_steps_of_one_s_own_read_what_came_before_and_hand_on(app: App, files: Files) -> None:
+    define(app, COUNTED)
+    await app.ingest([files(**{"a.txt": text(9)})], workflow="counted")
+    made = await metas(app, (await only(app))["id"])
+    assert made["count"] == {"counted": made["chunk"]["chunks"]}
+    assert made["summed"]["of"] == made["chunk"]["chunks"]
+    assert made["summed"]["sum"] > 0
+
+
+async def test_i4_a_step_of_one_s_own_goes_on_from_its_checkpoint(start_app: StartApp, files: Files) -> None:
+    app = await start_app()
+    define(app, COUNTED.replace(".count}", ".count, parameters: {slow: true}}"))
+    work = asyncio.create_task(app.ingest([files(**{"a.txt": text(60)})], workflow="counted"))
+    while len(own_steps.calls) < 5:
+        await app.runtime.sleep(0.01)
+    app.stop()
+    assert (await work).interrupted
+    before = len(own_steps.calls)
+    again = await start_app()
+    assert (await again.run()).completed == 1
+    made = await metas(again, (await only(again))["id"])
+    assert own_steps.calls == [f"count {i}" for i in range(made["count"]["counted"])], "each was counted once"
+    assert before < len(own_steps.calls)
+
+
+async def test_i1_what_a_step_of_one_s_own_makes_survives_a_power_cut(
+    app: App, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[tuple[str, bool]] = []
+    put = type(app.blobs).put
+
+    async def watched(self: Any, key: str, data: bytes, *, durable: bool) -> None:
+        kept.append((key, durable))
+        await put(self, key, data, durable=durable)
+
+    monkeypatch.setattr(type(app.blobs), "put", watched)
+    define(app, COUNTED)
+    await app.ingest([files(**{"a.txt": text(9)})], workflow="counted")
+    assert [durable for _, durable in kept].count(True) == 1, "the counts cannot be made again, the rest can"
+    kept.clear()
+    define(
+        app, COUNTED.replace("id: counted", "id: again").replace(".count}", ".count, repeatable: true}"), name="2.yaml"
+    )
+    files(**{"a.txt": text(8)})
+    await app.ingest([files()], workflow="again")
+    assert not any(durable for _, durable in kept)
+
+
+async def test_a_new_parameter_of_a_late_step_makes_nothing_before_it_again(app: App, files: Files) -> None:
+    define(app, COUNTED)
+    define(app, "id: other\nconfig: {count: {unit: letters}}\n", "params", "p.yaml")
+    folder = files(**{"a.txt": text(30)})
+    await app.ingest([folder], workflow="counted")
+    document = await only(app)
+    counted = len(own_steps.calls)
+    await app.delete([document["id"]])
+    await app.ingest([folder], workflow="counted", params="other")
+    made = await metas(app, (await only(app))["id"])
+    assert made["extract"]["reused"]
+    assert made["chunk"]["reused"]
+    assert "reused" not in made["count"]
+    assert len(own_steps.calls) == 2 * counted
+
+
+async def test_a_collection_names_its_workflow_and_its_values(start_app: StartApp, files: Files) -> None:
+    app = await start_app(collections={"small": {"workflow": "counted", "params": "tiny"}})
+    define(app, COUNTED)
+    define(app, "id: tiny\nconfig: {chunk: {size: 40}}\n", "params", "p.yaml")
+    folder = files(**{"a.txt": text(9)})
+    await app.ingest([folder], collection="small")
+    await app.ingest([folder])
+    small = await only(app, collection="small")
+    assert "count" in await metas(app, small["id"])
+    assert small["chunks"] > 2 * (await only(app, collection="default"))["chunks"]
+    assert app.workflow(collection="small").steps[3].parameters["size"] == 40
+
+
+async def test_a_run_keeps_the_workflow_that_it_started_with(app: App, files: Files) -> None:
+    define(app, COUNTED)
+    await app.ingest([files(**{"a.txt": text(9)})], workflow="counted", wait=False)
+    define(app, COUNTED.replace("  count:", "  nobody:"))
+    await app.run()
+    assert "count" in await metas(app, (await only(app))["id"])
+
+
+async def test_a_step_of_one_s_own_is_tried_again_and_may_say_nothing(app: App, files: Files) -> None:
+    define(app, ending(f"{{kind: enrich, method: {OWN}.flaky}}"))
+    assert (await app.ingest([files(**{"a.txt": text(3)})], workflow="x")).completed == 1
+    assert own_steps.calls == ["flaky"] * 3
+    define(app, ending(f"{{kind: enrich, method: {OWN}.nothing}}").replace("id: x", "id: y"), name="y.yaml")
+    assert (await app.ingest([files(**{"b.txt": text(3)}) / "b.txt"], workflow="y")).completed == 1
+
+
+@pytest.mark.parametrize(
+    ("step", "reason", "words"),
+    [
+        (f"{{kind: enrich, method: {OWN}.gone}}", "bad_method", "cannot be imported"),
+        (f"{{kind: enrich, method: {OWN}.wrong}}", "bad_method", "answers with a StepResult"),
+        (f"{{kind: route, method: {OWN}.triage, choices: {{scan: extract}}}}", "bad_route", "answered 'words'"),
+    ],
+)
+async def test_i9_a_step_that_cannot_work_is_a_dead_letter_that_says_so(
+    app: App, files: Files, step: str, reason: str, words: str
+) -> None:
+    define(app, ending(step))
+    assert (await app.ingest([files(**{"a.txt": "WORDS here"})], workflow="x")).failed == 1
+    letters = await app.list_dead_letters()
+    assert letters["by_reason"] == {reason: 1}
+    assert words in letters["letters"][0].error
+
+
+async def test_what_is_wrong_is_refused_before_anything_is_accepted(app: App, files: Files) -> None:
+    define(app, "id: x\nsteps: {shred: }\n")
+    with pytest.raises(ConfigError, match=r"w.yaml:2: .*no kind 'shred'"):
+        await app.ingest([files(**{"a.txt": text(3)})], workflow="x")
+    with pytest.raises(ConfigError, match="no parameter set 'y'"):
+        await app.ingest([files()], params="y")
+    assert (await app.status())["documents"] == {}
