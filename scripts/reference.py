@@ -10,11 +10,13 @@ from typing import Any, get_args, get_origin, get_type_hints
 import click
 import msgspec
 
+from penstock.bench.queue import Figures
 from penstock.cli.call import SHARED
 from penstock.cli.main import penstock
 from penstock.config import Config
 from penstock.jobs import Summary
 from penstock.ledger.dead_letters import DeadLetter
+from penstock.ledger.stats import ListedLock, ListedStep, LockRelease
 from penstock.search.query import Hit
 from penstock.upkeep.report import CheckReport
 
@@ -86,6 +88,7 @@ LETTER = dict.fromkeys(DeadLetter.__struct_fields__)
 SHAPES: dict[str, dict[str, Shape]] = {
     "ingest": {"": SUMMARY},
     "run": {"": SUMMARY},
+    "worker": {"": {"processes": None, "restarts": None, **SUMMARY}},
     "status": {
         "": {"documents": {"…": None}, "steps": {"…": None}, "dead_letters": None, "running": None},
         "ID": STATUS,
@@ -107,9 +110,22 @@ SHAPES: dict[str, dict[str, Shape]] = {
     "dlq show": {"": LETTER},
     "dlq replay": {"": {"replayed": None}},
     "dlq discard": {"": {"discarded": None}},
+    "steps": {"": {"steps": [dict.fromkeys(ListedStep.__struct_fields__)]}},
+    "workers": {"": {"workers": [dict.fromkeys(("id", "host", "pid", "started_at", "steps", "alive"))]}},
+    "lock list": {
+        "": {
+            "locks": [dict.fromkeys(ListedLock.__struct_fields__)],
+            "released": [dict.fromkeys(LockRelease.__struct_fields__)],
+        }
+    },
+    "lock release": {"": dict.fromkeys(("released", "worker", "purpose", "steps"))},
+    "workflow list": {"": {"workflows": [dict.fromkeys(("id", "name", "steps", "file"))]}},
+    "workflow show": {"": dict.fromkeys(("id", "name", "steps", "meta", "lifecycle_events"))},
+    "workflow check": {"": {"ok": None, "problems": [dict.fromkeys(("file", "line", "message"))]}},
     "config show": {"": dict.fromkeys(Config.__struct_fields__)},
     "config check": {"": {"ok": None, "index": None}},
     "db migrate": {"": {"version": None}},
+    "bench queue": {"": dict.fromkeys(Figures.__struct_fields__)},
     "demo": {
         "": {
             **dict.fromkeys(("ok", "documents", "killed", "resumed", "changed", "hits", "check", "elapsed_s")),

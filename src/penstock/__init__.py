@@ -5,13 +5,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.app import App, open_app
     from penstock.config import Config, load_config
-    from penstock.errors import ConfigError, LedgerTooNew, NotFound, PenstockError, StorageError, UsageError
+    from penstock.errors import (
+        ConfigError,
+        LeaseLost,
+        LedgerTooNew,
+        LockHeld,
+        NotFound,
+        PenstockError,
+        Permanent,
+        StorageError,
+        Transient,
+        UsageError,
+    )
     from penstock.jobs import Progress, Summary
     from penstock.ledger.dead_letters import DeadLetter
     from penstock.model.events import Event, EventKind
     from penstock.model.items import Block, Chunk, Page
     from penstock.model.states import DocumentStatus
     from penstock.search.query import Hit
+    from penstock.stages.base import StepContext, StepResult
     from penstock.upkeep.report import CheckReport
 
 __all__ = [
@@ -26,13 +38,19 @@ __all__ = [
     "Event",
     "EventKind",
     "Hit",
+    "LeaseLost",
     "LedgerTooNew",
+    "LockHeld",
     "NotFound",
     "Page",
     "PenstockError",
+    "Permanent",
     "Progress",
+    "StepContext",
+    "StepResult",
     "StorageError",
     "Summary",
+    "Transient",
     "UsageError",
     "load_config",
     "open_app",
@@ -41,8 +59,12 @@ __all__ = [
 _HOMES = {
     "app": ("App", "open_app"),
     "config": ("Config", "load_config"),
-    "errors": ("ConfigError", "LedgerTooNew", "NotFound", "PenstockError", "StorageError", "UsageError"),
+    "errors": (
+        *("ConfigError", "LeaseLost", "LedgerTooNew", "LockHeld"),
+        *("NotFound", "PenstockError", "Permanent", "StorageError", "Transient", "UsageError"),
+    ),
     "jobs": ("Progress", "Summary"),
+    "stages.base": ("StepContext", "StepResult"),
     "ledger.dead_letters": ("DeadLetter",),
     "model.events": ("Event", "EventKind"),
     "model.items": ("Block", "Chunk", "Page"),

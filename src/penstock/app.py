@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,9 +18,12 @@ from penstock.ledger import dead_letters, documents, generations, runs, stats, w
 from penstock.ledger.database import Connection, Database
 from penstock.ledger.dead_letters import DeadLetter
 from penstock.ledger.liveness import AdvisoryLiveness, FileLiveness, Liveness
+from penstock.ledger.locks import Forced, index_key
 from penstock.ledger.migrations import LATEST
+from penstock.ledger.stats import ListedStep
 from penstock.ledger.store import Ledger
 from penstock.model.nouns import DocumentId, Owner, RunId, WorkerId, Workflow
+from penstock.model.states import DocumentStatus, StepStatus
 from penstock.runtime import Failpoints, Runtime
 from penstock.sources.folder import find, printable
 from penstock.worker.broadcast import Broadcast, Listener
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     from penstock.search.query import Hit, Mode
     from penstock.stages.base import Ports
     from penstock.upkeep.report import CheckReport, Stores
+    from penstock.worker.holding import Held
+    from penstock.worker.lease import Heart
     from penstock.worker.parsers.pool import ParserPool
     from penstock.worker.pool import Worker
     from penstock.workflows.catalog import Catalog
@@ -38,6 +43,7 @@ DAY_S = 86_400.0
 RETRY_BATCH = 500
 PARSED = (".pdf", ".docx", ".html", ".htm", ".xhtml")
 """Names of files that probably need a parser process: those start while the files are being accepted."""
+LOCK_RELEASES = 100
 IN_HAND = 4
 """Runs that a worker holds for each step that it runs at once: while some are being committed, others work."""
 
@@ -154,6 +160,22 @@ class App:
         job = Job(Owner(self.config.owner), self.ledger, self.runtime)
         return await jobs.run(job, self._start_worker(budget_s, self.runtime.clock()), report)
 
+    async def work(self, *, pools: str | None = None) -> Summary:
+        """Work until `stop`, whoever submits. Counts the documents that ended here. `pools`: the kinds of steps to work
+        on and how many side by side, as in `extract=2,embed=4,index=1,*=4`."""
+        began = self.runtime.clock()
+        worker = self._start_worker(None, began, pool_sizes(pools) if pools is not None else None)
+        await worker.run(None)
+        tally = worker.bench.record.tally
+        return Summary(
+            completed=tally.ended[DocumentStatus.COMPLETED],
+            not_indexable=tally.ended[DocumentStatus.NOT_INDEXABLE],
+            failed=tally.ended[DocumentStatus.FAILED],
+            elapsed_s=round(self.runtime.clock() - began, 3),
+            interrupted=worker.told_to_stop,
+            made=tally.named(),
+        )
+
     def events(self, until: "asyncio.Future[Any] | None" = None) -> Listener:
         """What the workers of this app do, from now on: `async for event in app.events(): …`. Ends when `until` (a
         task) is done, raising what it raised, and in any case with the app. Each event is about something that is in
@@ -198,15 +220,45 @@ class App:
 
     async def count_workers(self) -> int:
         """Workers that are alive now, here and elsewhere."""
+        return sum(worker["alive"] for worker in await self.list_workers())
+
+    async def list_workers(self) -> list[dict[str, Any]]:
+        """Who works on this ledger, for any owner. One that is not alive has died, and nobody has taken back yet what
+        it held."""
+        import msgspec
+
         from penstock.ledger import workers
 
         liveness = self._liveness()
 
-        def count(connection: Connection) -> int:
-            names = [worker.id for worker in workers.everyone(connection)]
-            return len(names) - len(liveness.dead(names, connection))
+        def look(connection: Connection) -> list[dict[str, Any]]:
+            found = workers.busy(connection)
+            dead = set(liveness.dead([worker.id for worker in found], connection))
+            return [{**msgspec.structs.asdict(worker), "alive": worker.id not in dead} for worker in found]
 
-        return await self.ledger.read(count)
+        return await self.ledger.read(look)
+
+    async def list_steps(
+        self,
+        *,
+        status: StepStatus | None = None,
+        kind: str | None = None,
+        stuck_s: float | None = None,
+        limit: int = 100,
+        owner: str | None = None,
+    ) -> list[ListedStep]:
+        """Steps, newest first. `stuck_s`: those that began, and got no further for so many seconds."""
+        look = partial(stats.list_steps, self._owner(owner))
+        return await self.ledger.read(look, status=status, kind=kind or "", stuck_s=stuck_s, count=limit)
+
+    async def list_locks(self, *, owner: str | None = None) -> dict[str, list[Any]]:
+        """The locks that are held, and the newest of those that were taken away by force."""
+        who = self._owner(owner)
+        async with self.ledger.snapshot() as snapshot:
+            return {
+                "locks": await snapshot.read(lambda c: stats.locks(who, c)),
+                "released": await snapshot.read(lambda c: stats.lock_releases(who, c, LOCK_RELEASES)),
+            }
 
     async def list_documents(
         self,
@@ -328,6 +380,46 @@ class App:
         async with self._upkeep() as name:
             return await prune(self._stores(None), name, older_than_s=older_than_s)
 
+    @asynccontextmanager
+    async def hold_index(
+        self, collection: str | None = None, *, max_wait: float | None = None, owner: str | None = None
+    ) -> "AsyncIterator[Held]":
+        """`async with app.hold_index() as held:` – the block is the only writer to the index of a collection. Waits
+        at most `max_wait` seconds for the lock (None: for ever; 0: not at all), then raises `LockHeld`. If it was
+        taken away meanwhile, `held.raise_if_lost()` says so, and the end of the block raises `LeaseLost`."""
+        from penstock.worker.holding import hold
+
+        who, where = self._place(owner, collection)
+        known = await self.ledger.read(partial(documents.collection, who), where)
+        key = index_key(who, where, known.index_version if known is not None else 1)
+        async with self._alive() as heart:
+            reap = partial(self._reap, heart.worker)
+            async with hold(self.ledger, heart, key, self.config.worker.lease_s, max_wait, reap) as held:
+                yield held
+
+    async def release_lock(
+        self, key: str, *, force: bool = False, by: str | None = None, owner: str | None = None
+    ) -> Forced:
+        """Take a lock away from whoever holds it. Its holder can write no more, its steps wait again, and it is
+        written down that `by` (if not given, the user of this machine) did it."""
+        from penstock.ledger import locks
+
+        who = self._owner(owner)
+        nobody = NotFound(f"nobody holds a lock {key!r}: `penstock lock list` shows them")
+        if not force:
+            held = {lock.key: lock for lock in await self.ledger.read(partial(stats.locks, who))}.get(key)
+            if held is None:
+                raise nobody
+            where = f" on {held.host}, pid {held.pid}" if held.host else ""
+            raise UsageError(
+                f"the lock {key} is held by worker {held.worker}{where} (for: {held.purpose}): wait for it, or take it "
+                "away with --force, and its work is done again"
+            )
+        done = await self.ledger.write(locks.FORCE, locks.Force(who, key, by or _somebody()))
+        if done is None:
+            raise nobody
+        return done
+
     # workflows
 
     def workflow(
@@ -445,7 +537,7 @@ class App:
         deleted = await self.ledger.write(runs.DELETE, runs.Selected(owner, tuple(gone)))
         return len(deleted)
 
-    def _start_worker(self, budget_s: float | None, began: float) -> "Worker":
+    def _start_worker(self, budget_s: float | None, began: float, pools: Mapping[str, int] | None = None) -> "Worker":
         from penstock.stages.registry import STAGES
         from penstock.upkeep.purge import purge
         from penstock.worker.budget import Budget
@@ -466,11 +558,14 @@ class App:
             budget=Budget(self.runtime, budget_s, self._paces, began),
             slots=self.config.worker.slots,
             broadcast=self._broadcast,
+            pools=pools,
         )
 
-        async def purge_due() -> None:
-            if await self.ledger.read(generations.due_purges, 1):
+        async def purge_due() -> bool:
+            found = bool(await self.ledger.read(generations.due_purges, 1))
+            if found:
                 await purge(self.ledger, self.ports.index, name)
+            return found
 
         self._worker = Worker(bench, self._liveness(), slots=IN_HAND * self.config.worker.slots, chores=[purge_due])
         if self._stopping:
@@ -479,19 +574,28 @@ class App:
 
     @asynccontextmanager
     async def _upkeep(self) -> AsyncIterator[WorkerId]:
+        async with self._alive() as heart:
+            yield heart.worker
+
+    @asynccontextmanager
+    async def _alive(self) -> "AsyncIterator[Heart]":
         """A name that lives as a worker's does: if we die, whoever comes next takes back the locks that we held."""
-        from penstock.worker.lease import Heart, reap
-        from penstock.worker.retry import RetryPolicy
+        from penstock.worker.lease import Heart
 
         name = WorkerId(self.runtime.ulid())
-        liveness = self._liveness()
-        heart = Heart(self.ledger, liveness, name, self.config.worker.lease_s, lambda lost: None)
+        heart = Heart(self.ledger, self._liveness(), name, self.config.worker.lease_s, lambda lost: None)
         await heart.start()
         try:
-            await reap(self.ledger, liveness, name, frozenset(), RetryPolicy().crashes)
-            yield name
+            await self._reap(name)
+            yield heart
         finally:
             await heart.stop()
+
+    async def _reap(self, name: WorkerId) -> int:
+        from penstock.worker.lease import reap
+        from penstock.worker.retry import RetryPolicy
+
+        return await reap(self.ledger, self._liveness(), name, frozenset(), RetryPolicy().crashes)
 
     def _liveness(self) -> Liveness:
         if self.ledger.database.dialect == "postgres":
@@ -509,6 +613,15 @@ class App:
             await self._parsers.close()
         await self.ledger.close()
         self.runtime.close()
+
+
+def pool_sizes(text: str) -> dict[str, int]:
+    """`extract=2,*=4` as sizes by kind of step."""
+    from penstock.stages.registry import KINDS
+    from penstock.worker.pools import parse_pools
+    from penstock.workflows.read import OPEN_KINDS
+
+    return parse_pools(text, (*KINDS, *OPEN_KINDS))
 
 
 @asynccontextmanager
@@ -531,3 +644,16 @@ async def migrate(config: Config) -> int:
         return LATEST
     finally:
         await app._close()
+
+
+def _somebody() -> str:
+    """The user and the machine, for a person who asks who it was."""
+    import getpass
+    import socket
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        # No name for this number, as in many containers.
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"

@@ -11,6 +11,7 @@ PenstockError
 │       ├── RateLimited     the provider asked us to come back later
 │       └── ParserBreach    a parser process crashed, hung or ran out of memory
 ├── LeaseLost               the step belongs to somebody else now: write nothing, say nothing
+├── LockHeld                somebody else holds the lock, and the time to wait for it is over
 ├── Cancelled               somebody cancelled the run
 ├── BudgetSpent             the time is up: flush, release, go on another time
 ├── TornSegment             a segment is missing or does not match its hash: rewind its producer
@@ -73,6 +74,10 @@ class ParserBreach(Transient):
 
 class LeaseLost(PenstockError):
     """The step belongs to somebody else now: write nothing more for it."""
+
+
+class LockHeld(PenstockError):
+    """Somebody else holds the lock, and the time to wait for it is over."""
 
 
 class Cancelled(PenstockError):

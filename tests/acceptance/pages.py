@@ -49,6 +49,12 @@ def session(page: str) -> list[Shown]:
     return [Shown(command, output) for command, _, output in (part.partition("\n") for part in parts)]
 
 
+def write_files(page: str, folder: Path) -> None:
+    """The files that a page shows: blocks whose language is followed by a name."""
+    for name, text in re.findall(r"^```\w+ (\S+)\n(.*?)^```", _read(page), re.M | re.S):
+        (folder / name).write_text(text, encoding="utf-8")
+
+
 def links(page: str) -> list[Path]:
     """The files of this repository that a page links to."""
     return [(ROOT / page).parent / target for target in re.findall(r"\]\(([^)#:]+)(?:#[\w-]*)?\)", _read(page))]

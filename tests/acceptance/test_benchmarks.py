@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmarks import corpus, documents, extract, memory
+from benchmarks import corpus, documents, extract, memory, queue
 from benchmarks.processes import PENSTOCK, ROOT, run
 from benchmarks.table import Row
 
@@ -45,6 +45,12 @@ def test_the_extract_step_is_timed_beside_one_process(tmp_path: Path) -> None:
     rates = extract.measure(corpus.make_pdf(tmp_path / "made.pdf", 20), tmp_path, repeat=1)
     assert rates.alone > 20
     assert rates.ours > 20
+
+
+def test_the_queue_is_measured_beside_the_bare_loop(tmp_path: Path) -> None:
+    ours, bare = queue.best(f"sqlite:///{tmp_path}/ledger.db", documents=4, repeat=2)
+    assert ours.drain_steps_per_s > 0
+    assert bare >= ours.bare_claim_steps_per_s > 0
 
 
 def test_a_failure_is_not_taken_for_a_figure(tmp_path: Path) -> None:

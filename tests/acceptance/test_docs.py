@@ -39,6 +39,7 @@ async def test_a_page_runs_as_shown(
             if path.name not in PAPERS:
                 path.unlink()
     replace = {DATABASE: f"'{request.getfixturevalue('empty_postgres')}'"} if DATABASE in text else {}
+    pages.write_files(page, folder)
     pages.run_session(page, folder, replace)
     monkeypatch.chdir(folder)
     await pages.run_python(page, {})

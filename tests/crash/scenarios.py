@@ -4,6 +4,7 @@ An operation may be done twice: a client whose process died does not know whethe
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from penstock.app import App
 from penstock.embedders.fake import FakeEmbedder
-from penstock.errors import Transient
+from penstock.errors import LeaseLost, Transient
 from penstock.ledger.locks import index_key
 from penstock.model.items import Vectors
 from penstock.upkeep.purge import hold
@@ -134,6 +135,14 @@ async def compact(app: App) -> None:
         await table.compact(verify)
 
 
+async def seize(app: App) -> None:
+    """Somebody takes a lock away while its holder still has it."""
+    with contextlib.suppress(LeaseLost):
+        async with app.hold_index():
+            [lock] = (await app.list_locks())["locks"]
+            await app.release_lock(lock.key, force=True)
+
+
 async def work_in_bits(app: App) -> None:
     """A budget that is spent at once: each call does one batch and hands over."""
     for _ in range(200):
@@ -204,7 +213,7 @@ SCENARIOS = (
     Scenario("suspected", [Operation(work)], start="suspected"),
     Scenario("torn", [Operation(work)], start="torn", damaged=True),
     Scenario("tombstoned", [Operation(work), Operation(repair)], start="tombstoned", damaged=True),
-    Scenario("tidy", [Operation(compact), submit_folder(("beta.md",))], start="full"),
+    Scenario("tidy", [Operation(compact), Operation(seize), submit_folder(("beta.md",))], start="full"),
     Scenario("repair", [Operation(repair)], start="damaged", damaged=True),
     Scenario("rebuild", [Operation(repair)], start="broken", damaged=True),
 )

@@ -1,4 +1,4 @@
-"""Workflows of the user's own: steps by dotted path, branches, parameter sets, and what is made again when they change."""
+"""Workflows of one's own: steps by dotted path, branches, parameter sets, and what is made again when they change."""
 
 import asyncio
 from collections.abc import Callable, Iterator

@@ -188,12 +188,12 @@ def test_a_name_leads_to_the_folder_then_to_what_ships(tmp_path: Path) -> None:
     assert len(catalog.workflow("default").steps) == 1, "another file's fault is none of this one's"
     with pytest.raises(ConfigError, match=r"bad.yaml:2: .*no kind 'shred'"):
         catalog.workflow("bad")
-    with pytest.raises(ConfigError, match="no workflow 'none' .known: default"):
+    with pytest.raises(ConfigError, match="no workflow 'none'"):
         catalog.workflow("none")
     assert catalog.workflow(str(tmp_path / "mine.yaml")).id == "default"
     with pytest.raises(ConfigError, match="could not be read"):
         catalog.workflow(str(tmp_path / "gone.yaml"))
-    with pytest.raises(ConfigError, match="no parameter set 'x' .known: none"):
+    with pytest.raises(ConfigError, match="no parameter set 'x'"):
         catalog.parameter_set("x")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from penstock.cli import demo, dlq, documents, reading, settings, upkeep, work, workflow
+from penstock.cli import bench, demo, dlq, documents, reading, settings, system, upkeep, work, worker, workflow
 from penstock.cli.call import Call, InOrder, shared
 from penstock.cli.output import repair_streams
 from penstock.cli.signals import Interrupted
@@ -25,9 +25,10 @@ def penstock(call: Call, /, **values: Any) -> int:
 
 
 for _command in (
-    *(work.ingest, work.run, documents.status, documents.list_documents, reading.search, reading.show),
+    *(work.ingest, work.run, worker.worker, documents.status, documents.list_documents, reading.search, reading.show),
     *(documents.retry, documents.cancel, documents.delete, upkeep.check, upkeep.prune),
-    *(dlq.dlq, workflow.workflow, settings.config, settings.db, demo.demo),
+    *(dlq.dlq, system.steps, system.workers, system.lock, workflow.workflow, settings.config, settings.db),
+    *(bench.bench, demo.demo),
 ):
     penstock.add_command(_command)
 

@@ -117,7 +117,7 @@ class StandardInput(io.RawIOBase):
         raise Cancelled("standard input had not ended, nothing of it was accepted")
 
 
-def parse_duration(text: str | None) -> float | None:
+def parse_duration(text: str | None, what: str = "budget") -> float | None:
     """60s, 90, 5m, 1h30m or 1.5s → seconds."""
     from penstock.errors import UsageError
 
@@ -127,7 +127,7 @@ def parse_duration(text: str | None) -> float | None:
     hours, minutes, seconds = match.groups() if match else (None, None, None)
     total = int(hours or 0) * 3600 + int(minutes or 0) * 60 + float(seconds or 0)
     if total <= 0:
-        raise UsageError(f"budget {text!r}: give a time, as in 60s, 5m or 1h30m")
+        raise UsageError(f"{what} {text!r}: give a time, as in 60s, 5m or 1h30m")
     return total
 
 

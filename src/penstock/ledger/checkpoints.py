@@ -193,6 +193,8 @@ _UNDO = Statement("DELETE FROM steps WHERE run_id = :run AND position > :positio
 _AGAIN = Statement(
     "UPDATE steps SET status = 'PENDING', finished_at = NULL, attempts = 0 WHERE id = :step AND status = 'COMPLETED'"
 )
+# The last claim behind its lock may have found nothing there.
+_READY = Statement("UPDATE locks SET ready = 1 WHERE resource_key = (SELECT resource_key FROM steps WHERE id = :step)")
 
 
 def _rewind(connection: Connection, rewinds: Sequence[Rewind]) -> list[bool]:
@@ -213,6 +215,7 @@ def _rewind_one(connection: Connection, rewind: Rewind) -> bool:
         connection.run(_CUT, artifact=artifact_id, ordinal=ordinal)
     connection.run(_UNDO, run=step.run_id, position=producer[0][1])
     connection.run(_AGAIN, step=producer[0][0])
+    connection.run(_READY, step=producer[0][0])
     return True
 
 
@@ -254,5 +257,5 @@ def being_built(connection: Connection, artifact_id: ArtifactId) -> bool:
 
 
 OPEN = Verb("open", open_many)
-CHECKPOINT = Verb("checkpoint", _checkpoint)
+CHECKPOINT = Verb("checkpoint", _checkpoint, of=lambda flush: flush.step.lease.step_id)
 REWIND = Verb("rewind", _rewind)

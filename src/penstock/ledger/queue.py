@@ -172,7 +172,8 @@ def _claim(connection: Connection, requests: Sequence[ClaimRequest]) -> list[lis
 _TAKE_KEY = Statement(
     "UPDATE locks SET token = :token, worker_id = :worker, purpose = 'step', lease_until = {now} + :lease_s "
     "WHERE token IS NULL AND resource_key = (SELECT resource_key FROM locks WHERE kind = :kind AND ready = 1 "
-    "AND token IS NULL ORDER BY released_at LIMIT 1 {skip}) RETURNING resource_key"
+    "AND token IS NULL AND (wanted_until IS NULL OR wanted_until < {now}) "
+    "ORDER BY released_at LIMIT 1 {skip}) RETURNING resource_key"
 )
 _CLAIM_KEYED = Statement(
     "UPDATE steps SET status = 'RUNNING', lease_token = :token, epoch = epoch + 1, attempts = attempts + 1, "
@@ -768,13 +769,13 @@ def _due(connection: Connection, counts: Sequence[int]) -> list[int]:
 
 CLAIM = Verb("claim", _claim)
 CLAIM_KEYED = Verb("claim_keyed", _claim_keyed)
-COMPLETE = Verb("complete", _complete, at_once=_is_one_statement)
-FLIP = Verb("flip", _flip, at_once=lambda flips: True)
-ERROR = Verb("error", _error)
-RELEASE = Verb("release", _release)
+COMPLETE = Verb("complete", _complete, at_once=_is_one_statement, of=lambda done: done.step.lease.step_id)
+FLIP = Verb("flip", _flip, at_once=lambda flips: True, of=lambda flip: flip.step.lease.step_id)
+ERROR = Verb("error", _error, of=lambda failure: failure.step.lease.step_id)
+RELEASE = Verb("release", _release, of=lambda release: release.step.lease.step_id)
 HEARTBEAT = Verb("heartbeat", _heartbeat)
 DROP = Verb("drop", _drop)
-LEAVE = Verb("leave", _leave)
-GO_ALONE = Verb("alone", _go_alone)
-REAP = Verb("reap", _reap)
-DUE = Verb("due", _due)
+LEAVE = Verb("leave", _leave, wakes=bool)
+GO_ALONE = Verb("alone", _go_alone, of=lambda lease: lease.step_id)
+REAP = Verb("reap", _reap, wakes=any)
+DUE = Verb("due", _due, wakes=any)

@@ -438,7 +438,9 @@ def _retry(connection: Connection, requests: Sequence[Retry]) -> list[set[Docume
     return answers
 
 
-SUBMIT = Verb("submit", _submit)
+SUBMIT = Verb(
+    "submit", _submit, wakes=lambda answers: any(one.outcome != "skipped" for answer in answers for one in answer)
+)
 CANCEL = Verb("cancel", _cancel)
 DELETE = Verb("delete", _delete)
-RETRY = Verb("retry", _retry)
+RETRY = Verb("retry", _retry, wakes=any)

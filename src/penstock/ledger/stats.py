@@ -1,9 +1,14 @@
-"""Counts for people: what `status` shows."""
+"""For people: what `status`, `steps` and `lock list` show."""
 
+from functools import cache
 from typing import Any
 
+import msgspec
+
 from penstock.ledger.database import Connection, Statement
+from penstock.ledger.locks import prefix
 from penstock.model.nouns import Owner
+from penstock.model.states import StepStatus
 
 _DOCUMENTS = Statement(
     "SELECT status, count(*) FROM documents WHERE owner = :owner AND deleted_at IS NULL GROUP BY status ORDER BY status"
@@ -37,3 +42,99 @@ def running(owner: Owner, connection: Connection) -> list[dict[str, Any]]:
 def dead_letters(owner: Owner, connection: Connection) -> int:
     count: int = connection.run(_LETTERS, owner=owner)[0][0]
     return count
+
+
+class ListedStep(msgspec.Struct, frozen=True):
+    document_id: str
+    document: str
+    """Its name."""
+    name: str
+    kind: str
+    status: str
+    attempts: int
+    worker: str | None
+    waiting_on: str | None
+    since: float
+    """Waiting since it was made, working since it began or last got further, ended since then."""
+    error: str | None
+
+
+# A retry does not forget when a step first began, but it changes the document.
+_SINCE = (
+    "CASE WHEN s.status = 'PENDING' THEN s.created_at "
+    "WHEN s.status IN ('RUNNING', 'ERROR') THEN (SELECT max(moved) FROM (SELECT s.started_at AS moved "
+    "UNION ALL SELECT d.updated_at UNION ALL SELECT a.updated_at FROM artifact_refs f JOIN artifacts a "
+    "ON a.id = f.artifact_id WHERE f.generation_id = s.generation_id AND f.step = s.name) AS moves) "
+    "ELSE coalesce(s.finished_at, s.created_at) END"
+)
+
+
+@cache
+def _listing(status: str) -> Statement:
+    """The status stands in the text: what runs, or is backed off, has an index of its own."""
+    only = f" AND s.status = '{status}'" if status else ""
+    return Statement(
+        "SELECT * FROM (SELECT s.id, s.document_id, d.name AS document, s.name, s.kind, s.status, s.attempts, "
+        f"CASE WHEN s.status = 'RUNNING' THEN s.worker_id END AS worker, s.waiting_on, {_SINCE} AS since, s.error "
+        "FROM steps s JOIN documents d ON d.id = s.document_id "
+        f"WHERE s.owner = :owner AND d.deleted_at IS NULL AND (:kind = '' OR s.kind = :kind){only}) AS listed "
+        "WHERE (:stuck_s < 0 OR since <= {now} - :stuck_s) ORDER BY id DESC LIMIT :count"
+    )
+
+
+def list_steps(
+    owner: Owner, connection: Connection, *, status: StepStatus | None, kind: str, stuck_s: float | None, count: int
+) -> list[ListedStep]:
+    """Steps, the newest first; with `stuck_s` those that began and got no further for so long."""
+    texts = [status] if status else ["RUNNING", "ERROR"] if stuck_s is not None else [""]
+    least = -1.0 if stuck_s is None else stuck_s
+    rows = [
+        row
+        for text in texts
+        for row in connection.run(_listing(text), owner=owner, kind=kind, stuck_s=least, count=count)
+    ]
+    return [ListedStep(*row[1:]) for row in sorted(rows, key=lambda row: -row[0])[:count]]
+
+
+class ListedLock(msgspec.Struct, frozen=True):
+    key: str
+    purpose: str
+    worker: str
+    host: str | None
+    pid: int | None
+    until: float
+    steps: int
+    """That its holder works on."""
+
+
+class LockRelease(msgspec.Struct, frozen=True):
+    """A lock that somebody took away."""
+
+    key: str
+    purpose: str
+    worker: str
+    until: float
+    steps: int
+    released_by: str
+    released_at: float
+
+
+_LOCKS = Statement(
+    "SELECT l.resource_key, l.purpose, l.worker_id, w.host, w.pid, l.lease_until, (SELECT count(*) FROM steps s "
+    "WHERE s.status = 'RUNNING' AND s.lease_token = l.token) FROM locks l LEFT JOIN workers w ON w.id = l.worker_id "
+    "WHERE l.token IS NOT NULL AND substr(l.resource_key, 1, length(:prefix)) = :prefix ORDER BY l.resource_key"
+)
+_LOCK_RELEASES = Statement(
+    "SELECT resource_key, purpose, worker_id, lease_until, steps, released_by, released_at FROM lock_releases "
+    "WHERE owner = :owner ORDER BY id DESC LIMIT :count"
+)
+
+
+def locks(owner: Owner, connection: Connection) -> list[ListedLock]:
+    """Those that are held."""
+    return [ListedLock(*row) for row in connection.run(_LOCKS, prefix=prefix(owner))]
+
+
+def lock_releases(owner: Owner, connection: Connection, count: int) -> list[LockRelease]:
+    """The newest first."""
+    return [LockRelease(*row) for row in connection.run(_LOCK_RELEASES, owner=owner, count=count)]

@@ -41,6 +41,10 @@ class Ledger:
     async def write(self, verb: Verb[Item, Result], item: Item) -> Result:
         return await self._writer.write(verb, item)
 
+    def wake_others(self) -> None:
+        """Something waits for workers of other processes that no write says by itself."""
+        self._writer.wake_others()
+
     async def read(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._runtime.run_blocking("read", lambda: self._with(lambda c: function(c, *args, **kwargs)))
 

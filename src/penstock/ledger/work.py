@@ -23,6 +23,7 @@ _LEFT = Statement(
     "EXISTS (SELECT 1 FROM steps WHERE status = 'RUNNING'), "
     "(SELECT min(not_before) - {now} FROM steps WHERE status = 'ERROR')"
 )
+_DUE_IN = Statement("SELECT min(not_before) - {now} FROM steps WHERE status = 'ERROR'")
 _OPEN = Statement("SELECT count(*) FROM runs WHERE status = 'OPEN'")
 _KINDS = Statement("SELECT body FROM snapshots")
 _SNAPSHOT = Statement("SELECT body FROM snapshots WHERE hash = :hash")
@@ -37,6 +38,12 @@ _PACE = Statement(
 def left(connection: Connection) -> Left:
     claimable, running, backed_off = connection.run(_LEFT)[0]
     return Left(bool(claimable), bool(running), backed_off)
+
+
+def due_in(connection: Connection) -> float | None:
+    """Seconds until the next backed-off step is due; None: there is none."""
+    seconds: float | None = connection.run(_DUE_IN)[0][0]
+    return seconds
 
 
 def open_runs(connection: Connection) -> int:

@@ -19,6 +19,19 @@ _REGISTER = Statement(
     "INSERT INTO workers (id, host, pid, started_at, seen_at) VALUES (:id, :host, :pid, {now}, {now})"
 )
 _ALL = Statement("SELECT id, host, pid FROM workers")
+_BUSY = Statement(
+    "SELECT w.id, w.host, w.pid, w.started_at, (SELECT count(*) FROM steps s WHERE s.status = 'RUNNING' "
+    "AND s.worker_id = w.id) FROM workers w ORDER BY w.started_at, w.id"
+)
+
+
+class Busy(msgspec.Struct, frozen=True):
+    id: WorkerId
+    host: str
+    pid: int
+    started_at: float
+    steps: int
+    """In hand, whoever owns them."""
 
 
 def _register(connection: Connection, workers: Sequence[Worker]) -> list[None]:
@@ -29,6 +42,11 @@ def _register(connection: Connection, workers: Sequence[Worker]) -> list[None]:
 
 def everyone(connection: Connection) -> list[Worker]:
     return [Worker(WorkerId(row[0]), row[1], row[2]) for row in connection.run(_ALL)]
+
+
+def busy(connection: Connection) -> list[Busy]:
+    """The same with what they do, the oldest first."""
+    return [Busy(*row) for row in connection.run(_BUSY)]
 
 
 REGISTER = Verb("register", _register)

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from penstock.errors import PenstockError, StorageError
 from penstock.ledger.database import Connection, Database
+from penstock.ledger.waking import Bell
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -28,6 +29,10 @@ class Verb(Generic[Item, Result]):
     function: Callable[[Connection, Sequence[Item]], Sequence[Result]]
     at_once: Callable[[Sequence[Item]], bool] = lambda items: False
     """Whether it is one statement for these items on PostgreSQL: alone, that needs no transaction around it."""
+    of: Callable[[Item], object] | None = None
+    """The step that an item is about. A set tells by step what took, so two leases of one step never share a set."""
+    wakes: Callable[[Sequence[Result]], bool] | None = None
+    """Whether these answers mean work for somebody who waits; None: never."""
 
     def __post_init__(self) -> None:
         _names.append(self.name)
@@ -53,6 +58,7 @@ class Writer:
         self._handing: list[_Write] = []
         self._thread: threading.Thread | None = None
         self._connection: Connection | None = None
+        self._bell = Bell(database)
         self._failpoints = database.runtime.failpoints
         self.commits = 0
 
@@ -73,6 +79,13 @@ class Writer:
         writes, self._handing = self._handing, []
         self._queue.put(writes)
 
+    def wake_others(self) -> None:
+        """Something waits for workers of other processes."""
+        if self._bell.is_heard and self._thread is not None:
+            self._bell.owed = True
+            # The thread looks up, and sees for how long it may wait now.
+            self._queue.put([])
+
     def close(self) -> None:
         if self._thread is not None:
             self._queue.put(None)
@@ -82,7 +95,11 @@ class Writer:
     def _work(self) -> None:
         stopping = False
         while not stopping:
-            first = self._queue.get()
+            try:
+                first = self._queue.get(timeout=self._bell.owed_in)
+            except queue.Empty:
+                self._ring()
+                continue
             group: list[_Write] = []
             while first is not None:
                 group += first
@@ -96,11 +113,17 @@ class Writer:
                 stopping = True
             if group:
                 self._settle(group)
+        if self._bell.owed:
+            self._ring()
         if self._connection is not None:
             self._connection.close()
 
     def _settle(self, group: list[_Write]) -> None:
         """One bad write must not sink the group: if the group fails, each of its writes is tried alone."""
+        if len(group) > 1 and _meet(group):
+            for write in group:
+                self._settle([write])
+            return
         try:
             outcomes: list[tuple[_Write, Any, Exception | None]] = [
                 (write, result, None) for write, result in zip(group, self._transact(group), strict=True)
@@ -122,7 +145,7 @@ class Writer:
             connection = self._connect()
             try:
                 results: list[Any] = [None] * len(group)
-                alone = connection.dialect == "postgres" and _is_one_statement(by_verb, group)
+                alone = connection.dialect == "postgres" and not self._bell.due and _is_one_statement(by_verb, group)
                 if alone and self._failpoints.armed:
                     self._pass(by_verb, "before")
                 if not alone:
@@ -131,7 +154,11 @@ class Writer:
                     answers = verb.function(connection, [group[i].item for i in places])
                     for place, answer in zip(places, answers, strict=True):
                         results[place] = answer
+                    if verb.wakes is not None and self._bell.is_heard and verb.wakes(answers):
+                        self._bell.owed = True
                 if not alone:
+                    if self._bell.due:
+                        self._bell.ring(connection)
                     if self._failpoints.armed:
                         self._pass(by_verb, "before")
                     connection.commit()
@@ -141,10 +168,21 @@ class Writer:
                 return results
             except Exception as error:
                 self._abandon(connection)
+                # What was rung in it, nobody has heard.
+                self._bell.owed = self._bell.is_heard
                 if attempt == BUSY_RETRIES or not connection.is_busy(error):
                     raise
                 self._database.runtime.block(0.001 + 0.01 * self._database.runtime.random())
         raise StorageError("unreachable")
+
+    def _ring(self) -> None:
+        """Outside of any group: what is owed from one that came too soon after another."""
+        self._bell.owed = False
+        try:
+            self._bell.ring(self._connect())
+        except Exception:
+            # They look by themselves now and then.
+            self._connection = None
 
     def _pass(self, verbs: dict[Verb[Any, Any], list[int]], side: str) -> None:
         for verb in verbs:
@@ -161,6 +199,12 @@ class Writer:
             connection.rollback()
         except Exception:
             self._connection = None
+
+
+def _meet(group: list[_Write]) -> bool:
+    """Two writes of one verb are about the same step: a lease that is lost, and the one that came after it."""
+    seen = [(write.verb, write.verb.of(write.item)) for write in group if write.verb.of is not None]
+    return len(set(seen)) < len(seen)
 
 
 def _is_one_statement(by_verb: dict[Verb[Any, Any], list[int]], group: list[_Write]) -> bool:

@@ -2,7 +2,7 @@
 
 import asyncio
 import traceback
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -22,11 +22,12 @@ from penstock.stages.custom import custom
 from penstock.worker.broadcast import Broadcast
 from penstock.worker.budget import Budget
 from penstock.worker.context import Context, RunState
+from penstock.worker.pools import REST, pool_of
 from penstock.worker.record import Record
 from penstock.worker.retry import RetryPolicy, retry_in
 from penstock.workflows.way import following
 
-EXTRACT, INDEX = "extract", "index"
+EXTRACT, EMBED, INDEX = "extract", "embed", "index"
 ARTIFACT_POLL_S = 0.05
 
 
@@ -47,11 +48,16 @@ class Bench:
     """Steps that read documents, and as many others, whose stage runs at once. One whose completion is being written
     makes room for another."""
     broadcast: Broadcast = field(default_factory=Broadcast)
+    pools: Mapping[str, int] | None = None
+    """Sizes of typed pools, by kind; None: one pool for all kinds."""
 
     def __post_init__(self) -> None:
         self.record = Record(self.broadcast, self.runtime)
-        self._rooms = {reading: asyncio.Semaphore(self.slots) for reading in (True, False)}
-        """Those who read documents wait for the parser processes most of the time, and must not keep out the others."""
+        # Those who read documents wait for the parser processes most of the time, and must not keep out the others.
+        self._sizes = self.pools or {EXTRACT: self.slots, REST: self.slots}
+        self._rooms = {name: asyncio.Semaphore(size) for name, size in self._sizes.items()}
+        self.backed_off = asyncio.Event()
+        """A step has to wait for its next attempt."""
         self._one_suspect = asyncio.Lock()
         self.warm = asyncio.Event()
         """Models and libraries are loaded."""
@@ -66,14 +72,14 @@ class Bench:
     async def room(self, step: Step) -> AsyncIterator[None]:
         """Room to run a stage. A step that was there when its worker died, again and again, gets all of it."""
         if step.crashes < queue.SUSPECT:
-            async with self._rooms[step.kind == EXTRACT]:
+            async with self._rooms[pool_of(step.kind, self._sizes) or REST]:
                 yield
             return
         async with self._one_suspect:
             await self.warm.wait()
             held = []
             try:
-                for place in [room for room in self._rooms.values() for _ in range(self.slots)]:
+                for place in [room for name, room in self._rooms.items() for _ in range(self._sizes[name])]:
                     await place.acquire()
                     held.append(place)
                 if not await self.ledger.write(queue.GO_ALONE, step.lease):
@@ -97,8 +103,9 @@ class Bench:
         )
 
 
-async def execute(bench: Bench, ctx: Context, chain: bool) -> Context | None:
-    """Run the step. Returns the context of the next one if it was claimed along with the completion."""
+async def execute(bench: Bench, ctx: Context, chain: Callable[[str], bool]) -> Context | None:
+    """Run the step. Returns the context of the next one if it was claimed along with the completion; `chain` says
+    whether there is room for its kind."""
     stage = bench.stage(ctx.definition)
     if stage is None:
         raise LeaseLost(f"no stage of kind {ctx.step.kind!r} here")
@@ -130,13 +137,13 @@ async def execute(bench: Bench, ctx: Context, chain: bool) -> Context | None:
     return context
 
 
-def _upcoming(bench: Bench, ctx: Context, position: int, chain: bool) -> queue.NextStep:
+def _upcoming(bench: Bench, ctx: Context, position: int, chain: Callable[[str], bool]) -> queue.NextStep:
     """What comes after the step; with a token and its artifact's fingerprint if we may go on with it ourselves."""
     definition = ctx.state.workflow.steps[position]
     keyed = definition.kind == INDEX
     key = index_key(ctx.step.owner, ctx.document.collection, ctx.generation.index_version) if keyed else None
     stage = bench.stage(definition)
-    if not chain or stage is None or not bench.budget.fits(definition.kind):
+    if not chain(definition.kind) or stage is None or not bench.budget.fits(definition.kind):
         return queue.NextStep(position, definition.name, definition.kind, key, None)
     made = artifact_fingerprint(bench.ports, ctx.state, position, stage) if stage.codec is not None else None
     return queue.NextStep(position, definition.name, definition.kind, key, Token(bench.runtime.token()), made)
@@ -253,6 +260,7 @@ async def settle(bench: Bench, ctx: Context, error: BaseException) -> None:
     failure = queue.StepFailure(step, reason, sentence, trace, page, delay)
     if await bench.ledger.write(queue.ERROR, failure):
         bench.record.failed(ctx, failure)
+        bench.backed_off.set()
 
 
 def _must(took: bool, ctx: Context) -> None:

@@ -24,10 +24,11 @@ class Heart:
     ) -> None:
         self.leases: dict[StepId, Lease] = {}
         self.locks: dict[str, Token] = {}
+        self.lost_locks: set[Token] = set()
         self.waiting: dict[StepId, str | None] = {}
         self._ledger = ledger
         self._liveness = liveness
-        self._worker = worker
+        self.worker = worker
         self._lease_s = lease_s
         self._lost = lost
         self._stop = threading.Event()
@@ -38,7 +39,7 @@ class Heart:
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         await self._ledger.database.runtime.run_blocking("read", self._connect)
-        name = workers.Worker(self._worker, socket.gethostname(), os.getpid())
+        name = workers.Worker(self.worker, socket.gethostname(), os.getpid())
         await self._ledger.write(workers.REGISTER, name)
         self._thread = threading.Thread(target=self._work, name="penstock-heart", daemon=True)
         self._thread.start()
@@ -48,19 +49,19 @@ class Heart:
         if self._thread is not None:
             self._thread.join()
         try:
-            await self._ledger.write(queue.LEAVE, self._worker)
+            await self._ledger.write(queue.LEAVE, self.worker)
         except PenstockError:
             # Whoever comes next finds that nobody holds our lock.
             return
         finally:
-            self._liveness.leave(self._worker)
+            self._liveness.leave(self.worker)
             if self._connection is not None:
                 self._connection.close()
 
     def _connect(self) -> Connection:
         if self._connection is None:
             connection = self._ledger.database.connect(hot=True)
-            self._liveness.hold(self._worker, connection)
+            self._liveness.hold(self.worker, connection)
             self._connection = connection
         return self._connection
 
@@ -76,7 +77,8 @@ class Heart:
     def _beat(self, connection: Connection) -> None:
         leases = tuple(self.leases.values())
         waiting, self.waiting = tuple(self.waiting.items()), {}
-        beat = queue.Beat(self._worker, leases, tuple(self.locks.items()), waiting, self._lease_s)
+        locks = tuple(self.locks.items())
+        beat = queue.Beat(self.worker, leases, locks, waiting, self._lease_s)
         failpoints = self._ledger.database.runtime.failpoints
         connection.begin()
         try:
@@ -89,6 +91,7 @@ class Heart:
         except BaseException:
             connection.rollback()
             raise
+        self.lost_locks.update(token for key, token in locks if key not in beaten.locks)
         lost = {lease for lease in leases if lease.step_id not in beaten.alive}
         if lost and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._lost, lost)

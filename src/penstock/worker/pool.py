@@ -4,19 +4,28 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from penstock.errors import PenstockError, StorageError
-from penstock.ledger import locks, queue, work
+from penstock.ledger import locks, queue, waking, work
 from penstock.ledger.liveness import Liveness
 from penstock.model.nouns import DocumentId, Lease, Owner, RunId, Step, StepId, Token, Workflow
 from penstock.worker.context import Context, RunState, load
-from penstock.worker.execute import INDEX, Bench, execute, settle
+from penstock.worker.execute import EMBED, INDEX, Bench, execute, settle
 from penstock.worker.indexing import Indexer
 from penstock.worker.lease import Heart, reap
 from penstock.worker.look import InHand, in_hand
+from penstock.worker.pools import REST, Place, Pool, Pools
 from penstock.workflows.read import OPEN_KINDS
 
 Chore = Callable[[], Awaitable[object]]
+"""Something to do now and then. What it answers is true if others may have waited for that."""
+Done = Callable[[], Awaitable[bool]]
 
 IDLE_S = 0.2
+"""Between two looks whether the work that a call is about has ended, by whoever's hand."""
+POLL_S = 5.0
+"""Between two claims that nobody asked for: the safety net of waking."""
+UPKEEP_S = 2.0
+SOON_S = 0.02
+"""Where a look found something due: until the next one."""
 WARM_UP_AFTER_S = 0.1
 LINGER_S = 0.003
 STOP_S = 1.0
@@ -28,35 +37,41 @@ CARRIED = 128
 
 class Worker:
     def __init__(self, bench: Bench, liveness: Liveness, *, slots: int, chores: Sequence[Chore] = ()) -> None:
-        """`slots`: runs in hand; more than run at once (`bench.slots`), so that a commit waits for nobody's work."""
+        """`slots`: runs in hand; more than run at once (`bench.slots`), so that a commit waits for nobody's work. Typed
+        pools (`bench.pools`) hold no more than they run: what they cannot begin is for others."""
         self.bench = bench
         self.stopping = False
         self._liveness = liveness
-        self._slots = slots
         self._chores = chores
         self._indexer = Indexer(bench)
         self._heart = Heart(bench.ledger, liveness, bench.worker, bench.lease_s, self._on_lost)
         self._tasks: set[asyncio.Task[None]] = set()
         self._contexts: dict[StepId, tuple[Context, asyncio.Task[None]]] = {}
         self._wake = asyncio.Event()
-        self._wake_index = asyncio.Event()
         self._claimed_once = False
         self._workflows: dict[str, Workflow] = {}
         self._carried: dict[RunId, RunState] = {}
-        self._kinds: tuple[str, ...] = (*bench.stages, *OPEN_KINDS)
+        kinds = (*bench.stages, *OPEN_KINDS)
+        self._pools = Pools(bench.pools or {REST: slots}, kinds)
+        self._kinds = tuple(kind for kind in (*kinds, INDEX) if self._pools.of(kind) is not None)
+        self._wake_index = [asyncio.Event() for _ in range(self._pools.groups(INDEX))]
+        self._ears = waking.ears(bench.ledger.database)
         self._fatal: Exception | None = None
         self.steps_done = 0
         self.touched: dict[Owner, set[DocumentId]] = {}
         self.told_to_stop = False
         """By a person or the system, not by its own end."""
 
-    async def run(self, done: Callable[[], Awaitable[bool]]) -> None:
-        """Work until `done` says so, the budget is spent, or `stop` is called. Raises what no step is to blame for."""
+    async def run(self, done: Done | None) -> None:
+        """Work until `done` says so (None: for ever), the budget is spent, or `stop` is called. Raises what no step is
+        to blame for."""
         await self._heart.start()
         loops: list[asyncio.Task[None]] = []
         try:
             await self._reap()
-            loops += [asyncio.create_task(f()) for f in (self._warm_up, self._index_loop, self._upkeep_loop)]
+            loops += [asyncio.create_task(f()) for f in (self._listen_loop, self._upkeep_loop)]
+            loops += [asyncio.create_task(self._warm_up(at_once=done is None))]
+            loops += [asyncio.create_task(self._index_loop(bell)) for bell in self._wake_index]
             await self._claim_loop(done)
         finally:
             self.stop()
@@ -64,24 +79,32 @@ class Worker:
             for loop in loops:
                 loop.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
+            self._ears.close()
             await self._leave()
         if self._fatal is not None:
             raise self._fatal
 
-    async def _warm_up(self) -> None:
-        """Load models and libraries while the first documents are read. What dies of that is nobody's crash: a suspect
-        does not begin before."""
-        ports, runtime = self.bench.ports, self.bench.runtime
+    async def _warm_up(self, at_once: bool) -> None:
+        """Load models and libraries while the first documents are read, or (`at_once`) before any comes. What dies of
+        that is nobody's crash: a suspect does not begin before."""
+        runtime = self.bench.runtime
         try:
-            if (await self.bench.ledger.read(work.left)).anything:
+            if at_once or (await self.bench.ledger.read(work.left)).anything:
                 # Loading takes the interpreter for itself: first the parser processes should have something to do.
                 await runtime.sleep(WARM_UP_AFTER_S)
-                index = await runtime.run_blocking("index", lambda: ports.index)
-                await asyncio.gather(ports.embedder.warm_up(), index.warm_up())
+                await asyncio.gather(*(self._warm_up_kind(kind) for kind in (EMBED, INDEX) if kind in self._kinds))
         except Exception as error:
             self._fail(error)
         finally:
             self.bench.warm.set()
+
+    async def _warm_up_kind(self, kind: str) -> None:
+        ports = self.bench.ports
+        if kind == EMBED:
+            await ports.embedder.warm_up()
+        else:
+            index = await self.bench.runtime.run_blocking("index", lambda: ports.index)
+            await index.warm_up()
 
     def stop(self) -> None:
         """Claim nothing more; running steps flush at the end of their batch and are released."""
@@ -97,33 +120,57 @@ class Worker:
 
     def wake(self) -> None:
         """There is work, or there may be."""
-        self._wake.set()
-        self._wake_index.set()
+        for event in (self._wake, *self._wake_index):
+            event.set()
 
-    async def _claim_loop(self, done: Callable[[], Awaitable[bool]]) -> None:
+    async def _listen_loop(self) -> None:
+        """Wake when others made work of our kinds."""
+        while not self.stopping:
+            try:
+                await self._ears.open()
+                while True:
+                    await self._ears.change()
+                    if await self.bench.ledger.read(waking.claimable, self._kinds):
+                        self.wake()
+            except Exception:
+                # Till we can hear again we look ourselves, now and then.
+                await self.bench.runtime.sleep(POLL_S)
+
+    async def _claim_loop(self, done: Done | None) -> None:
         while not self.stopping:
             self._wake.clear()
-            claimed = await self._claim()
-            if claimed:
+            if await self._claim():
                 continue
-            if not self._tasks and await done():
+            if await self._is_over(done):
                 return
-            if self.bench.budget.spent:
-                return
-            await self._sleep(self._wake, IDLE_S)
+            limit = self.bench.runtime.clock() + POLL_S
+            while not self._wake.is_set() and self.bench.runtime.clock() < limit:
+                await self._sleep(self._wake, POLL_S if done is None else IDLE_S)
+                if not self._wake.is_set() and await self._is_over(done):
+                    return
+
+    async def _is_over(self, done: Done | None) -> bool:
+        if done is None:
+            # Nobody will ask what became of them, and there is no end to them.
+            self.touched.clear()
+            self.bench.record.tally.news.clear()
+            return False
+        return (not self._tasks and await done()) or self.bench.budget.spent
 
     async def _claim(self) -> bool:
-        free = self._slots - len(self._tasks)
-        if free and free < self._slots // 2:
+        pools = self._pools.claiming
+        free, size = (sum(pool.free for pool in pools), sum(pool.size for pool in pools))
+        if free and free < size // 2:
             # Several documents often end together: one claim for them is cheaper than one for each.
             await self.bench.runtime.sleep(LINGER_S)
-            free = self._slots - len(self._tasks)
-        kinds = tuple(k for k in self._kinds if not self._claimed_once or self.bench.budget.fits(k))
-        if free <= 0 or not kinds or self.stopping:
+        if self.bench.pools is not None:
+            # A claim that finds nothing would hold places for a moment that steps of runs in hand could go on in.
+            waiting = await self.bench.ledger.read(waking.claimable, self._kinds)
+            pools = [pool for pool in pools if waiting.intersection(pool.kinds)]
+        if self.stopping:
             return False
-        token = Token(self.bench.runtime.token())
-        request = queue.ClaimRequest(self.bench.worker, kinds, free, token, self.bench.lease_s)
-        steps = await self.bench.ledger.write(queue.CLAIM, request)
+        answers = await asyncio.gather(*(self._claim_for(pool) for pool in pools if pool.free > 0))
+        steps = [step for answer in answers for step in answer]
         if not steps:
             return False
         self._claimed_once = True
@@ -131,14 +178,32 @@ class Worker:
             self._heart.leases[step.lease.step_id] = step.lease
         states = await self.bench.ledger.read(load, steps, self._workflows)
         for step, state in zip(steps, states, strict=True):
+            place = Place(self._pools, step.kind)
             if state is None:
+                place.leave()
                 self._heart.leases.pop(step.lease.step_id, None)
                 await self.bench.ledger.write(queue.DROP, step.lease)
                 continue
-            task = asyncio.create_task(self._work(step, state))
+            task = asyncio.create_task(self._work(step, state, place))
             self._tasks.add(task)
             task.add_done_callback(self._ended)
         return True
+
+    async def _claim_for(self, pool: Pool) -> list[Step]:
+        """Fill the pool. Its free places are taken while the claim is under way: nobody else moves in."""
+        bench = self.bench
+        kinds = tuple(kind for kind in pool.kinds if not self._claimed_once or bench.budget.fits(kind))
+        if not kinds:
+            return []
+        steps: list[Step] = []
+        free = pool.free
+        pool.held += free
+        try:
+            request = queue.ClaimRequest(bench.worker, kinds, free, Token(bench.runtime.token()), bench.lease_s)
+            steps = await bench.ledger.write(queue.CLAIM, request)
+        finally:
+            pool.held -= free - len(steps)
+        return steps
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -146,24 +211,34 @@ class Worker:
         if not task.cancelled() and isinstance(error := task.exception(), Exception):
             self._fail(error)
 
-    async def _work(self, step: Step, state: RunState) -> None:
+    async def _work(self, step: Step, state: RunState, place: Place) -> None:
         """A run, step after step, for as long as each next one is claimed with the completion of the one before."""
         ctx: Context | None = self.bench.context(step, state)
-        while ctx is not None:
-            self._enter(ctx)
-            following: Context | None = None
-            try:
-                following = await execute(self.bench, ctx, chain=not self.stopping)
-                self.steps_done += 1
-            except BaseException as error:
-                await self._settle(ctx, error)
-            finally:
-                self._leave_step(ctx)
-            if following is not None:
-                self._heart.leases[following.step.lease.step_id] = following.step.lease
-            elif not ctx.lost:
-                self._carry(ctx)
-            ctx = following
+        try:
+            while ctx is not None:
+                ctx = await self._work_on(ctx, place)
+        finally:
+            place.leave()
+
+    async def _work_on(self, ctx: Context, place: Place) -> Context | None:
+        self._enter(ctx)
+        following: Context | None = None
+        try:
+            following = await execute(self.bench, ctx, lambda kind: not self.stopping and place.reach(kind))
+            self.steps_done += 1
+            if place.refused:
+                self.bench.ledger.wake_others()
+        except BaseException as error:
+            await self._settle(ctx, error)
+        finally:
+            self._leave_step(ctx)
+            if place.move(following is not None):
+                self.wake()
+        if following is not None:
+            self._heart.leases[following.step.lease.step_id] = following.step.lease
+        elif not ctx.lost:
+            self._carry(ctx)
+        return following
 
     def _carry(self, ctx: Context) -> None:
         """What is small stays in memory for the index step, which comes soon; a few megabytes at most."""
@@ -219,12 +294,12 @@ class Worker:
                 if entry[0].step.kind != INDEX:
                     entry[1].cancel()
 
-    async def _index_loop(self) -> None:
+    async def _index_loop(self, bell: asyncio.Event) -> None:
         while not self.stopping:
-            self._wake_index.clear()
+            bell.clear()
             try:
                 if not await self._index_once():
-                    await self._sleep(self._wake_index, IDLE_S)
+                    await self._sleep(bell, POLL_S)
             except Exception as error:
                 self._fail(error)
 
@@ -278,21 +353,28 @@ class Worker:
 
     async def _upkeep_loop(self) -> None:
         """Backed-off steps that are due, leases of the dead, purges whose grace is over."""
-        runtime = self.bench.runtime
+        bench, runtime = self.bench, self.bench.runtime
         next_reap = runtime.clock()
         while not self.stopping:
             try:
-                if await self.bench.ledger.write(queue.DUE, 100):
-                    self.wake()
+                bench.backed_off.clear()
+                due_in = await bench.ledger.read(work.due_in)
+                if due_in is not None and due_in <= 0:
+                    moved = await bench.ledger.write(queue.DUE, 100)
+                    if moved:
+                        self.wake()
                 if runtime.clock() >= next_reap:
-                    next_reap = runtime.clock() + min(2.0, self.bench.lease_s / 4)
+                    next_reap = runtime.clock() + min(UPKEEP_S, bench.lease_s / 4)
                     await self._reap()
                     for chore in self._chores:
-                        await chore()
+                        if await chore():
+                            self.wake()
+                            bench.ledger.wake_others()
             except Exception as error:
                 self._fail(error)
                 return
-            await runtime.sleep(IDLE_S)
+            rest = next_reap - runtime.clock()
+            await self._sleep(bench.backed_off, rest if due_in is None else min(rest, max(due_in, SOON_S)))
 
     async def _reap(self) -> None:
         bench = self.bench

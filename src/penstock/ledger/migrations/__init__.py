@@ -2,7 +2,11 @@
 
 from collections.abc import Callable
 
-from penstock.ledger.migrations import m0001_initial, m0002_password
+from penstock.ledger.migrations import m0001_initial, m0002_password, m0003_lock_audit
 
-MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (m0001_initial.statements, m0002_password.statements)
+MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
+    m0001_initial.statements,
+    m0002_password.statements,
+    m0003_lock_audit.statements,
+)
 LATEST = len(MIGRATIONS)

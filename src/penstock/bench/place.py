@@ -1,0 +1,73 @@
+"""A place of its own on somebody's database, which is gone afterwards: a schema, or a folder beside the SQLite file."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+from penstock.errors import StorageError
+from penstock.ledger.database import Database, PostgresConnection, safe_url
+from penstock.runtime import Runtime
+
+
+@dataclass(frozen=True)
+class Place:
+    url: str
+    """Of the ledger that is made here."""
+    folder: Path
+    schema: str | None = None
+    """On PostgreSQL; `url` leads into it."""
+
+
+@asynccontextmanager
+async def open_place(url: str, runtime: Runtime) -> AsyncIterator[Place]:
+    """Nothing that is there already is touched, and nothing stays, also after an interruption."""
+    database = Database(url, runtime)
+    if database.dialect == "sqlite":
+        # On the same disk: what is measured is mostly how fast that can flush.
+        above = next(folder for folder in database.path.absolute().parents if folder.is_dir())
+        with _folder(above) as folder:
+            yield Place(f"sqlite:///{folder}/ledger.db", Path(folder))
+        return
+    schema = f"penstock_bench_{runtime.token()}"
+    with _folder(None) as folder:
+        try:
+            await _run(url, runtime, f'CREATE SCHEMA "{schema}"')
+            yield Place(_into(url, schema), Path(folder), schema)
+        finally:
+            await asyncio.shield(_run(url, runtime, f'DROP SCHEMA IF EXISTS "{schema}" CASCADE'))
+
+
+def _folder(above: Path | None) -> "tempfile.TemporaryDirectory[str]":
+    try:
+        return tempfile.TemporaryDirectory(prefix=".penstock-bench-", dir=above, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise StorageError(f"no folder can be made in {above or tempfile.gettempdir()}: {error.strerror}") from error
+
+
+async def _run(url: str, runtime: Runtime, text: str) -> None:
+    def run() -> None:
+        connection = PostgresConnection(url, runtime)
+        try:
+            connection.script(text)
+        except Exception as error:
+            said = str(error).strip().splitlines()[0]
+            raise StorageError(
+                f"PostgreSQL at {safe_url(url)} refused: {said}. The bench needs the right to create a schema"
+            ) from error
+        finally:
+            connection.close()
+
+    # A lane of one thread: an interrupted CREATE is over before the DROP begins.
+    await runtime.run_blocking("cpu", run)
+
+
+def _into(url: str, schema: str) -> str:
+    """The same URL with the schema as the place where tables are made and found."""
+    parts = urlsplit(url)
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    query["options"] = f"{query.get('options', '')} -csearch_path={schema}".strip()
+    return urlunsplit(parts._replace(query=urlencode(query, quote_via=quote)))

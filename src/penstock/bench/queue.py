@@ -1,0 +1,202 @@
+"""Five no-op steps a document through the real worker, beside the bare claim loop on the same database."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from penstock.app import IN_HAND
+from penstock.bench.bare import claim_rate
+from penstock.bench.place import Place, open_place
+from penstock.blobs.local import LocalBlobs
+from penstock.embedders.fake import FakeEmbedder
+from penstock.indexes.lance import LanceIndex
+from penstock.ledger import runs, work
+from penstock.ledger.database import Database
+from penstock.ledger.liveness import AdvisoryLiveness, FileLiveness, Liveness
+from penstock.ledger.runs import FirstStep, NewDocument, Submission
+from penstock.ledger.store import Ledger
+from penstock.model.nouns import DocumentId, Owner, RunId, StepDefinition, WorkerId, Workflow
+from penstock.runtime import Runtime
+from penstock.stages.base import Ports, Stage, StepContext, StepResult
+from penstock.worker.budget import Budget
+from penstock.worker.execute import Bench
+from penstock.worker.pool import Worker
+from penstock.worker.retry import RetryPolicy
+from penstock.workflows.load import encode
+
+T = TypeVar("T")
+
+STEPS = 5
+CONCURRENCY = 10
+"""Steps that a worker runs at once, and bare claimers for each worker."""
+PROBES = 25
+WARM_UP = 20
+"""Documents that are worked off before anything is timed: libraries, statements, connections."""
+REST_S = 0.1
+"""At least so long, and at most twice, a worker is idle before the next document comes."""
+BATCH = 256
+
+
+class Figures(msgspec.Struct, frozen=True):
+    submit_docs_per_s: float
+    drain_steps_per_s: float
+    bare_claim_steps_per_s: float
+    ratio: float
+    """Of the two before."""
+    latency_p50_ms: float
+    """From the call of submit to the start of the first step, on a worker that is idle."""
+    latency_p99_ms: float
+    transactions_per_step: float
+
+
+async def measure(
+    url: str, runtime: Runtime, *, documents: int = 500, workers: int = 1, probes: int = PROBES
+) -> Figures:
+    """In a place of its own on this database, of which nothing stays."""
+    async with open_place(url, runtime) as place:
+        bare = await claim_rate(place, runtime, documents, STEPS, CONCURRENCY * workers)
+        async with AsyncExitStack() as stack:
+            crew = await _crew(place, runtime, workers, stack)
+            await crew.submit(WARM_UP)
+            await crew.drain()
+            began = runtime.clock()
+            await crew.submit(documents)
+            submitted = runtime.clock()
+            commits = crew.commits
+            done = await crew.drain()
+            drained = runtime.clock()
+            assert done == documents * STEPS, done
+            commits = crew.commits - commits
+            waits = await crew.latencies(min(probes, documents))
+    rate = done / (drained - submitted)
+    return Figures(
+        submit_docs_per_s=round(documents / (submitted - began), 1),
+        drain_steps_per_s=round(rate, 1),
+        bare_claim_steps_per_s=round(bare, 1),
+        ratio=round(rate / bare, 3),
+        latency_p50_ms=round(1000 * _percentile(waits, 50), 2),
+        latency_p99_ms=round(1000 * _percentile(waits, 99), 2),
+        transactions_per_step=round(commits / done, 3),
+    )
+
+
+async def _to_its_end(work: Awaitable[T], stop: Callable[[], object] = lambda: None) -> T:
+    """What is cancelled in its middle may leave a connection open: it is told to stop, and waited for."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        stop()
+        await asyncio.wait([task])
+        raise
+
+
+def _percentile(values: Sequence[float], percent: int) -> float:
+    """The nearest rank."""
+    return sorted(values)[max(0, -(-len(values) * percent // 100) - 1)]
+
+
+async def _crew(place: Place, runtime: Runtime, workers: int, stack: AsyncExitStack) -> "Crew":
+    """Each worker with a ledger of its own, as it would have in another process; and a client."""
+    ledgers = []
+    for _ in range(workers + 1):
+        ledger = Ledger(Database(place.url, runtime))
+        stack.push_async_callback(ledger.close)
+        await _to_its_end(ledger.open())
+        ledgers.append(ledger)
+    return Crew(place, runtime, ledgers[0], ledgers[1:])
+
+
+@dataclass
+class Crew:
+    place: Place
+    runtime: Runtime
+    client: Ledger
+    ledgers: Sequence[Ledger]
+    begun: dict[DocumentId, float] = field(default_factory=dict)
+    _count: int = 0
+
+    @property
+    def commits(self) -> int:
+        return sum(ledger.commits for ledger in self.ledgers)
+
+    async def submit(self, count: int) -> list[DocumentId]:
+        workflow = Workflow("noop", "noop", tuple(StepDefinition(f"s{i}", "noop") for i in range(STEPS)))
+        snapshot, body = encode(workflow)
+        ids = self.runtime.ulids(2 * count)
+        named = [(DocumentId(ids[2 * i]), RunId(ids[2 * i + 1]), self._count + i) for i in range(count)]
+        self._count += count
+        for start in range(0, count, BATCH):
+            batch = tuple(
+                NewDocument(document, run, f"/{n}", str(n), f"{n:064}", 0, f"k{n}", {})
+                for document, run, n in named[start : start + BATCH]
+            )
+            first = FirstStep("s0", "noop")
+            order = Submission(Owner("bench"), "default", batch, snapshot, body, "s", first)
+            await self.client.write(runs.SUBMIT, order)
+        return [document for document, _, _ in named]
+
+    async def drain(self) -> int:
+        """Work off what is there; the steps that were done."""
+
+        async def empty() -> bool:
+            return not (await self.client.read(work.left)).anything
+
+        return await self._work(empty)
+
+    async def latencies(self, count: int) -> list[float]:
+        """Seconds that single documents wait."""
+        waits: list[float] = []
+        ended = False
+
+        async def over() -> bool:
+            return ended
+
+        working = asyncio.create_task(self._work(over))
+        try:
+            for _ in range(count):
+                await self.runtime.sleep(REST_S * (1 + self.runtime.random()))
+                began = self.runtime.clock()
+                [document] = await self.submit(1)
+                while document not in self.begun and not working.done():
+                    await self.runtime.sleep(0.001)
+                waits.append(self.begun[document] - began)
+        finally:
+            ended = True
+            await working
+        return waits
+
+    async def _work(self, done: Callable[[], Awaitable[bool]]) -> int:
+        workers = [self._worker(ledger) for ledger in self.ledgers]
+
+        def stop() -> None:
+            for worker in workers:
+                worker.stop()
+
+        await _to_its_end(asyncio.gather(*(worker.run(done) for worker in workers)), stop)
+        return sum(worker.steps_done for worker in workers)
+
+    async def _noop(self, ctx: StepContext) -> StepResult:
+        self.begun.setdefault(ctx.document.id, self.runtime.clock())
+        return StepResult()
+
+    def _worker(self, ledger: Ledger) -> Worker:
+        runtime, folder = self.runtime, self.place.folder
+        bench = Bench(
+            ledger=ledger,
+            blobs=LocalBlobs(folder / "blobs", runtime),
+            ports=Ports({}, FakeEmbedder(), lambda: LanceIndex(folder / "index", runtime)),
+            runtime=runtime,
+            stages={"noop": Stage("noop", self._noop)},
+            worker=WorkerId(runtime.ulid()),
+            lease_s=15.0,
+            policy=RetryPolicy(),
+            budget=Budget(runtime, None, {}),
+            slots=CONCURRENCY,
+        )
+        liveness: Liveness = AdvisoryLiveness() if self.place.schema is not None else FileLiveness(folder / "workers")
+        return Worker(bench, liveness, slots=IN_HAND * CONCURRENCY)

@@ -1,0 +1,110 @@
+"""Several worker processes under one: it starts them, passes signals on, and replaces those that die.
+
+A process under it is started as `python -m penstock.cli.supervisor ARGUMENTS…`: the command line, which is told to stop
+when the supervisor's pipe closes, however that comes."""
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from penstock.cli.output import note
+from penstock.runtime import Runtime
+
+FIRST_S, LONGEST_S = 1.0, 30.0
+"""Before a process that died is replaced; twice as long each time, unless it lived for longer than the longest."""
+USAGE = 2
+
+
+class Supervisor:
+    def __init__(self, arguments: Sequence[str], count: int, runtime: Runtime) -> None:
+        self.answers: list[dict[str, Any]] = []
+        """What each process said at its end; one that was killed says nothing."""
+        self.restarts = 0
+        self.refused: str | None = None
+        """Why they will not even start: all were given the same settings."""
+        self._arguments = arguments
+        self._count = count
+        self._runtime = runtime
+        self._running: set[asyncio.subprocess.Process] = set()
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until `stop`, and until all have ended."""
+        await asyncio.gather(*(self._keep_one() for _ in range(self._count)))
+
+    def stop(self) -> None:
+        self._stopping.set()
+        for process in self._running:
+            _terminate(process)
+
+    async def _keep_one(self) -> None:
+        wait_s = FIRST_S
+        while not self._stopping.is_set():
+            began = self._runtime.clock()
+            code, pid = await self._one()
+            if self._stopping.is_set():
+                return
+            if self._runtime.clock() - began > LONGEST_S:
+                wait_s = FIRST_S
+            end = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            note(f"penstock: the worker process {pid} ended ({end}): another starts in {wait_s:g} s")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), wait_s)
+                return
+            wait_s = min(2 * wait_s, LONGEST_S)
+            self.restarts += 1
+
+    async def _one(self) -> tuple[int, int]:
+        """One process, from its start to its end."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", "penstock.cli.supervisor", *self._arguments,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        self._running.add(process)
+        if self._stopping.is_set():
+            _terminate(process)
+        assert process.stdout is not None
+        said = await process.stdout.read()
+        code = await process.wait()
+        self._running.discard(process)
+        with suppress(msgspec.DecodeError):
+            answer = msgspec.json.decode(said, type=dict[str, Any])
+            if code == USAGE:
+                self.refused = answer["error"]
+                self.stop()
+            elif "error" not in answer:
+                self.answers.append(answer)
+        return code, process.pid
+
+
+def _terminate(process: asyncio.subprocess.Process) -> None:
+    """SIGTERM, also for a SIGINT: after a Ctrl-C they have that already, and a second one would end them at once."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGTERM)
+
+
+def _end_with_pipe() -> None:
+    while os.read(0, 1):
+        pass
+    main_thread = threading.main_thread().ident
+    assert main_thread is not None
+    signal.pthread_kill(main_thread, signal.SIGTERM)
+
+
+def main() -> None:
+    from penstock.cli.main import main
+
+    threading.Thread(target=_end_with_pipe, name="penstock-pipe", daemon=True).start()
+    main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""`steps`, `workers`, `lock`: what is going on, who does it, and who keeps others waiting."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from penstock.cli.call import Call, InOrder, body
+from penstock.cli.output import Answer, count, table, visible, when, with_times
+from penstock.cli.work import parse_duration
+
+
+@click.command()
+@click.option("--status", metavar="STATUS", help="Only those, as in RUNNING.")
+@click.option("--kind", metavar="KIND", help="Only those, as in extract.")
+@click.option("--stuck", metavar="TIME", help="Only those that began and got no further for so long, as in 1h.")
+@click.option("--limit", metavar="N", type=click.IntRange(1), default=100, help="At most so many.", show_default=True)
+@body
+async def steps(call: Call, status: str | None, kind: str | None, stuck: str | None, limit: int) -> Answer:
+    """Steps of documents, newest first: who works on them, or what they wait for."""
+    from penstock.errors import UsageError
+    from penstock.model.states import StepStatus
+
+    if status is not None and status.upper() not in list(StepStatus):
+        raise UsageError(f"status {status!r}: use one of {', '.join(StepStatus)}")
+    async with call.app() as app:
+        found = await app.list_steps(
+            status=StepStatus(status.upper()) if status else None,
+            kind=kind,
+            stuck_s=parse_duration(stuck, "--stuck"),
+            limit=limit,
+            owner=call.owner,
+        )
+    head = ["ID", "STEP", "STATUS", "ATTEMPTS", "SINCE", "WAITING ON", "NAME"]
+    rows = [
+        [s.document_id, s.name, s.status, s.attempts, when(s.since), s.waiting_on, _with_error(s.document, s.error)]
+        for s in found
+    ]
+    lines = table([head, *rows]) if rows else ["no such steps" if status or kind or stuck else "no steps"]
+    return Answer({"steps": _data(found)}, "\n".join(lines))
+
+
+@click.command()
+@body
+async def workers(call: Call) -> Answer:
+    """Who works on this ledger, for whatever owner, and since when."""
+    async with call.app() as app:
+        found = await app.list_workers()
+    rows = [
+        [w["id"], w["host"], w["pid"], when(w["started_at"]), w["steps"], "" if w["alive"] else "dead"] for w in found
+    ]
+    lines = table([["ID", "HOST", "PID", "SINCE", "STEPS", ""], *rows]) if rows else ["nobody works"]
+    dead = sum(not w["alive"] for w in found)
+    hints = [f"{count(dead, 'worker')} died: whoever works next takes their steps and locks back."] if dead else []
+    return Answer({"workers": [with_times(w) for w in found]}, "\n".join(lines), hints=hints)
+
+
+@click.group(cls=InOrder, no_args_is_help=False)
+def lock() -> None:
+    """Locks on indexes: list, release."""
+
+
+@lock.command("list")
+@body
+async def list_locks(call: Call) -> Answer:
+    """Who holds a lock, for what and until when; and which were taken away by force."""
+    async with call.app() as app:
+        found = await app.list_locks(owner=call.owner)
+    held, released = found["locks"], found["released"]
+    lines = ["no locks are held"]
+    if held:
+        rows = [[x.key, x.purpose, x.steps, x.worker, x.host, x.pid, when(x.until)] for x in held]
+        lines = table([["KEY", "FOR", "STEPS", "WORKER", "HOST", "PID", "UNTIL"], *rows])
+    if released:
+        rows = [[x.key, x.purpose, x.worker, x.released_by, when(x.released_at)] for x in released]
+        lines += ["", *table([["TAKEN AWAY", "FOR", "FROM", "BY", "AT"], *rows])]
+    return Answer({"locks": _data(held), "released": _data(released)}, "\n".join(lines))
+
+
+@lock.command()
+@click.argument("key", metavar="KEY")
+@click.option("--force", is_flag=True, help="Yes, take it away from its holder.")
+@body
+async def release(call: Call, key: str, force: bool) -> Answer:
+    """Take a lock away from whoever holds it.
+
+    A lock of a dead process frees itself. The holder can write no more, its steps wait again, and `penstock lock list`
+    shows who did it.
+    """
+    async with call.app() as app:
+        done = await app.release_lock(key, force=force, owner=call.owner)
+    data = {"released": key, "worker": done.worker, "purpose": done.purpose, "steps": done.steps}
+    return Answer(data, f"{visible(key)} was taken away from {done.worker}; {count(done.steps, 'step')} wait again")
+
+
+def _data(found: Sequence[Any]) -> list[dict[str, Any]]:
+    import msgspec
+
+    return [with_times(msgspec.structs.asdict(one)) for one in found]
+
+
+def _with_error(name: str, error: str | None) -> str:
+    return f"{name}: {error}" if error else name

@@ -1,0 +1,79 @@
+"""The lock of an index for a user's own code: the same that index steps, purges and repairs take."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from penstock.errors import LeaseLost, LockHeld
+from penstock.ledger import locks
+from penstock.ledger.store import Ledger
+from penstock.model.nouns import Token
+from penstock.worker.lease import Heart
+
+POLL_S = 0.1
+WANTED_S = 1.0
+"""For so long after each look no step goes before us. If we die waiting, that is all it costs."""
+REAP_EVERY = 20
+
+
+class Held:
+    """A lock while it is held: refreshed by a thread of its own, however long the block takes."""
+
+    def __init__(self, key: str, token: Token, heart: Heart) -> None:
+        self.key = key
+        self._token = token
+        self._heart = heart
+
+    @property
+    def lost(self) -> bool:
+        """Known after a heartbeat: half a second, or a quarter of a shorter lease, later."""
+        return self._token in self._heart.lost_locks
+
+    def raise_if_lost(self) -> None:
+        """Somebody took the lock away by force, or we were stopped for longer than our lease."""
+        if self.lost:
+            raise lost(self.key)
+
+
+def lost(key: str) -> LeaseLost:
+    return LeaseLost(f"the lock {key} was taken away: somebody else may have written meanwhile (`penstock lock list`)")
+
+
+@asynccontextmanager
+async def hold(
+    ledger: Ledger, heart: Heart, key: str, lease_s: float, max_wait: float | None, reap: Callable[[], Awaitable[int]]
+) -> AsyncIterator[Held]:
+    """Raises `LeaseLost` at the end of a block that did not keep the lock to its end."""
+    token = Token(ledger.database.runtime.token())
+    await _acquire(ledger, locks.Acquire(key, token, heart.worker, "hold", lease_s), max_wait, reap)
+    heart.locks[key] = token
+    try:
+        yield Held(key, token, heart)
+    finally:
+        del heart.locks[key]
+        kept = await asyncio.shield(ledger.write(locks.RELEASE, (key, token)))
+    if not kept:
+        raise lost(key)
+
+
+async def _acquire(
+    ledger: Ledger, request: locks.Acquire, max_wait: float | None, reap: Callable[[], Awaitable[int]]
+) -> None:
+    runtime = ledger.database.runtime
+    began, looks = runtime.clock(), 0
+    while True:
+        left = None if max_wait is None else began + max_wait - runtime.clock()
+        last = left is not None and left <= 0
+        wanted_s = WANTED_S if not last else -WANTED_S if looks else 0.0
+        if await ledger.write(locks.ACQUIRE, msgspec.structs.replace(request, wanted_s=wanted_s)):
+            return
+        if last:
+            raise LockHeld(
+                f"the lock {request.key} is held by somebody else: wait longer, or see who with `penstock lock list`"
+            )
+        looks += 1
+        if looks % REAP_EVERY == 0:
+            await reap()
+        await runtime.sleep(POLL_S if left is None else min(POLL_S, left))

@@ -1,0 +1,112 @@
+"""Typed pools: which kinds of steps a worker works on, and how many of them side by side."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from penstock.errors import UsageError
+
+REST = "*"
+"""The pool of every kind that no other pool names."""
+MOST = 1000
+_EXAMPLE = "extract=2,embed=4,index=1,*=4"
+
+
+def parse_pools(text: str, kinds: Iterable[str]) -> dict[str, int]:
+    """`extract=2,*=4` → sizes by name. A size of 0: such steps are left to others."""
+    known = tuple(kinds)
+    sizes: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, number = (word.strip() for word in part.partition("="))
+        if not name or not (number.isascii() and number.isdecimal() and int(number) <= MOST):
+            raise UsageError(f"pools {text!r}: {part.strip()!r} is not KIND=NUMBER (0 to {MOST}), as in {_EXAMPLE}")
+        if name != REST and name not in known:
+            raise UsageError(
+                f"pools {text!r}: no kind of step is called {name!r}. There are {', '.join(known)}, and * for the rest"
+            )
+        if name in sizes:
+            raise UsageError(f"pools {text!r}: {name} is named twice")
+        sizes[name] = int(number)
+    if not any(sizes.values()):
+        raise UsageError(f"pools {text!r}: nothing would be worked on")
+    return sizes
+
+
+def pool_of(kind: str, sizes: Mapping[str, int]) -> str | None:
+    """The name of the pool that a kind belongs to, if it is worked on at all."""
+    name = kind if kind in sizes else REST
+    return name if sizes.get(name) else None
+
+
+@dataclass(eq=False)
+class Pool:
+    kinds: tuple[str, ...]
+    """Those it claims."""
+    size: int
+    held: int = 0
+
+    @property
+    def free(self) -> int:
+        return self.size - self.held
+
+
+class Pools:
+    def __init__(self, sizes: Mapping[str, int], kinds: Sequence[str]) -> None:
+        """`kinds`: all that a worker can claim."""
+        self._sizes = sizes
+        self._by_name = {
+            name: Pool(tuple(kind for kind in kinds if pool_of(kind, sizes) == name), size)
+            for name, size in sizes.items()
+            if size
+        }
+
+    @property
+    def claiming(self) -> list[Pool]:
+        return [pool for pool in self._by_name.values() if pool.kinds]
+
+    def of(self, kind: str) -> Pool | None:
+        name = pool_of(kind, self._sizes)
+        return self._by_name[name] if name is not None else None
+
+    def groups(self, kind: str) -> int:
+        """How many groups at once, of a kind whose steps are claimed many at a time: one, where it has no own pool."""
+        name = pool_of(kind, self._sizes)
+        return 0 if name is None else self._sizes[name] if name == kind else 1
+
+
+class Place:
+    """What a claimed run holds in a pool. With a step that is claimed along it moves on to the next pool, if there is
+    room."""
+
+    def __init__(self, pools: Pools, kind: str) -> None:
+        pool = pools.of(kind)
+        assert pool is not None
+        self._pools = pools
+        self._pool = pool
+        self._next: Pool | None = None
+        self.refused = False
+        """There was no room for the next step here."""
+
+    def reach(self, kind: str) -> bool:
+        """Take a place for the next step; False where there is none."""
+        pool = self._pools.of(kind)
+        if pool is not self._pool:
+            if pool is None or pool.free <= 0:
+                self.refused = True
+                return False
+            pool.held += 1
+        self._next = pool
+        return True
+
+    def move(self, claimed: bool) -> bool:
+        """The step has ended, and the next one was `claimed` along or not. Whether there is room now where was none."""
+        before, following = self._pool, self._next
+        self._next = None
+        if following is None or following is before:
+            return False
+        if claimed:
+            self._pool = following
+        (before if claimed else following).held -= 1
+        return True
+
+    def leave(self) -> None:
+        self._pool.held -= 1
