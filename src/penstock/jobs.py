@@ -124,7 +124,9 @@ class Job:
                 self._learn(document, statuses.get(document, DocumentStatus.CANCELLED))
 
     def _hear(self) -> None:
-        news = self.worker.bench.record.tally.news if self.worker is not None else []
+        if self.worker is None:
+            return
+        news = self.worker.bench.record.tally.news
         for document, status in news:
             if document in self._open:
                 self._learn(document, status)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from penstock.app import open_app
 
-CRASHES = 5
+CRASHES = 7
 OTHERS = 30
 
 

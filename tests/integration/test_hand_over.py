@@ -75,11 +75,16 @@ async def test_a_worker_that_cannot_load_its_model_leaves_nothing_running(
 
     app = await start_app()
     folder = write(tmp_path / "files", 3)
+    loaded = asyncio.Event()
 
     async def broken() -> None:
         raise RuntimeError("no model here")
 
-    monkeypatch.setattr(app.ports.embedder, "warm_up", broken, raising=False)
+    async def wait(texts: Sequence[str]) -> None:
+        await loaded.wait()
+
+    monkeypatch.setattr(app.ports.embedder, "warm_up", broken)
+    monkeypatch.setattr(app.ports.embedder, "embed", wait)
     for _ in range(3):
         with pytest.raises(RuntimeError, match="no model here"):
             await app.ingest([folder], retry=True)

@@ -19,7 +19,7 @@ import pytest
 from penstock.errors import ParserBreach, Permanent, Transient
 from penstock.worker.parsers import pool as pools
 from penstock.worker.parsers.messages import Answer, packed
-from penstock.worker.parsers.pool import ParserPool
+from penstock.worker.parsers.pool import TURNS, ParserPool
 
 ROOT = Path(__file__).parents[2]
 ODD = "tests.integration.odd_child"
@@ -317,10 +317,12 @@ async def test_calls_beyond_the_children_wait_in_turn_and_say_so(start: Start) -
 
 async def test_who_works_no_more_but_waits_says_so_again(start: Start) -> None:
     bench = await start(children=1).warm()
-    mine, other = Listener(), Listener()
+    mine, older = Listener(), Listener()
+    calls = [bench.begin("echo", source=older, seconds=0.1)]
+    await asyncio.sleep(0)
     began = bench.begin("echo", source=mine, seconds=0.1)
     await asyncio.sleep(0)
-    calls = [bench.begin("echo", source=other, seconds=0.3) for _ in range(2)]
+    calls += [bench.begin("echo", source=older, seconds=0.3) for _ in range(2)]
     await asyncio.sleep(0)
     late = bench.begin("echo", source=mine, value="late")
     await began
@@ -329,6 +331,24 @@ async def test_who_works_no_more_but_waits_says_so_again(start: Start) -> None:
     await asyncio.gather(*calls)
     assert await late == "late"
     assert mine.heard[-1] is None
+
+
+async def test_documents_are_read_one_after_the_other_but_a_long_one_lets_others_in(start: Start) -> None:
+    bench = await start(children=1).warm()
+    long, short = Listener(), Listener()
+    order: list[str] = []
+
+    async def call(name: str, source: Listener) -> None:
+        await bench.begin("echo", source=source, seconds=0.01)
+        order.append(name)
+
+    calls = [asyncio.create_task(call("long", long)) for _ in range(3 * TURNS)]
+    await asyncio.sleep(0)
+    calls += [asyncio.create_task(call("short", short)) for _ in range(2)]
+    await asyncio.gather(*calls)
+    assert order[: TURNS // 2] == ["long"] * (TURNS // 2)
+    assert TURNS // 2 < order.index("short") < 2 * TURNS, "it waits for its turn, not for the end of the long one"
+    assert order[-1] == "long"
 
 
 async def test_libraries_that_print_or_read_do_not_disturb_the_talk(start: Start) -> None:
@@ -389,7 +409,7 @@ import asyncio, os, resource, signal, sys
 {begin}
 from tests.integration.test_parsers import Bench, ODD
 from penstock.worker.parsers import pool as pools
-from penstock.worker.parsers.pool import ParserPool
+from penstock.worker.parsers.pool import TURNS, ParserPool
 async def main():
     pools.CHILD = ODD
     bench = await Bench(ParserPool(children=2, memory_mb=8192, timeout_s=30)).warm()

@@ -25,8 +25,10 @@ async def run(ctx: StepContext) -> StepResult:
 
 async def _plain(ctx: StepContext, start: int) -> AsyncIterator[list[CleanPage]]:
     async for pages in ctx.inputs("extract", start):
-        for i in range(0, len(pages), BATCH):
-            batch = pages[i : i + BATCH]
+        # A step whose worker died shows progress soon.
+        count = 1 if ctx.step.crashes else BATCH
+        for i in range(0, len(pages), count):
+            batch = pages[i : i + count]
             yield await ctx.runtime.run_sized("cpu", _size(batch), _clean, batch)
 
 

@@ -4,6 +4,8 @@ from penstock.artifacts.segments import VECTORS
 from penstock.stages.base import Stage, StepContext, StepResult
 
 BATCH = 256
+SMALL_BATCH = 16
+"""For a step whose worker died: it shows progress before the next accident, if it is not the cause of it."""
 
 
 async def run(ctx: StepContext) -> StepResult:
@@ -11,9 +13,10 @@ async def run(ctx: StepContext) -> StepResult:
     embedder = ctx.ports.embedder
     failpoints = ctx.runtime.failpoints
     done: int = checkpoint.cursor.get("chunks", 0)
+    batch = SMALL_BATCH if ctx.step.crashes else BATCH
     async for chunks in ctx.inputs("chunk", done):
-        for i in range(0, len(chunks), BATCH):
-            texts = [chunk.text for chunk in chunks[i : i + BATCH]]
+        for i in range(0, len(chunks), batch):
+            texts = [chunk.text for chunk in chunks[i : i + batch]]
             if failpoints.armed:
                 failpoints.hit("provider.answer.before")
             vectors = await embedder.embed(texts)

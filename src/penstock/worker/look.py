@@ -1,6 +1,6 @@
 """A look at a worker while it works: what it made, what it has in hand, what is to come. It asks no ledger."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -28,8 +28,8 @@ class Tally:
     """Items, by kind of step: nothing from a checkpoint or a re-used artifact is in it."""
     ended: Counter[str] = field(default_factory=Counter)
     """Documents, by the status they ended with."""
-    news: list[tuple[DocumentId, DocumentStatus]] = field(default_factory=list)
-    """The same, one by one, until somebody takes them."""
+    news: deque[tuple[DocumentId, DocumentStatus]] = field(default_factory=lambda: deque(maxlen=10_000))
+    """The last of these, one by one, until somebody takes them. Who misses one asks the ledger."""
     passed: Counter[str] = field(default_factory=Counter)
     """Bytes of the documents that have passed a kind of step, or will never meet it."""
     items: Counter[str] = field(default_factory=Counter)

@@ -10,8 +10,8 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
     base_s: float = 0.5
     cap_s: float = 60.0
-    crashes: int = 5
-    """How often a step may take its worker down without progress."""
+    crashes: int = 7
+    """How often a step may take its worker down without progress: two may be anybody's, five were its own alone."""
 
 
 def retry_in(policy: RetryPolicy, error: Exception, errors: int, retries: int, random: float) -> float | None:
