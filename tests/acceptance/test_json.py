@@ -29,6 +29,9 @@ CALLS: dict[tuple[str, str], str] = {
     ("dlq discard", ""): "dlq discard 2",
     ("delete", ""): "delete {good}",
     ("prune", ""): "prune",
+    ("workflow list", ""): "workflow list",
+    ("workflow show", ""): "workflow show default",
+    ("workflow check", ""): "workflow check flows/wrong.yaml",
     ("config show", ""): "config show",
     ("config check", ""): "config check",
     ("db migrate", ""): "db migrate",
@@ -60,6 +63,8 @@ def test_every_answer_has_the_shape_that_the_reference_shows(cli: Cli) -> None:
     assert set(CALLS) | ELSEWHERE == {(path, given) for path, shapes in SHAPES.items() for given in shapes}
     folder = write(cli.folder / "files", dam__md="# Dam\n\nThe dam is inspected every spring.\n")
     (folder / "noise.bin").write_bytes(bytes(range(256)) * 40)
+    (cli.folder / "flows").mkdir()
+    (cli.folder / "flows" / "wrong.yaml").write_text("id: x\nsteps: {shred: }\n")
     ids: dict[str, str] = {}
     for (path, given), call in CALLS.items():
         if path == "dlq discard":

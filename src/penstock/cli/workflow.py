@@ -34,8 +34,9 @@ async def show(call: Call, name: str, params: str | None) -> Answer:
     import yaml
 
     async with call.app() as app:
-        found = msgspec.to_builtins(app.workflow(name, params=params))
-    return Answer(found, yaml.safe_dump(found, sort_keys=False, allow_unicode=True).rstrip())
+        found = msgspec.structs.asdict(app.workflow(name, params=params))
+    data = {field: msgspec.to_builtins(value) for field, value in found.items()}
+    return Answer(data, yaml.safe_dump(data, sort_keys=False, allow_unicode=True).rstrip())
 
 
 @workflow.command()
