@@ -16,7 +16,7 @@ from penstock.runtime import Runtime
 T = TypeVar("T")
 
 FLUSH_S = 1.0
-FLUSH_BYTES = 4 << 20
+FLUSH_BYTES = 1 << 20
 CARRY_BYTES = 128 << 10
 """An artifact up to this size may be handed to the next step in memory, besides being stored."""
 
