@@ -202,7 +202,9 @@ async def test_i9_an_error_that_stays_ends_as_a_dead_letter_that_can_be_replayed
     [letter] = letters["letters"]
     assert (letter.reason, letter.error, letter.step) == ("error", "ValueError: no such luck", "embed")
     assert "test_worker.py" in letter.traceback
-    [retries] = [step.retries for step in Catalog(Path("none"), Path("none")).workflow("default").steps if step.name == "embed"]
+    [retries] = [
+        step.retries for step in Catalog(Path("none"), Path("none")).workflow("default").steps if step.name == "embed"
+    ]
     assert letter.attempts == retries
     assert await app.replay([letter.id]) == {letter.document_id}
     assert (await app.run()).completed == 1

@@ -218,6 +218,7 @@ class Bench:
             )
             ctx: Any = SimpleNamespace(
                 document=SimpleNamespace(media_type=self.media_type),
+                step=SimpleNamespace(crashes=0),
                 checkpoint=checkpoint,
                 runtime=self.runtime,
                 inputs=lambda kind, start: reader.items(extracted, kind, start, segments),

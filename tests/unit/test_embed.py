@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.embedders import wordllama as adapter
+from penstock.embedders import wordllama_model
 from penstock.embedders.fake import FakeEmbedder
 from penstock.embedders.wordllama import WordLlamaEmbedder
 from penstock.errors import ConfigError
@@ -35,7 +35,7 @@ async def test_vectors_equal_those_of_the_package() -> None:
 
 
 async def test_nothing_is_loaded_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adapter, "_load", lambda: pytest.fail("loaded too early"))
+    monkeypatch.setattr(wordllama_model, "load", lambda name, dimensions: pytest.fail("loaded too early"))
     runtime = Runtime()
     embedder = WordLlamaEmbedder(runtime)
     assert (await embedder.embed([])).shape == (0, embedder.dimensions)

@@ -37,7 +37,7 @@ class WordLlamaEmbedder:
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         parts = []
-        for start in range(0, max(1, len(texts)), _TOKENISED):
+        for start in range(0, len(texts), _TOKENISED):
             part = texts[start : start + _TOKENISED]
             # Embedding takes some four times as long as other work on the same bytes; loading is never quick.
             size = 4 * sum(map(len, part)) if self._model is not None else 1 << 30
@@ -55,4 +55,4 @@ class WordLlamaEmbedder:
 def _joined(parts: list[Vectors]) -> Vectors:
     import numpy as np
 
-    return np.concatenate(parts)
+    return np.concatenate([np.zeros((0, _DIMENSIONS), dtype=np.float32), *parts])

@@ -24,8 +24,6 @@ class Model:
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         tokens = [encoded.ids for encoded in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
-        if not tokens:
-            return np.zeros((0, self._rows.shape[1]), dtype=np.float32)
         return np.concatenate(
             [_pooled(self._rows, tokens[start : start + _POOLED]) for start in range(0, len(tokens), _POOLED)]
         )
