@@ -85,7 +85,7 @@ def folder(tmp_path: Path) -> Path:
     """Some seconds of work: one large text with a name that would steer a terminal, and something to fail."""
     docs = write(tmp_path / "docs", a__txt="one", b__txt="two", empty__txt="")
     (docs / "rubbish.dat").write_bytes(bytes(range(256)) * 40)
-    large_text(docs / STEERING, 2)
+    large_text(docs / STEERING, 4)
     return docs
 
 
@@ -96,7 +96,7 @@ def test_a_terminal_sees_bars_and_standard_output_stays_clean(cli: Cli, folder: 
     assert re.search("documents.*━+.*╌+.* of 5", seen.text)
     for stage in ("pages", "chunks", "embedded", "indexed"):
         assert f"{stage} " in seen.text
-    assert re.search(r"\\x1b\[31m\.txt.*(embedding|indexing) [\d,]+ of [\d,]+", seen.text)
+    assert re.search(r"\\x1b\[31m\.txt.*(reading|cleaning|chunking|embedding|indexing)[a-z ]* [\d,]+ of [\d,]+", seen.text)
     assert "\x1b]" not in seen.text
     assert "\x1b[31m." not in seen.text
     # The cursor is never hidden, and nothing of the picture stays behind.
