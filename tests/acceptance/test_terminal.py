@@ -96,7 +96,9 @@ def test_a_terminal_sees_bars_and_standard_output_stays_clean(cli: Cli, folder: 
     assert re.search("documents.*━+.*╌+.* of 5", seen.text)
     for stage in ("pages", "chunks", "embedded", "indexed"):
         assert f"{stage} " in seen.text
-    assert re.search(r"\\x1b\[31m\.txt.*(reading|cleaning|chunking|embedding|indexing)[a-z ]* [\d,]+ of [\d,]+", seen.text)
+    assert re.search(
+        r"\\x1b\[31m\.txt.*(reading|cleaning|chunking|embedding|indexing)[a-z ]* [\d,]+ of [\d,]+", seen.text
+    )
     assert "\x1b]" not in seen.text
     assert "\x1b[31m." not in seen.text
     # The cursor is never hidden, and nothing of the picture stays behind.
