@@ -15,6 +15,7 @@ from penstock.model.items import Page
 
 PAGES = 8
 """Pages in a call."""
+LARGE = 1 << 20
 CALLS = 4
 """Calls for each parser process that wait, are read, or are read but not kept yet. What a kill can cost is thus at most
 `CALLS * PAGES` pages a process."""
@@ -48,9 +49,18 @@ class PdfExtractor:
         calls: deque[asyncio.Task[Part]] = deque()
         async with source.file() as path:
             reading = _Reading(self._parsers, source, path)
+            ahead = done + PAGES
             try:
+                if source.size >= LARGE:
+                    # It has more pages than these, most likely: no child should wait to hear how many.
+                    for _ in range(self._parsers.width - 1):
+                        calls.append(asyncio.create_task(reading.read(ahead, PAGES)))
+                        ahead += PAGES
                 part = await reading.begin(done)
-                total, ahead = part.total, done + PAGES
+                total = part.total
+                if reading.locked:
+                    await _drop(calls)
+                    ahead = done + PAGES
                 while True:
                     done += len(part.pages)
                     if part.pages:
@@ -69,9 +79,14 @@ class PdfExtractor:
                         following = calls.popleft().result()
                         part = Part(total, part.pages + following.pages, following.error)
             finally:
-                for call in calls:
-                    call.cancel()
-                await asyncio.gather(*calls, return_exceptions=True)
+                await _drop(calls)
+
+
+async def _drop(calls: deque[asyncio.Task[Part]]) -> None:
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+    calls.clear()
 
 
 class _Reading:
@@ -82,6 +97,11 @@ class _Reading:
         self._source = source
         self._path = str(path)
         self._password: str | None = None
+
+    @property
+    def locked(self) -> bool:
+        """Whether it took a password to open it."""
+        return self._password is not None
 
     async def begin(self, first: int) -> Part:
         """The first batch. Most documents need no password: only one that does is asked for it."""

@@ -20,7 +20,7 @@ OPEN_DOCUMENTS = 4
 MOST_HEADINGS = 100_000
 LONGEST_TITLE = 300
 MOST_TITLE_LINES = 4
-REOPEN_PAGES = 64
+REOPEN_PAGES = 512
 """PDFium keeps what it has parsed of a document until that is closed."""
 
 _JOINED = re.compile(r"(?<=\w)\x02(?=\w)")
