@@ -351,6 +351,19 @@ async def test_documents_are_read_one_after_the_other_but_a_long_one_lets_others
     assert order[-1] == "long"
 
 
+async def test_a_child_that_has_nothing_to_do_goes_and_another_comes(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "IDLE_S", 0.2)
+    bench = await start(children=2).warm()
+    for _ in range(3):
+        assert await bench("echo", value="here", seconds=0.3) == "here", "who works does not go"
+    await asyncio.sleep(0.6)
+    assert not bench.pool._children
+    assert not bench.pool._leaving
+    assert await bench("echo", value="again") == "again"
+
+
 async def test_libraries_that_print_or_read_do_not_disturb_the_talk(start: Start) -> None:
     bench = await start().warm()
     assert await bench("chatter") == ""

@@ -26,6 +26,8 @@ TURNS = 8
 START_S = 60.0
 GRACE_S = 0.25
 """How long a child may go on with a call that nobody waits for any more."""
+IDLE_S = 2.0
+"""How long a child stays that has nothing to do."""
 LONGEST_ANSWER = 1 << 30
 _TAIL = 2000
 _OUT_OF_MEMORY = {signal.SIGTRAP, signal.SIGILL, signal.SIGABRT}
@@ -59,6 +61,7 @@ class ParserPool:
         self.memory_mb = memory_mb
         self.timeout_s = timeout_s
         self._children: set[_Child] = set()
+        self._leaving: set[_Child] = set()
         self._waiting: deque[_Call] = deque()
         self._busy: Counter[int] = Counter()
         """How many calls of a source are with a child."""
@@ -114,9 +117,15 @@ class ParserPool:
         if not self._busy[id(call.source)]:
             del self._busy[id(call.source)]
 
+    def dismiss(self, child: "_Child") -> None:
+        """It gets no more calls, from now on."""
+        self._children.discard(child)
+        self._leaving.add(child)
+
     def bury(self, child: "_Child", blamed: _Call | None, error: Exception) -> None:
         """A child is gone. What it had not begun goes to others."""
         self._children.discard(child)
+        self._leaving.discard(child)
         for call in reversed(child.calls):
             self.ended(call)
             if call is blamed:
@@ -135,6 +144,7 @@ class ParserPool:
             for call in child.calls:
                 call.answer.cancel()
             child.task.cancel()
+        children += self._leaving
         await asyncio.gather(*(child.task for child in children), return_exceptions=True)
         self._children.clear()
 
@@ -178,10 +188,12 @@ class _Child:
                 self._watch()
                 await self._receive(process.stdout)
             except (asyncio.IncompleteReadError, ConnectionError, msgspec.DecodeError):
+                self._pool.dismiss(self)
                 # It is ending by itself: its exit code tells more than our signal would.
                 with suppress(TimeoutError):
                     await asyncio.wait_for(process.wait(), GRACE_S)
             finally:
+                self._pool.dismiss(self)
                 await self._end(process)
                 errors = await listening
         except OSError as error:
@@ -235,6 +247,13 @@ class _Child:
         elif self.calls:
             seconds = GRACE_S if self.calls[0].abandoned else self._pool.timeout_s
             self._timer = asyncio.get_running_loop().call_later(seconds, self._kill)
+        else:
+            self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._retire)
+
+    def _retire(self) -> None:
+        """Nobody has asked for anything for a while, and the memory may be wanted elsewhere. A new one starts soon."""
+        self._pool.dismiss(self)
+        self.task.cancel()
 
     def _kill(self) -> None:
         self._breach = "parser_timeout"
