@@ -8,6 +8,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
+import msgspec
+
 from penstock import jobs, views
 from penstock.blobs.local import LocalBlobs, make_home
 from penstock.config import Config, check_name, load_config
@@ -17,6 +19,7 @@ from penstock.jobs import Job, Report, Summary
 from penstock.ledger import dead_letters, documents, generations, runs, stats, work
 from penstock.ledger.database import Connection, Database
 from penstock.ledger.dead_letters import DeadLetter
+from penstock.ledger.groups import GroupStart
 from penstock.ledger.liveness import AdvisoryLiveness, FileLiveness, Liveness
 from penstock.ledger.locks import Forced, index_key
 from penstock.ledger.migrations import LATEST
@@ -148,6 +151,7 @@ class App:
             password=password,
             workflow=workflow,
             params=params,
+            group=True,
         )
         start = (lambda: self._start_worker(budget_s, began)) if wait else None
         summary = await jobs.ingest(job, Intake(self.ledger, self.blobs, self.runtime), order, items, start, report)
@@ -225,8 +229,6 @@ class App:
     async def list_workers(self) -> list[dict[str, Any]]:
         """Who works on this ledger, for any owner. One that is not alive has died, and nobody has taken back yet what
         it held."""
-        import msgspec
-
         from penstock.ledger import workers
 
         liveness = self._liveness()
@@ -451,12 +453,17 @@ class App:
 
         own = self.config.collections.get(collection)
         name = workflow or (own.workflow if own else None) or self.config.workflow
-        chosen = params or (own.params if own else None) or self.config.params
+        chosen = self._params(collection, params)
         found = with_defaults(self.catalog.workflow(name), {"chunk": self.config.chunk_parameters(collection)})
         if chosen is None:
             return found
         values = self.catalog.parameter_set(chosen)
         return with_parameters(found, values.config, f"parameter set {values.id!r}")
+
+    def _params(self, collection: str, params: str | None) -> str | None:
+        """The parameter set for a collection."""
+        own = self.config.collections.get(collection)
+        return params or (own.params if own else None) or self.config.params
 
     def _order(
         self,
@@ -469,7 +476,9 @@ class App:
         password: str | None = None,
         workflow: str | None = None,
         params: str | None = None,
+        group: bool = False,
     ) -> Order:
+        """`group`: what is started makes a group of its own."""
         from penstock.artifacts.fingerprints import fingerprint
         from penstock.stages.registry import STAGES
         from penstock.workflows.load import encode
@@ -481,8 +490,11 @@ class App:
             if step.kind in STAGES and step.method is None
         ]
         extractors = {media_type: extractor.version for media_type, extractor in self.ports.extractors.items()}
-        settings = fingerprint(encode(chosen)[0], versions, extractors)
-        return Order(owner, collection, chosen, settings, priority, batch, retry, password)
+        # Who is told about it changes nothing of what is made.
+        silent = msgspec.structs.replace(chosen, lifecycle_events={})
+        settings = fingerprint(encode(silent)[0], versions, extractors)
+        family = GroupStart(self.runtime.ulid(), chosen.id, self._params(collection, params)) if group else None
+        return Order(owner, collection, chosen, settings, priority, batch, retry, password, family)
 
     def _items(
         self,

@@ -9,9 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from msgspec.structs import replace
+
 from penstock.blobs.base import Blobs
 from penstock.errors import SourceError, UsageError
-from penstock.ledger import runs
+from penstock.ledger import groups, runs
+from penstock.ledger.groups import GroupStart
 from penstock.ledger.runs import Known, NewDocument, Submission, Submitted
 from penstock.ledger.store import Ledger
 from penstock.model.nouns import DocumentId, Owner, RunId, Workflow
@@ -36,6 +39,8 @@ class Order:
     batch: str | None = None
     retry: bool = False
     password: str | None = None
+    group: GroupStart | None = None
+    """What is started belongs to it."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,7 @@ class Intake:
         self._ledger = ledger
         self._blobs = blobs
         self._runtime = runtime
+        self._sealed = False
 
     async def submit(self, order: Order, items: Iterable[Item]) -> AsyncIterator[list[Receipt]]:
         """Batch by batch: each is durable when it is yielded. While one is written, the next is being read."""
@@ -90,7 +96,9 @@ class Intake:
                 ahead = asyncio.create_task(self._read_batch(order, following))
                 following = next(batches, None)
             if reads is not None:
-                yield await self._accept(order, reads)
+                yield await self._accept(order, reads, last=ahead is None)
+        if order.group is not None and not self._sealed:
+            await self._ledger.write(groups.SEAL, order.group.id)
 
     async def _read_batch(self, order: Order, items: Sequence[Item]) -> list[_Read]:
         there = await self._ledger.read(
@@ -156,7 +164,7 @@ class Intake:
         except OSError as error:
             read.problem = _problem(item, error)
 
-    async def _accept(self, order: Order, reads: list[_Read]) -> list[Receipt]:
+    async def _accept(self, order: Order, reads: list[_Read], last: bool) -> list[Receipt]:
         """First the bytes, then the rows that name them; the largest first: they take longest."""
         reads.sort(key=lambda read: -read.size)
         pending = [(raw_key(order.owner, self._runtime), read) for read in reads if read.data is not None]
@@ -172,7 +180,7 @@ class Intake:
         for key, read in pending:
             read.raw_key, read.data = key, None
         good = _unique([read for read in reads if read.problem is None])
-        answers = await self._enter(order, good)
+        answers = await self._enter(order, good, seal=last)
         for read, answer in zip(good, answers, strict=True):
             if answer.needs_bytes:
                 # Between our look and our write somebody changed what the ledger holds: read it again, store it.
@@ -185,7 +193,8 @@ class Intake:
             for read in reads
         ]
 
-    async def _enter(self, order: Order, reads: Sequence[_Read]) -> list[Submitted]:
+    async def _enter(self, order: Order, reads: Sequence[_Read], seal: bool = False) -> list[Submitted]:
+        """`seal`: the group of what is started is complete with these, unless some have to come again."""
         if not reads:
             return []
         ids = self._runtime.ulids(2 * len(reads))
@@ -196,10 +205,12 @@ class Intake:
             )
             for i, read in enumerate(reads)
         )  # fmt: skip
-        return await self._ledger.write(runs.SUBMIT, submission(order, documents))
+        answers = await self._ledger.write(runs.SUBMIT, submission(order, documents, seal))
+        self._sealed = seal and not any(answer.needs_bytes for answer in answers)
+        return answers
 
 
-def submission(order: Order, documents: tuple[NewDocument, ...]) -> Submission:
+def submission(order: Order, documents: tuple[NewDocument, ...], seal: bool = False) -> Submission:
     snapshot, body = encode(order.workflow)
     first = order.workflow.steps[0]
     return Submission(
@@ -214,6 +225,7 @@ def submission(order: Order, documents: tuple[NewDocument, ...]) -> Submission:
         order.batch,
         order.retry,
         order.password,
+        replace(order.group, seal=True) if order.group is not None and seal else order.group,
     )
 
 

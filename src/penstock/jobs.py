@@ -65,6 +65,8 @@ class Summary(msgspec.Struct):
     """Why documents failed, or had no text: how many for each reason."""
     remarks: list[Remark] = []
     """Up to five documents for each reason."""
+    group: str | None = None
+    """The runs that this call started: `group show` tells about them."""
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -209,6 +211,8 @@ async def submit(job: Job, intake: Intake, order: Order, items: Iterable[Item], 
                     job.summary.stale_settings += answer.stale_settings
                 else:
                     job.summary.submitted += 1
+                    if answer.outcome == "submitted" and order.group is not None:
+                        job.summary.group = order.group.id
                     job.add(answer.document_id, receipt.size)
                     fresh = True
             if fresh:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.ledger import generations
+from penstock.ledger import generations, groups
 from penstock.ledger.audit import question
 from penstock.ledger.audit_index import Place
 from penstock.ledger.database import Connection, Statement
@@ -63,7 +63,9 @@ _LAST_STEP = question(
     "AND s.status IN ('COMPLETED', 'FAILED', 'CANCELLED') AND NOT EXISTS (SELECT 1 FROM runs o "
     "WHERE o.document_id = d.id AND o.status = 'OPEN' AND o.id <> x.id)"
 )
-_REOPEN = Statement("UPDATE runs SET status = 'OPEN', finished_at = NULL WHERE id = :run")
+_REOPEN = Statement(
+    "UPDATE runs SET status = 'OPEN', finished_at = NULL WHERE id = :run AND status <> 'OPEN' RETURNING group_id"
+)
 _REQUEUE = Statement(
     "UPDATE steps SET status = 'PENDING', attempts = 0, crashes = 0, errors = 0, not_before = NULL, finished_at = NULL "
     "WHERE id = :step AND status IN ('COMPLETED', 'FAILED', 'CANCELLED')"
@@ -77,7 +79,7 @@ def _requeue(connection: Connection, documents: Sequence[str]) -> list[bool]:
     for document in documents:
         rows = connection.run(_LAST_STEP, document=document)
         for run, step in rows:
-            connection.run(_REOPEN, run=run)
+            groups.reopen(connection, [row[0] for row in connection.run(_REOPEN, run=run)])
             connection.run(_REQUEUE, step=step)
             ready_steps(connection, [StepId(step)])
         answers.append(bool(rows))

@@ -3,14 +3,17 @@
 Every verb works on a set. Every write of a step is gated on its lease token (I3) and says whether it took.
 These statements are the engine's own: they cross owners (I10)."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 import msgspec
 
-from penstock.ledger import checkpoints, dead_letters, generations
+from penstock.ledger import checkpoints, dead_letters, generations, groups, outbox
 from penstock.ledger.database import Connection, Row, Statement
+from penstock.ledger.outbox import News
 from penstock.ledger.writer import Verb
+from penstock.model.events import EventKind
 from penstock.model.nouns import DocumentId, GenerationId, Lease, Owner, RunId, Step, StepId, Token, WorkerId
 from penstock.model.states import SHOWN_AS, WORKING, DocumentStatus
 
@@ -165,6 +168,7 @@ def _claim(connection: Connection, requests: Sequence[ClaimRequest]) -> list[lis
         )
         steps = sorted((_step(row) for row in rows), key=lambda step: (-step.priority, step.rank))
         _show(connection, [(step.document_id, step.kind) for step in steps])
+        outbox.tell(connection, _started(steps))
         answers.append(steps)
     return answers
 
@@ -201,8 +205,16 @@ def _claim_keyed(connection: Connection, requests: Sequence[KeyedClaim]) -> list
             connection.run(_UNTAKE_KEY, key=key, token=request.token)
         steps = sorted((_step(row) for row in rows), key=lambda step: (-step.priority, step.rank))
         _show(connection, [(step.document_id, step.kind) for step in steps])
+        outbox.tell(connection, _started(steps))
         answers.append(steps)
     return answers
+
+
+def _started(steps: Sequence[Step]) -> Iterator[News]:
+    for step in steps:
+        if step.position == 0 and step.lease.epoch == 1:
+            yield News(EventKind.ITEM_START, step, of_step=False)
+        yield News(EventKind.STEP_START, step, "RUNNING")
 
 
 # A document that has ended is never changed by a step that outlived its run.
@@ -273,7 +285,9 @@ def _following(done: Completion, step: int) -> Step:
 
 def _complete(connection: Connection, completions: Sequence[Completion]) -> list[Completed]:
     if connection.dialect == "postgres":
-        return _open_next(connection, completions, _complete_at_once(connection, completions))
+        answers = _open_next(connection, completions, _complete_at_once(connection, completions))
+        outbox.tell(connection, _completed(completions, answers))
+        return answers
     took = _finish(connection, [(c.step.lease.step_id, c.step.lease.token, c.meta) for c in completions])
     done = [c for c in completions if c.step.lease.step_id in took]
     checkpoints.finish(connection, [c.output for c in done if c.output is not None])
@@ -282,7 +296,20 @@ def _complete(connection: Connection, completions: Sequence[Completion]) -> list
         connection.run(_MEDIA_TYPE, detected)
     following = _insert_next(connection, done)
     answers = [Completed(c.step.lease.step_id in took, following.get(c.step.run_id)) for c in completions]
+    outbox.tell(connection, _completed(completions, answers))
     return _open_next(connection, completions, answers)
+
+
+def _completed(completions: Sequence[Completion], answers: Sequence[Completed]) -> Iterator[News]:
+    for c, answer in zip(completions, answers, strict=True):
+        if answer.took:
+            yield _step_end(c.step, c.meta)
+        if answer.next is not None:
+            yield News(EventKind.STEP_START, answer.next, "RUNNING")
+
+
+def _step_end(step: Step, meta: str) -> News:
+    return News(EventKind.STEP_END, step, "COMPLETED", f'{{"meta":{meta}}}')
 
 
 def _open_next(connection: Connection, completions: Sequence[Completion], answers: list[Completed]) -> list[Completed]:
@@ -299,7 +326,9 @@ def _open_next(connection: Connection, completions: Sequence[Completion], answer
 
 
 def _is_one_statement(completions: Sequence[Completion]) -> bool:
-    return all(c.next.fingerprint is None for c in completions)
+    return all(c.next.fingerprint is None for c in completions) and outbox.is_silent(
+        c.step.snapshot for c in completions
+    )
 
 
 def _finish(connection: Connection, rows: Sequence[tuple[StepId, Token, str]]) -> set[StepId]:
@@ -472,9 +501,13 @@ _END_DOCUMENT = Statement(
 )
 _END_RUN = Statement(
     "UPDATE runs SET status = r.status, finished_at = {now} FROM {rows} "
-    "WHERE {runs.id = r.id} AND runs.status = 'OPEN'",
-    rows="id text, status text",
+    "WHERE {runs.id = r.run} AND runs.status = 'OPEN' RETURNING group_id",
+    rows="run text, status text",
 )
+
+
+def _end_runs(connection: Connection, runs: Sequence[tuple[RunId, str]]) -> None:
+    groups.close(connection, [row[0] for row in connection.run(_END_RUN, runs)])
 
 
 # The same in one statement. `going` is read by `coming`, so the old one is out before the new one comes in.
@@ -493,7 +526,8 @@ _FLIPPED = (
     "AND (SELECT count(*) FROM going) >= 0), "
     "ended AS (UPDATE documents SET status = done.shown, error = NULL, updated_at = {now} FROM done "
     "WHERE documents.id = done.document_id), "
-    "closed AS (UPDATE runs SET status = 'COMPLETED', finished_at = {now} FROM done WHERE runs.id = done.run_id)"
+    "closed AS (UPDATE runs SET status = 'COMPLETED', finished_at = {now} FROM done WHERE runs.id = done.run_id "
+    "RETURNING runs.group_id)" + groups.COUNTED
 )
 
 
@@ -523,7 +557,9 @@ def _flip_at_once(connection: Connection, flips: Sequence[Flip]) -> list[bool]:
 
 def _flip(connection: Connection, flips: Sequence[Flip]) -> list[bool]:
     if connection.dialect == "postgres":
-        return _flip_at_once(connection, flips)
+        answers = _flip_at_once(connection, flips)
+        outbox.tell(connection, _flipped([f for f, took in zip(flips, answers, strict=True) if took]))
+        return answers
     rows = [(f.step.lease.step_id, f.step.lease.token, f.meta) for f in flips]
     took = {row[0] for row in connection.run(_FLIP, rows)}
     done = [f for f in flips if f.step.lease.step_id in took]
@@ -533,8 +569,16 @@ def _flip(connection: Connection, flips: Sequence[Flip]) -> list[bool]:
             connection, [(f.step.generation_id, f.step.document_id, f.pages, f.chunks) for f in done], GRACE_S
         )
         connection.run(_END_DOCUMENT, [(f.step.document_id, f.status) for f in done])
-        connection.run(_END_RUN, [(f.step.run_id, "COMPLETED") for f in done])
+        _end_runs(connection, [(f.step.run_id, "COMPLETED") for f in done])
+        outbox.tell(connection, _flipped(done))
     return [f.step.lease.step_id in took for f in flips]
+
+
+def _flipped(flips: Sequence[Flip]) -> Iterator[News]:
+    for f in flips:
+        yield _step_end(f.step, f.meta)
+        counts = json.dumps({"meta": {"pages": f.pages, "chunks": f.chunks}})
+        yield News(EventKind.ITEM_END, f.step, f.status, counts, of_step=False)
 
 
 _ERROR = Statement(
@@ -564,6 +608,7 @@ def _error(connection: Connection, failures: Sequence[StepFailure]) -> list[bool
     if again:
         rows = [(f.step.lease.step_id, f.step.lease.token, f.error, f.retry_in) for f in again]
         took |= {row[0] for row in connection.run(_ERROR, rows)}
+        outbox.tell(connection, (_step_failed(f, "ERROR") for f in again if f.step.lease.step_id in took))
     if last:
         rows_last = [(f.step.lease.step_id, f.step.lease.token, f.error) for f in last]
         failed = {row[0] for row in connection.run(_FAIL, rows_last)}
@@ -575,7 +620,8 @@ def _error(connection: Connection, failures: Sequence[StepFailure]) -> list[bool
 def _bury(connection: Connection, failures: Sequence[StepFailure]) -> None:
     if not failures:
         return
-    connection.run(_END_RUN, [(f.step.run_id, "FAILED") for f in failures])
+    _end_runs(connection, [(f.step.run_id, "FAILED") for f in failures])
+    outbox.tell(connection, (news for f in failures for news in _failed(f)))
     connection.run(_FAIL_DOCUMENT, [(f.step.document_id, f.error) for f in failures])
     dead_letters.bury(
         connection,
@@ -595,6 +641,17 @@ def _bury(connection: Connection, failures: Sequence[StepFailure]) -> None:
             for f in failures
         ],
     )
+
+
+def _step_failed(f: StepFailure, status: str) -> News:
+    body = json.dumps({"error": f.error, "meta": {"reason": f.reason, "page": f.page}})
+    return News(EventKind.STEP_FAILED, f.step, status, body)
+
+
+def _failed(f: StepFailure) -> tuple[News, News]:
+    """The step, and its run with it; that says which step it was, too."""
+    news = _step_failed(f, "FAILED")
+    return news, msgspec.structs.replace(news, kind=EventKind.ITEM_FAILED)
 
 
 _RELEASE = Statement(
@@ -692,6 +749,8 @@ def _reap(connection: Connection, requests: Sequence[Reap]) -> list[int]:
         _bury(connection, failed)
         ready_steps(connection, [StepId(row[0]) for row in rows if row[-1] == "PENDING"])
         connection.run(_SWEEP, dead)
+        outbox.free(connection, request.dead)
+        groups.seal_abandoned(connection, REAP_BATCH)
         connection.run(_BURY_WORKERS, dead)
         answers.append(len(rows))
     return answers
@@ -770,7 +829,12 @@ def _due(connection: Connection, counts: Sequence[int]) -> list[int]:
 CLAIM = Verb("claim", _claim)
 CLAIM_KEYED = Verb("claim_keyed", _claim_keyed)
 COMPLETE = Verb("complete", _complete, at_once=_is_one_statement, of=lambda done: done.step.lease.step_id)
-FLIP = Verb("flip", _flip, at_once=lambda flips: True, of=lambda flip: flip.step.lease.step_id)
+FLIP = Verb(
+    "flip",
+    _flip,
+    at_once=lambda flips: outbox.is_silent(flip.step.snapshot for flip in flips),
+    of=lambda flip: flip.step.lease.step_id,
+)
 ERROR = Verb("error", _error, of=lambda failure: failure.step.lease.step_id)
 RELEASE = Verb("release", _release, of=lambda release: release.step.lease.step_id)
 HEARTBEAT = Verb("heartbeat", _heartbeat)

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from penstock.errors import UsageError
-from penstock.ledger import dead_letters, generations
+from penstock.ledger import dead_letters, generations, groups, outbox
 from penstock.ledger.database import Connection, Statement
 from penstock.ledger.queue import GRACE_S, ready_steps
 from penstock.ledger.writer import Verb
@@ -51,6 +51,8 @@ class Submission(msgspec.Struct, frozen=True):
     retry: bool = False
     password: str | None = None
     """What unlocks them; a failed one is tried again with it."""
+    group: groups.GroupStart | None = None
+    """The group that new runs belong to; None: that of the run before."""
 
 
 class Submitted(msgspec.Struct, frozen=True):
@@ -68,7 +70,7 @@ _COLLECTION = Statement(
 )
 _SNAPSHOT = Statement("INSERT INTO snapshots (hash, body) VALUES (:hash, :body) ON CONFLICT DO NOTHING")
 _KNOWN = Statement(
-    "SELECT d.id, d.source, d.sha256, d.status, x.id, x.settings, x.generation_id, g.raw_key FROM {rows} "
+    "SELECT d.id, d.source, d.sha256, d.status, x.id, x.settings, x.generation_id, g.raw_key, x.group_id FROM {rows} "
     "JOIN documents d ON d.owner = :owner AND d.collection = :collection AND d.source = r.source "
     "AND d.deleted_at IS NULL JOIN runs x ON x.document_id = d.id "
     "AND x.generation_id = (SELECT max(generation_id) FROM runs WHERE runs.document_id = d.id) "
@@ -87,6 +89,7 @@ class Known(msgspec.Struct, frozen=True):
     settings: str
     generation: int
     raw_key: str
+    group_id: str | None = None
 
 
 def known(owner: Owner, connection: Connection, collection: str, sources: Sequence[str]) -> dict[str, Known]:
@@ -113,10 +116,10 @@ _CHANGED = Statement(
     rows="document text, bytes bigint, hash text, title text, info text",
 )
 _RUN = Statement(
-    "INSERT INTO runs (id, document_id, generation_id, owner, snapshot, settings, status, priority, rank, created_at) "
-    "SELECT r.id, r.document, r.generation, :owner, :snapshot, :settings, 'OPEN', :priority, r.rank, {now} "
-    "FROM {rows} WHERE true",
-    rows="id text, document text, generation bigint, rank bigint",
+    "INSERT INTO runs (id, document_id, generation_id, owner, snapshot, settings, status, priority, rank, group_id, "
+    "created_at) SELECT r.id, r.document, r.generation, :owner, :snapshot, :settings, 'OPEN', :priority, r.rank, "
+    "r.family, {now} FROM {rows} WHERE true",
+    rows="id text, document text, generation bigint, rank bigint, family text",
 )
 _STEP = Statement(
     "INSERT INTO steps (run_id, position, document_id, generation_id, owner, snapshot, name, kind, status, priority, "
@@ -136,6 +139,11 @@ _LAST_RANK = Statement(
 )
 _PASSWORD = Statement(
     "UPDATE documents SET password = :password WHERE owner = :owner AND id IN (SELECT r.document FROM {rows})",
+    rows="document text",
+)
+_BATCH = Statement(
+    "UPDATE documents SET batch = :batch WHERE owner = :owner AND (batch IS NULL OR batch <> :batch) "
+    "AND id IN (SELECT r.document FROM {rows})",
     rows="document text",
 )
 _KEYS = Statement(
@@ -189,6 +197,10 @@ def _submit_one(connection: Connection, s: Submission) -> list[Submitted]:
     _replay(connection, s.owner, replay)
     _keep_password(connection, s, [answer.document_id for answer in answers.values() if answer.outcome != "skipped"])
     _keep_keys(connection, s, answers)
+    if s.batch is not None:
+        connection.run(_BATCH, [(a.document_id,) for a in answers.values()], owner=s.owner, batch=s.batch)
+    if s.group is not None and s.group.seal and not any(answer.needs_bytes for answer in answers.values()):
+        groups.seal(connection, [s.group.id])
     return [answers[document.source] for document in s.documents]
 
 
@@ -237,13 +249,20 @@ def _start(connection: Connection, s: Submission, fresh: Sequence[tuple[NewDocum
         ],
     )
     rank = _next_rank(connection, s, len(fresh))
-    runs = []
+    runs, families = [], []
     for i, (d, old) in enumerate(fresh):
         document = old.id if old else d.id
         runs.append((d.run_id, document, made[document], rank + i))
+        families.append(s.group.id if s.group else old.group_id if old else None)
     common = {"owner": s.owner, "snapshot": s.snapshot, "priority": s.priority}
-    connection.run(_RUN, runs, settings=s.settings, **common)
+    in_groups = [(*run, family) for run, family in zip(runs, families, strict=True)]
+    connection.run(_RUN, in_groups, settings=s.settings, **common)
     connection.run(_STEP, runs, name=s.first.name, kind=s.first.kind, **common)
+    # Last: whoever ends a run of the group waits for us from here on.
+    if s.group is None:
+        groups.reopen(connection, families, new=True)
+    else:
+        groups.add(s.owner, connection, s.group, len(fresh), s.collection, s.batch, s.snapshot)
 
 
 def _next_rank(connection: Connection, s: Submission, count: int) -> int:
@@ -298,7 +317,7 @@ _ACTIVE_STEPS = Statement(
 )
 _STOP_RUNS = Statement(
     "UPDATE runs SET status = 'CANCELLED', finished_at = {now} WHERE status = 'OPEN' "
-    "AND document_id IN (SELECT r.document FROM {rows}) RETURNING document_id",
+    "AND document_id IN (SELECT r.document FROM {rows}) RETURNING owner, snapshot, id, document_id, group_id",
     rows="document text",
 )
 
@@ -309,7 +328,10 @@ def _stop_runs(connection: Connection, documents: Sequence[DocumentId]) -> set[D
     # On PostgreSQL a step may be chained while we wait for the one before it: look again until none is left.
     while connection.run(_ACTIVE_STEPS, rows):
         connection.run(_STOP_STEPS, rows)
-    return {DocumentId(row[0]) for row in connection.run(_STOP_RUNS, rows)}
+    stopped = connection.run(_STOP_RUNS, rows)
+    groups.close(connection, [row[4] for row in stopped])
+    outbox.tell_cancelled(connection, [row[:4] for row in stopped])
+    return {DocumentId(row[3]) for row in stopped}
 
 
 _CANCEL = Statement(
@@ -374,16 +396,17 @@ def _delete(connection: Connection, requests: Sequence[Selected]) -> list[set[Do
 
 
 _LAST_RUNS = Statement(
-    "SELECT d.id, d.sha256, d.status, x.id, x.settings, x.generation_id, g.raw_key, d.source, d.name, d.size, "
-    "d.metadata FROM {rows} JOIN documents d ON d.id = r.document AND d.owner = :owner AND d.deleted_at IS NULL "
-    "JOIN runs x ON x.document_id = d.id "
+    "SELECT d.id, d.sha256, d.status, x.id, x.settings, x.generation_id, g.raw_key, x.group_id, d.source, d.name, "
+    "d.size, d.metadata FROM {rows} JOIN documents d ON d.id = r.document AND d.owner = :owner "
+    "AND d.deleted_at IS NULL JOIN runs x ON x.document_id = d.id "
     "AND x.generation_id = (SELECT max(generation_id) FROM runs WHERE runs.document_id = d.id) "
     "JOIN generations g ON g.id = x.generation_id "
     "WHERE d.status IN ('FAILED', 'CANCELLED', 'NOT_INDEXABLE')",
     rows="document text",
 )
 _REOPEN = Statement(
-    "UPDATE runs SET status = 'OPEN', finished_at = NULL WHERE id IN (SELECT r.run FROM {rows})", rows="run text"
+    "UPDATE runs SET status = 'OPEN', finished_at = NULL WHERE id IN (SELECT r.run FROM {rows}) RETURNING group_id",
+    rows="run text",
 )
 _REVIVE = Statement(
     "UPDATE steps SET status = 'PENDING', attempts = 0, crashes = 0, errors = 0, not_before = NULL, finished_at = NULL "
@@ -403,7 +426,7 @@ def _replay(connection: Connection, owner: Owner, old: Sequence[Known]) -> None:
         return
     taken = {row[0] for row in connection.run(_RETRIED, [(k.id,) for k in old])}
     old = [k for k in old if k.id in taken]
-    connection.run(_REOPEN, [(k.run_id,) for k in old])
+    groups.reopen(connection, [row[0] for row in connection.run(_REOPEN, [(k.run_id,) for k in old])])
     revived = connection.run(_REVIVE, [(k.run_id,) for k in old])
     ready_steps(connection, [StepId(row[0]) for row in revived])
     dead_letters.close(owner, connection, [k.id for k in old], "REPLAYED")
@@ -422,9 +445,9 @@ def _retry(connection: Connection, requests: Sequence[Retry]) -> list[set[Docume
         s = request.submission
         _statuses(connection, Selected(s.owner, tuple(d.id for d in s.documents)))
         rows = connection.run(_LAST_RUNS, [(d.id,) for d in s.documents], owner=s.owner)
-        old = {DocumentId(row[0]): Known(*row[:7]) for row in rows}
+        old = {DocumentId(row[0]): Known(*row[:8]) for row in rows}
         # What the document is now is in the ledger; the caller may have looked at it long ago.
-        now = {row[0]: (row[7], row[8], row[1], row[9], None, json.loads(row[10])) for row in rows}
+        now = {row[0]: (row[8], row[9], row[1], row[10], None, json.loads(row[11])) for row in rows}
         connection.run(_SNAPSHOT, hash=s.snapshot, body=s.body)
         fresh = {i for i, k in old.items() if k.settings != s.settings or k.status == "NOT_INDEXABLE"}
         _replay(connection, s.owner, [k for i, k in old.items() if i not in fresh])

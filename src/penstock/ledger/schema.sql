@@ -83,7 +83,7 @@ CREATE TABLE runs (
   rank BIGINT NOT NULL,
   created_at REAL NOT NULL,
   finished_at REAL
-);
+, group_id TEXT);
 
 CREATE UNIQUE INDEX runs_document ON runs (document_id, generation_id);
 
@@ -201,29 +201,6 @@ CREATE INDEX locks_free ON locks (kind, released_at) WHERE ready = 1 AND token I
 
 CREATE INDEX locks_held ON locks (lease_until) WHERE token IS NOT NULL;
 
-CREATE TABLE dead_letters (
-  id INTEGER PRIMARY KEY AUTOINCREMENT,
-  owner TEXT NOT NULL,
-  document_id TEXT NOT NULL REFERENCES documents (id),
-  run_id TEXT NOT NULL REFERENCES runs (id),
-  step TEXT NOT NULL,
-  kind TEXT NOT NULL,
-  reason TEXT NOT NULL,
-  error TEXT NOT NULL,
-  traceback TEXT,
-  page INTEGER,
-  attempts INTEGER NOT NULL,
-  state TEXT NOT NULL CHECK (state IN ('OPEN', 'REPLAYED', 'DISCARDED')),
-  created_at REAL NOT NULL,
-  closed_at REAL
-);
-
-CREATE UNIQUE INDEX dead_letters_open ON dead_letters (run_id) WHERE state = 'OPEN';
-
-CREATE INDEX dead_letters_document ON dead_letters (document_id) WHERE state = 'OPEN';
-
-CREATE INDEX dead_letters_owner ON dead_letters (owner, id) WHERE state = 'OPEN';
-
 CREATE TABLE purges (
   generation_id BIGINT PRIMARY KEY REFERENCES generations (id),
   owner TEXT NOT NULL,
@@ -275,3 +252,97 @@ CREATE TABLE lock_releases (
 );
 
 CREATE INDEX lock_releases_owner ON lock_releases (owner, id);
+
+CREATE TABLE groups (
+  id TEXT PRIMARY KEY,
+  owner TEXT NOT NULL,
+  collection TEXT NOT NULL,
+  batch TEXT,
+  workflow TEXT NOT NULL,
+  params TEXT,
+  snapshot TEXT NOT NULL REFERENCES snapshots (hash),
+  tells_end INTEGER NOT NULL CHECK (tells_end IN (0, 1)),
+  sealed INTEGER NOT NULL CHECK (sealed IN (0, 1)),
+  submitting_until REAL NOT NULL,
+  total_runs INTEGER NOT NULL,
+  open_runs INTEGER NOT NULL CHECK (open_runs >= 0),
+  completions INTEGER NOT NULL DEFAULT 0,
+  created_at REAL NOT NULL,
+  finished_at REAL
+);
+
+CREATE INDEX groups_owner ON groups (owner, id);
+
+CREATE INDEX groups_unsealed ON groups (submitting_until) WHERE sealed = 0;
+
+CREATE INDEX runs_group ON runs (group_id, status) WHERE group_id IS NOT NULL;
+
+CREATE INDEX documents_batch ON documents (owner, batch) WHERE batch IS NOT NULL AND deleted_at IS NULL;
+
+CREATE TABLE events (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  kind TEXT NOT NULL,
+  owner TEXT NOT NULL,
+  snapshot TEXT NOT NULL,
+  group_id TEXT,
+  completion INTEGER,
+  run_id TEXT,
+  document_id TEXT,
+  step TEXT,
+  step_kind TEXT,
+  attempt INTEGER NOT NULL DEFAULT 0,
+  status TEXT,
+  body TEXT NOT NULL DEFAULT '{}',
+  at REAL NOT NULL,
+  dispatched INTEGER NOT NULL DEFAULT 0 CHECK (dispatched IN (0, 1))
+);
+
+CREATE INDEX events_new ON events (id) WHERE dispatched = 0;
+
+CREATE UNIQUE INDEX events_group ON events (group_id, kind, completion) WHERE completion IS NOT NULL;
+
+CREATE TABLE deliveries (
+  event_id BIGINT NOT NULL REFERENCES events (id),
+  handler INTEGER NOT NULL,
+  name TEXT NOT NULL,
+  owner TEXT NOT NULL,
+  status TEXT NOT NULL CHECK (status IN ('PENDING', 'DELIVERED', 'FAILED')),
+  attempts INTEGER NOT NULL DEFAULT 0,
+  not_before REAL NOT NULL,
+  token TEXT,
+  worker_id TEXT,
+  error TEXT,
+  finished_at REAL,
+  PRIMARY KEY (event_id, handler),
+  CHECK (status = 'PENDING' OR token IS NULL)
+);
+
+CREATE INDEX deliveries_due ON deliveries (not_before) WHERE status = 'PENDING';
+
+CREATE TABLE "dead_letters" (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  owner TEXT NOT NULL,
+  document_id TEXT REFERENCES documents (id),
+  run_id TEXT REFERENCES runs (id),
+  step TEXT NOT NULL,
+  kind TEXT NOT NULL,
+  reason TEXT NOT NULL,
+  error TEXT NOT NULL,
+  traceback TEXT,
+  page INTEGER,
+  attempts INTEGER NOT NULL,
+  state TEXT NOT NULL CHECK (state IN ('OPEN', 'REPLAYED', 'DISCARDED')),
+  created_at REAL NOT NULL,
+  closed_at REAL,
+  event_id BIGINT REFERENCES events (id),
+  handler INTEGER,
+  CHECK ((run_id IS NULL) <> (event_id IS NULL))
+);
+
+CREATE UNIQUE INDEX dead_letters_open ON dead_letters (run_id) WHERE state = 'OPEN';
+
+CREATE INDEX dead_letters_document ON dead_letters (document_id) WHERE state = 'OPEN';
+
+CREATE INDEX dead_letters_owner ON dead_letters (owner, id) WHERE state = 'OPEN';
+
+CREATE UNIQUE INDEX dead_letters_open_event ON dead_letters (event_id, handler) WHERE state = 'OPEN' AND event_id IS NOT NULL;

@@ -8,10 +8,14 @@ from penstock.model.nouns import DocumentId, Json, Owner, RunId
 
 
 class EventKind(StrEnum):
+    GROUP_START = "GROUP_START"
+    """The first runs of a group were started."""
+    GROUP_END = "GROUP_END"
+    """All runs of a group have ended; once more if some of them were retried."""
     ITEM_START = "ITEM_START"
     """The first step of a run was claimed for the first time."""
     ITEM_END = "ITEM_END"
-    """The run ended, and the document with it: COMPLETED or NOT_INDEXABLE."""
+    """The run ended, and the document with it: COMPLETED, NOT_INDEXABLE or CANCELLED."""
     ITEM_FAILED = "ITEM_FAILED"
     """The run ended as a dead letter."""
     STEP_START = "STEP_START"

@@ -1,0 +1,137 @@
+"""Run groups: the runs that were started together. `open_runs` is counted down in the very transaction that ends a run,
+and the one that reaches 0 on a sealed group writes GROUP_END, once for each completion (I8)."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from penstock.ledger import outbox
+from penstock.ledger.database import Connection, Row, Statement
+from penstock.ledger.writer import Verb
+from penstock.model.events import EventKind
+from penstock.model.nouns import Owner
+
+SUBMIT_S = 300.0
+"""A submit that adds nothing to its group for so long has died."""
+
+
+class GroupStart(msgspec.Struct, frozen=True):
+    """The group that the runs of a submission belong to. Its row comes with the first of them."""
+
+    id: str
+    workflow: str
+    params: str | None = None
+    seal: bool = False
+    """This is the last of the submit: nothing more comes."""
+
+
+_GROUP = Statement(
+    "INSERT INTO groups (id, owner, collection, batch, workflow, params, snapshot, tells_end, sealed, "
+    "submitting_until, total_runs, open_runs, created_at) "
+    "VALUES (:id, :owner, :collection, :batch, :workflow, :params, :snapshot, :tells_end, 0, {now} + :submit_s, :count, :count, {now}) ON CONFLICT (id) DO UPDATE SET sealed = 0, "
+    "submitting_until = excluded.submitting_until, total_runs = groups.total_runs + excluded.total_runs, "
+    "open_runs = groups.open_runs + excluded.open_runs, finished_at = NULL "
+    "RETURNING total_runs"
+)
+
+
+def add(
+    owner: Owner,
+    connection: Connection,
+    group: GroupStart,
+    count: int,
+    collection: str,
+    batch: str | None,
+    snapshot: str,
+) -> None:
+    """So many runs more; the first of them start the group."""
+    tells_end = outbox.has_handlers(connection, snapshot, EventKind.GROUP_END)
+    rows = connection.run(
+        _GROUP,
+        id=group.id,
+        owner=owner,
+        collection=collection,
+        batch=batch,
+        workflow=group.workflow,
+        params=group.params,
+        snapshot=snapshot,
+        tells_end=int(tells_end),
+        submit_s=SUBMIT_S,
+        count=count,
+    )
+    if rows[0][0] == count and outbox.has_handlers(connection, snapshot, EventKind.GROUP_START):
+        outbox.tell_groups(connection, EventKind.GROUP_START, [(owner, snapshot, group.id, 0)])
+
+
+# The new values in terms of the old ones; `r.n` runs end here.
+_OVER = "sealed = 1 AND open_runs = r.n"
+_CLOSE = Statement(
+    "UPDATE groups SET open_runs = open_runs - r.n, "
+    f"completions = completions + CASE WHEN {_OVER} THEN 1 ELSE 0 END, "
+    f"finished_at = CASE WHEN {_OVER} THEN {{now}} END "
+    "FROM {rows} WHERE {groups.id = r.name} RETURNING owner, snapshot, id, completions, tells_end, finished_at",
+    rows="name text, n int",
+)
+_SEAL = Statement(
+    "UPDATE groups SET sealed = 1, completions = completions + CASE WHEN open_runs = 0 THEN 1 ELSE 0 END, "
+    "finished_at = CASE WHEN open_runs = 0 THEN {now} END "
+    "WHERE id = :id AND sealed = 0 RETURNING owner, snapshot, id, completions, tells_end, finished_at"
+)
+_ABANDONED = Statement(
+    "SELECT id FROM groups WHERE sealed = 0 AND submitting_until < {now} ORDER BY submitting_until LIMIT :count"
+)
+_REOPEN = Statement(
+    "UPDATE groups SET open_runs = open_runs + r.n, total_runs = total_runs + r.more, finished_at = NULL "
+    "FROM {rows} WHERE {groups.id = r.name}",
+    rows="name text, n int, more int",
+)
+
+
+def close(connection: Connection, groups: Iterable[str | None]) -> None:
+    """A run of each of these groups has ended, just now, in this transaction."""
+    counts = Counter(group for group in groups if group is not None)
+    if counts:
+        _tell_ended(connection, connection.run(_CLOSE, sorted(counts.items())))
+
+
+def reopen(connection: Connection, groups: Iterable[str | None], *, new: bool = False) -> None:
+    """A run of each of these groups goes on; `new`: another one took its place."""
+    counts = Counter(group for group in groups if group is not None)
+    if counts:
+        connection.run(_REOPEN, [(group, n, n if new else 0) for group, n in sorted(counts.items())])
+
+
+def seal(connection: Connection, ids: Sequence[str]) -> list[bool]:
+    """Nothing more comes. True where it still was open for more."""
+    answers = []
+    for group in ids:
+        rows = connection.run(_SEAL, id=group)
+        _tell_ended(connection, rows)
+        answers.append(bool(rows))
+    return answers
+
+
+def seal_abandoned(connection: Connection, count: int) -> None:
+    """Their submitter died: what it has handed in is all there will be."""
+    seal(connection, [row[0] for row in connection.run(_ABANDONED, count=count)])
+
+
+def _tell_ended(connection: Connection, rows: Sequence[Row]) -> None:
+    ended = [(row[0], row[1], row[2], row[3]) for row in rows if row[5] is not None and row[4]]
+    outbox.tell_groups(connection, EventKind.GROUP_END, ended)
+
+
+# The same two as parts of one statement that ends runs on PostgreSQL: `closed` holds the groups of those runs.
+COUNTED = (
+    ", counted AS (UPDATE groups SET open_runs = open_runs - r.n, "
+    f"completions = completions + CASE WHEN {_OVER} THEN 1 ELSE 0 END, "
+    f"finished_at = CASE WHEN {_OVER} THEN {{now}} END FROM (SELECT group_id, count(*)::int AS n FROM closed "
+    "WHERE group_id IS NOT NULL GROUP BY group_id ORDER BY group_id) AS r WHERE groups.id = r.group_id "
+    "RETURNING groups.*), "
+    "told AS (INSERT INTO events (kind, owner, snapshot, group_id, completion, at) "
+    "SELECT 'GROUP_END', owner, snapshot, id, completions, {now} FROM counted "
+    "WHERE finished_at IS NOT NULL AND tells_end = 1)"
+)
+
+SEAL: Verb[str, bool] = Verb("seal", lambda connection, ids: seal(connection, ids))
