@@ -28,11 +28,11 @@ class GroupStart(msgspec.Struct, frozen=True):
 
 _GROUP = Statement(
     "INSERT INTO groups (id, owner, collection, batch, workflow, params, snapshot, tells_end, sealed, "
-    "submitting_until, total_runs, open_runs, created_at) "
-    "VALUES (:id, :owner, :collection, :batch, :workflow, :params, :snapshot, :tells_end, 0, {now} + :submit_s, :count, :count, {now}) ON CONFLICT (id) DO UPDATE SET sealed = 0, "
-    "submitting_until = excluded.submitting_until, total_runs = groups.total_runs + excluded.total_runs, "
-    "open_runs = groups.open_runs + excluded.open_runs, finished_at = NULL "
-    "RETURNING total_runs"
+    "submitting_until, total_runs, open_runs, created_at) VALUES (:id, :owner, :collection, :batch, :workflow, "
+    ":params, :snapshot, :tells_end, 0, {now} + :submit_s, :count, :count, {now}) "
+    "ON CONFLICT (id) DO UPDATE SET sealed = 0, submitting_until = excluded.submitting_until, "
+    "total_runs = groups.total_runs + excluded.total_runs, open_runs = groups.open_runs + excluded.open_runs, "
+    "finished_at = NULL RETURNING total_runs"
 )
 
 
