@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import msgspec
 
-from penstock import jobs, views
+from penstock import groups, jobs, views
 from penstock.blobs.local import LocalBlobs, make_home
 from penstock.config import Config, check_name, load_config
 from penstock.errors import NotFound, UsageError
 from penstock.intake import Intake, Item, Order, submission
 from penstock.jobs import Job, Report, Summary
-from penstock.ledger import dead_letters, documents, generations, runs, stats, work
+from penstock.ledger import batches, dead_letters, documents, generations, runs, stats, work
+from penstock.ledger.batches import Batch, Group
 from penstock.ledger.database import Connection, Database
 from penstock.ledger.dead_letters import DeadLetter
 from penstock.ledger.groups import GroupStart
@@ -363,6 +364,50 @@ class App:
     async def discard(self, letters: Sequence[int], *, owner: str | None = None) -> set[int]:
         """Close dead letters without another try; their documents stay FAILED."""
         return await self.ledger.write(dead_letters.DISCARD, (self._owner(owner), tuple(letters)))
+
+    # groups
+
+    async def list_groups(self, *, batch: str | None = None, limit: int = 100, owner: str | None = None) -> list[Group]:
+        """What was started together, newest first."""
+        return await self.ledger.read(partial(batches.newest, self._owner(owner)), batch, limit)
+
+    async def group(self, name: str, *, owner: str | None = None) -> groups.GroupView:
+        """One group with its counts, durations, pace and what is left of it."""
+        return await groups.view(self._owner(owner), self.ledger, name)
+
+    async def retry_group(self, name: str, *, cancelled: bool = False, owner: str | None = None) -> int:
+        """Its failed runs (and the `cancelled` ones) go on from their checkpoints; the group opens and ends again."""
+        who = self._owner(owner)
+        found = (await groups.view(who, self.ledger, name)).group
+        ended = ("FAILED", "CANCELLED") if cancelled else ("FAILED",)
+        return await groups.retry(who, self.ledger, found.id, ended, partial(self.retry, owner=owner))
+
+    async def cancel_group(self, name: str, *, owner: str | None = None) -> int:
+        """Stop what has not ended of it; how many runs that were."""
+        who = self._owner(owner)
+        found = (await groups.view(who, self.ledger, name)).group
+        return await groups.cancel(who, self.ledger, found.id)
+
+    async def list_batches(self, *, owner: str | None = None) -> list[Batch]:
+        """Documents that were submitted under one name, newest first."""
+        return await self.ledger.read(partial(batches.batches, self._owner(owner)))
+
+    async def start_batch(
+        self,
+        batch: str,
+        *,
+        workflow: str | None = None,
+        params: str | None = None,
+        collection: str | None = None,
+        priority: int = 0,
+        again: bool = False,
+        owner: str | None = None,
+    ) -> groups.BatchStart:
+        """Start a workflow for the documents of a batch, as one group; workers do the rest. What is searchable stays so
+        until its new run has ended. What is COMPLETED with the same workflow and values is left out, unless `again`."""
+        who, where = self._place(owner, collection)
+        order = self._order(who, where, batch=batch, priority=priority, workflow=workflow, params=params, group=True)
+        return await groups.start(who, self.ledger, order, again)
 
     # upkeep
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from penstock.cli import bench, demo, dlq, documents, reading, settings, system, upkeep, work, worker, workflow
+from penstock.cli import bench, demo, dlq, documents, groups, reading, settings, system, upkeep, work, worker, workflow
 from penstock.cli.call import Call, InOrder, shared
 from penstock.cli.output import repair_streams
 from penstock.cli.signals import Interrupted
@@ -27,7 +27,17 @@ def penstock(call: Call, /, **values: Any) -> int:
 for _command in (
     *(work.ingest, work.run, worker.worker, documents.status, documents.list_documents, reading.search, reading.show),
     *(documents.retry, documents.cancel, documents.delete, upkeep.check, upkeep.prune),
-    *(dlq.dlq, system.steps, system.workers, system.lock, workflow.workflow, settings.config, settings.db),
+    *(
+        dlq.dlq,
+        groups.batch,
+        groups.group,
+        system.steps,
+        system.workers,
+        system.lock,
+        workflow.workflow,
+        settings.config,
+        settings.db,
+    ),
     *(bench.bench, demo.demo),
 ):
     penstock.add_command(_command)

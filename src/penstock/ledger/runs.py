@@ -461,9 +461,83 @@ def _retry(connection: Connection, requests: Sequence[Retry]) -> list[set[Docume
     return answers
 
 
+class Start(msgspec.Struct, frozen=True):
+    """A workflow is started for documents that are there: each gets a new run, in the submission's group."""
+
+    submission: Submission
+    """Its documents name (id, run id); the group is given."""
+    again: bool = False
+    """Also for those that are COMPLETED with the same settings."""
+
+
+class Started(msgspec.Struct, frozen=True):
+    started: tuple[DocumentId, ...]
+    done: int
+    """COMPLETED with the same settings: left as they are."""
+    working: int
+    """Being worked on, with the same settings."""
+
+
+_THERE = Statement(
+    _LAST_RUNS.text.removesuffix("WHERE d.status IN ('FAILED', 'CANCELLED', 'NOT_INDEXABLE')"), "document text"
+)
+
+
+def _begin(connection: Connection, requests: Sequence[Start]) -> list[Started]:
+    return [_begin_one(connection, request) for request in requests]
+
+
+def _begin_one(connection: Connection, request: Start) -> Started:
+    """What another run works on with other settings is superseded, as by a changed submit. What is searchable stays so
+    until the new run has ended."""
+    s = request.submission
+    _statuses(connection, Selected(s.owner, tuple(d.id for d in s.documents)))
+    rows = connection.run(_THERE, [(d.id,) for d in s.documents], owner=s.owner)
+    old = {DocumentId(row[0]): (Known(*row[:8]), row[8:]) for row in rows}
+    connection.run(_SNAPSHOT, hash=s.snapshot, body=s.body)
+    fresh, done, working = [], 0, 0
+    for d in s.documents:
+        if d.id not in old:
+            continue
+        known, (source, name, size, metadata) = old[d.id]
+        same = known.settings == s.settings
+        if same and known.status == "COMPLETED" and not request.again:
+            done += 1
+        elif same and known.status not in ("COMPLETED", "FAILED", "CANCELLED", "NOT_INDEXABLE"):
+            working += 1
+        else:
+            now = NewDocument(d.id, d.run_id, source, name, known.sha256, size, None, json.loads(metadata))
+            fresh.append((now, known))
+    _start(connection, s, fresh)
+    return Started(tuple(d.id for d, _ in fresh), done, working)
+
+
+class CancelGroup(msgspec.Struct, frozen=True):
+    owner: Owner
+    group: str
+    count: int
+
+
+_OPEN_OF_GROUP = Statement(
+    "SELECT document_id FROM runs WHERE group_id = :group AND owner = :owner AND status = 'OPEN' LIMIT :count"
+)
+
+
+def _cancel_group(connection: Connection, requests: Sequence[CancelGroup]) -> list[int]:
+    """Some of its open runs; 0: none is left."""
+    answers = []
+    for r in requests:
+        rows = connection.run(_OPEN_OF_GROUP, group=r.group, owner=r.owner, count=r.count)
+        chosen = Selected(r.owner, tuple(DocumentId(row[0]) for row in rows))
+        answers.append(len(_cancel(connection, [chosen])[0]) if rows else 0)
+    return answers
+
+
 SUBMIT = Verb(
     "submit", _submit, wakes=lambda answers: any(one.outcome != "skipped" for answer in answers for one in answer)
 )
 CANCEL = Verb("cancel", _cancel)
 DELETE = Verb("delete", _delete)
 RETRY = Verb("retry", _retry, wakes=any)
+START = Verb("start", _begin, wakes=lambda answers: any(answer.started for answer in answers))
+CANCEL_GROUP = Verb("cancel_group", _cancel_group)
