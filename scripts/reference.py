@@ -14,7 +14,9 @@ from penstock.bench.queue import Figures
 from penstock.cli.call import SHARED
 from penstock.cli.main import penstock
 from penstock.config import Config
+from penstock.groups import BatchStart
 from penstock.jobs import Summary
+from penstock.ledger.batches import Batch, Group
 from penstock.ledger.dead_letters import DeadLetter
 from penstock.ledger.stats import ListedLock, ListedStep, LockRelease
 from penstock.search.query import Hit
@@ -110,6 +112,14 @@ SHAPES: dict[str, dict[str, Shape]] = {
     "dlq show": {"": LETTER},
     "dlq replay": {"": {"replayed": None}},
     "dlq discard": {"": {"discarded": None}},
+    "batch list": {"": {"batches": [dict.fromkeys(Batch.__struct_fields__)]}},
+    "batch start": {"": dict.fromkeys(BatchStart.__struct_fields__)},
+    "group list": {"": {"groups": [dict.fromkeys(Group.__struct_fields__)]}},
+    "group show": {
+        "": {**dict.fromkeys(Group.__struct_fields__), "durations": None, "runs_per_s": None, "eta_s": None}
+    },
+    "group retry": {"": {"retried": None}},
+    "group cancel": {"": {"cancelled": None}},
     "steps": {"": {"steps": [dict.fromkeys(ListedStep.__struct_fields__)]}},
     "workers": {"": {"workers": [dict.fromkeys(("id", "host", "pid", "started_at", "steps", "alive"))]}},
     "lock list": {

@@ -14,6 +14,7 @@ from tests.acceptance.cli import COMMAND, Cli, write
 COMMANDS = (
     *("ingest", "run", "status", "list", "search", "show", "retry", "cancel", "delete", "check", "prune"),
     *("dlq list", "dlq show", "dlq replay", "dlq discard", "config show", "config check", "db migrate", "demo"),
+    *("batch list", "batch start", "group list", "group show", "group retry", "group cancel"),
 )
 ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 

@@ -8,7 +8,7 @@ from scripts.reference import SHAPES
 from tests.acceptance.cli import Cli, write
 
 CALLS: dict[tuple[str, str], str] = {
-    ("ingest", ""): "ingest files",
+    ("ingest", ""): "ingest files --batch spring",
     ("run", ""): "run",
     ("status", ""): "status",
     ("status", "ID"): "status {good}",
@@ -18,6 +18,9 @@ CALLS: dict[tuple[str, str], str] = {
     ("show", "--pages"): "show {good} --pages",
     ("show", "--chunks"): "show {good} --chunks",
     ("show", "--blocks"): "show {good} --blocks",
+    ("batch list", ""): "batch list",
+    ("group list", ""): "group list",
+    ("group show", ""): "group show {group}",
     ("steps", ""): "steps",
     ("bench queue", ""): "bench queue --documents 3",
     ("check", ""): "check",
@@ -27,6 +30,9 @@ CALLS: dict[tuple[str, str], str] = {
     ("cancel", ""): "cancel {bad}",
     ("retry", ""): "retry {bad}",
     ("dlq discard", ""): "dlq discard 2",
+    ("batch start", ""): "batch start spring --again",
+    ("group cancel", ""): "group cancel {group}",
+    ("group retry", ""): "group retry {group}",
     ("delete", ""): "delete {good}",
     ("prune", ""): "prune",
     ("workflow list", ""): "workflow list",
@@ -74,6 +80,7 @@ def test_every_answer_has_the_shape_that_the_reference_shows(cli: Cli) -> None:
         assert fits(SHAPES[path][given], answer), f"penstock {call} --json: {answer}"
         if path == "ingest":
             ids = {"good" if n == "dam.md" else "bad": d["id"] for n, d in cli.documents().items()}
+            ids["group"] = answer["group"]
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ async def submit(
     snapshot, body = told(*events)
     documents = [desk.document(source, content) for source in sources]
     order = desk.submission(*documents, group=start, **changes)
-    return list(await desk.ledger.write(runs.SUBMIT, msgspec.structs.replace(order, snapshot=snapshot, body=body)))
+    return await desk.ledger.write(runs.SUBMIT, msgspec.structs.replace(order, snapshot=snapshot, body=body))
 
 
 async def look(desk: Desk, group: str = GROUP) -> Group:

@@ -143,6 +143,25 @@ async def seize(app: App) -> None:
             await app.release_lock(lock.key, force=True)
 
 
+async def submit_batch(app: App) -> None:
+    folder = app.config.home_path.parent / "files"
+    await app.ingest([folder / name for name in ("alpha.txt", "beta.md", "binary.bin")], batch="spring")
+
+
+async def start_batch(app: App) -> None:
+    await app.start_batch("spring", again=True)
+
+
+async def cancel_groups(app: App) -> None:
+    for group in await app.list_groups():
+        await app.cancel_group(group.id)
+
+
+async def retry_groups(app: App) -> None:
+    for group in await app.list_groups():
+        await app.retry_group(group.id, cancelled=True)
+
+
 async def work_in_bits(app: App) -> None:
     """A budget that is spent at once: each call does one batch and hands over."""
     for _ in range(200):
@@ -202,6 +221,16 @@ SCENARIOS = (
             Operation(prune),
         ],
         start="full",
+    ),
+    Scenario(
+        "groups",
+        [
+            Operation(submit_batch, adds=frozenset({"alpha.txt", "beta.md", "binary.bin"})),
+            Operation(start_batch),
+            Operation(cancel_groups),
+            Operation(retry_groups),
+            Operation(work),
+        ],
     ),
     Scenario("bits", [submit_folder(wait=False), Operation(work_in_bits)]),
     Scenario(

@@ -221,6 +221,20 @@ def unheard(connection: Connection, owner: str) -> list[tuple[str, str, int]]:
     return [(row[0], row[1], row[2]) for row in connection.run(_UNHEARD, owner=owner)]
 
 
+_MISCOUNTED = question(
+    "SELECT q.id, q.open_runs, (SELECT count(*) FROM runs x WHERE x.group_id = q.id AND x.status = 'OPEN') AS there "
+    "FROM groups q WHERE q.id > :after AND <q.owned> AND (q.open_runs <> (SELECT count(*) FROM runs x "
+    "WHERE x.group_id = q.id AND x.status = 'OPEN') OR (q.sealed = 1 AND (q.open_runs = 0) <> "
+    "(q.finished_at IS NOT NULL))) ORDER BY q.id LIMIT :count"
+)
+
+
+def miscounted(connection: Connection, owner: str, after: str) -> list[tuple[str, int, int]]:
+    """Groups that do not say how many of their runs are open, or whether they have ended: id, said, open."""
+    rows = connection.run(_MISCOUNTED, owner=owner, after=after, count=PAGE)
+    return [(row[0], row[1], row[2]) for row in rows]
+
+
 _NAMED = question(
     "SELECT r.key FROM {rows} WHERE EXISTS (SELECT 1 FROM generations g WHERE g.raw_key = r.key "
     "AND g.state <> 'PURGED') OR EXISTS (SELECT 1 FROM segments p WHERE p.key = r.key)",

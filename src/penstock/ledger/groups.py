@@ -122,6 +122,30 @@ def _tell_ended(connection: Connection, rows: Sequence[Row]) -> None:
     outbox.tell_groups(connection, EventKind.GROUP_END, ended)
 
 
+# In its own transaction, and with the row held: nobody ends a run of it between the count and the write.
+_HOLD = Statement("SELECT id FROM groups WHERE id = :id {hold}")
+_RECOUNT = Statement(
+    "UPDATE groups SET open_runs = (SELECT count(*) FROM runs x WHERE x.group_id = groups.id AND x.status = 'OPEN'), "
+    "finished_at = NULL WHERE id = :id RETURNING open_runs, sealed"
+)
+_END = Statement(
+    "UPDATE groups SET completions = completions + 1, finished_at = {now} WHERE id = :id "
+    "RETURNING owner, snapshot, id, completions, tells_end, finished_at"
+)
+
+
+def _recount(connection: Connection, ids: Sequence[str]) -> list[bool]:
+    """What the group's runs say is what counts."""
+    answers = []
+    for group in ids:
+        connection.run(_HOLD, id=group)
+        rows = connection.run(_RECOUNT, id=group)
+        if rows and rows[0] == (0, 1):
+            _tell_ended(connection, connection.run(_END, id=group))
+        answers.append(bool(rows))
+    return answers
+
+
 # The same two as parts of one statement that ends runs on PostgreSQL: `closed` holds the groups of those runs.
 COUNTED = (
     ", counted AS (UPDATE groups SET open_runs = open_runs - r.n, "
@@ -135,3 +159,4 @@ COUNTED = (
 )
 
 SEAL: Verb[str, bool] = Verb("seal", lambda connection, ids: seal(connection, ids))
+RECOUNT = Verb("recount", _recount)

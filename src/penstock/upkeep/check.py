@@ -43,7 +43,18 @@ async def check(stores: Stores, worker: WorkerId, *, repair: bool = False) -> Ch
 
 async def survey(stores: Stores) -> list[Finding]:
     """All that two looks agree on."""
-    looks: list[Look] = [documents, generations, wakeups, artifacts, raw_bytes, segments, rows, leftovers, orphans]
+    looks: list[Look] = [
+        documents,
+        generations,
+        run_groups,
+        wakeups,
+        artifacts,
+        raw_bytes,
+        segments,
+        rows,
+        leftovers,
+        orphans,
+    ]
     first = [await look(stores, None) for look in looks]
     confirmed: list[Finding] = []
     for look, found in zip(looks, first, strict=True):
@@ -73,6 +84,17 @@ async def generations(stores: Stores, before: list[Finding] | None) -> list[Find
                 ids = {"document_id": document, "generation": generation}
                 found.append(Finding(kind, _SENTENCES[kind].format(name, generation), ids))
             last = page[-1][0]
+    return found
+
+
+async def run_groups(stores: Stores, before: list[Finding] | None) -> list[Finding]:
+    found = []
+    last = ""
+    while page := await stores.ledger.read(audit.miscounted, stores.owner, last):
+        for group, said, there in page:
+            what = f"group {group} says that {said} of its runs are open, and {there} are: it ends too soon or never"
+            found.append(Finding("group_miscounted", what, {"group": group}))
+        last = page[-1][0]
     return found
 
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any
 
 from penstock.errors import PenstockError
-from penstock.ledger import mending
+from penstock.ledger import groups, mending
 from penstock.ledger.writer import Verb
 from penstock.model.nouns import GenerationId, WorkerId
 from penstock.upkeep.check_rows import ids_of, place_of, said
@@ -51,6 +51,8 @@ async def _mend_ledger(stores: Stores, finding: Finding) -> bool:
             return await write(mending.REQUEUE, ids["document_id"])
         case "no_dead_letter":
             return await write(mending.BURY, ids["document_id"])
+        case "group_miscounted":
+            return await write(groups.RECOUNT, ids["group"])
         case _:
             return False
 
