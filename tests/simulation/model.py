@@ -40,6 +40,9 @@ class Run:
     chunks: int | None = None
     purge_due: int | None = None
     letter: bool = False
+    group: str = ""
+    ends: int = 0
+    """How often it has ended: a retry lets it end again."""
     steps: list["Step"] = field(default_factory=list)
 
 
@@ -92,6 +95,18 @@ class Artifact:
         return step if step and step in step.run.steps and self.token and step.token == self.token else None
 
 
+@dataclass
+class Group:
+    open: int = 0
+    sealed: bool = False
+    completions: int = 0
+
+    def settle(self) -> None:
+        """It has ended just now, if it has."""
+        if self.sealed and self.open == 0:
+            self.completions += 1
+
+
 Fingerprint = tuple[str, str]
 
 
@@ -104,6 +119,7 @@ class Model:
         self.locks: dict[str, Lock] = {}
         self.artifacts: dict[Fingerprint, Artifact] = {}
         self.refs: dict[tuple[str, str], Fingerprint] = {}
+        self.groups: dict[str, Group] = {}
 
     def steps(self, *statuses: str) -> list[Step]:
         return [s for run in self.runs.values() for s in run.steps if not statuses or s.status in statuses]
@@ -116,8 +132,26 @@ class Model:
     # -- runs
 
     def submit(
-        self, owner: str, source: str, content: str, ids: tuple[str, str], settings: str, priority: int, retry: bool
-    ) -> tuple[str, str]:
+        self, owner: str, source: str, content: str, ids: tuple[str, str], settings: str, priority: int, retry: bool,
+        group: str, seal: bool,
+    ) -> tuple[str, str]:  # fmt: skip
+        answer = self._submit(owner, source, content, ids, settings, priority, retry, group)
+        if seal:
+            self.seal(group)
+        return answer
+
+    def seal(self, group: str) -> bool:
+        found = self.groups.get(group)
+        if found is None or found.sealed:
+            return False
+        found.sealed = True
+        found.settle()
+        return True
+
+    def _submit(
+        self, owner: str, source: str, content: str, ids: tuple[str, str], settings: str, priority: int, retry: bool,
+        group: str,
+    ) -> tuple[str, str]:  # fmt: skip
         there = (d for d in self.documents.values() if (d.owner, d.source) == (owner, source) and not d.deleted)
         old = next(there, None)
         if old and old.content == content:
@@ -130,10 +164,11 @@ class Model:
                 self._replay(old)
                 return old.id, "resumed"
         document = old or self.documents.setdefault(ids[0], Document(ids[0], owner, source, content))
-        self._start(document, content, ids[1], settings, priority)
+        self._start(document, content, ids[1], settings, priority, group)
+        self.groups[group].sealed = False
         return document.id, "submitted"
 
-    def _start(self, document: Document, content: str, run_id: str, settings: str, priority: int) -> None:
+    def _start(self, document: Document, content: str, run_id: str, settings: str, priority: int, group: str) -> None:
         self._stop(document)
         self._retire(document, "BUILDING")
         self._close(document)
@@ -141,6 +176,8 @@ class Model:
         if document.status in ENDS:
             document.status = D.PENDING
         run = Run(run_id, document, content, settings, priority, self._rank(document.owner, priority))
+        run.group = group
+        self.groups.setdefault(group, Group()).open += 1
         run.steps.append(Step(run, 0, "one", "extract"))
         document.runs.append(run)
         self.runs[run_id] = run
@@ -155,11 +192,17 @@ class Model:
     def _stop(self, document: Document) -> bool:
         stopped = [run for run in document.runs if run.status == "OPEN"]
         for run in stopped:
-            run.status = "CANCELLED"
+            self._end(run, "CANCELLED")
             for step in run.steps:
                 if step.status in ("PENDING", "RUNNING", "ERROR"):
                     step.end("CANCELLED")
         return bool(stopped)
+
+    def _end(self, run: Run, status: str) -> None:
+        run.status = status
+        run.ends += 1
+        self.groups[run.group].open -= 1
+        self.groups[run.group].settle()
 
     def _retire(self, document: Document, *states: str) -> None:
         for run in document.runs:
@@ -173,6 +216,7 @@ class Model:
     def _replay(self, document: Document) -> None:
         document.status = D.PENDING
         document.runs[-1].status = "OPEN"
+        self.groups[document.runs[-1].group].open += 1
         self._close(document)
         for step in document.runs[-1].steps:
             if step.status in ("FAILED", "CANCELLED"):
@@ -204,7 +248,7 @@ class Model:
         if document.deleted or document.status not in (D.FAILED, D.CANCELLED, D.NOT_INDEXABLE):
             return False
         if document.runs[-1].settings != settings or document.status == D.NOT_INDEXABLE:
-            self._start(document, document.content, run_id, settings, 0)
+            self._start(document, document.content, run_id, settings, 0, document.runs[-1].group)
         else:
             self._replay(document)
         return True
@@ -255,7 +299,8 @@ class Model:
         run = step.run
         self._finish(step)
         self._retire(run.document, "ACTIVE")
-        run.status, run.state, run.chunks, run.document.status = "COMPLETED", "ACTIVE", chunks, status
+        self._end(run, "COMPLETED")
+        run.state, run.chunks, run.document.status = "ACTIVE", chunks, status
         return True
 
     def error(self, step: Step, again: int | None) -> None:
@@ -268,7 +313,8 @@ class Model:
 
     def _fail(self, step: Step) -> None:
         step.end("FAILED")
-        step.run.status, step.run.letter, step.run.document.status = "FAILED", True, D.FAILED
+        self._end(step.run, "FAILED")
+        step.run.letter, step.run.document.status = True, D.FAILED
 
     def release(self, step: Step, give_back: bool) -> None:
         step.attempts = max(0, step.attempts - give_back)

@@ -78,6 +78,19 @@ def picture(connection: Connection) -> Picture:
             for owner in (ANNA, BERT)
             for one in documents.newest(owner, connection, status="", collection="", before="", count=99)
         },
+        "groups": {
+            row[0]: (row[1], bool(row[2]), row[3], row[4])
+            for row in ask(
+                "SELECT g.id, g.open_runs, g.sealed, g.completions, (SELECT count(*) FROM events e "
+                "WHERE e.kind = 'GROUP_END' AND e.group_id = g.id) FROM groups g"
+            )
+        },
+        "ends": {
+            row[0]: row[1]
+            for row in ask(
+                "SELECT run_id, count(*) FROM events WHERE kind IN ('ITEM_END', 'ITEM_FAILED') GROUP BY run_id"
+            )
+        },
         "open runs": work.open_runs(connection),
         "left": (work.left(connection).claimable, work.left(connection).running),
     }
@@ -128,6 +141,8 @@ def expected(m: Model) -> Picture:
             for d in m.documents.values()
             if not d.deleted
         },
+        "groups": {name: (g.open, g.sealed, g.completions, g.completions) for name, g in m.groups.items()},
+        "ends": {x.id: x.ends for x in m.runs.values() if x.ends},
         "open runs": sum(d.status not in ENDS for d in m.documents.values()),
         "left": (any(s.status == "PENDING" for s in steps), any(s.status == "RUNNING" for s in steps)),
     }
@@ -174,4 +189,7 @@ def keep_invariants(before: Picture, now: Picture) -> None:
         assert there or not active, "I5: a deleted document is searchable"
     replaced = {run for run, x in now["runs"].items() if x[5] == "SUPERSEDED"}
     assert replaced == set(now["purges"]), "I5: a purge row for what was replaced, and for nothing else"
+    assert sum(g[0] for g in now["groups"].values()) == now["open runs"], "I8: a group counts its open runs"
+    for group, (_, _, completions, told) in now["groups"].items():
+        assert told == completions >= before["groups"].get(group, (0, False, 0, 0))[2], "I8: each end is told once"
     assert now["open runs"] == sum(x[4] == "OPEN" for x in now["runs"].values())

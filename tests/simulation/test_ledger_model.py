@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -16,8 +17,9 @@ from tests.simulation.bench import Bench
 from tests.simulation.model import CRASHES, Model
 from tests.simulation.picture import TICK, Picture, differences, expected, keep_invariants, picture
 
-from penstock.ledger import checkpoints, generations, locks, mending, queue, runs
+from penstock.ledger import checkpoints, generations, groups, locks, mending, queue, runs
 from penstock.ledger.writer import Verb
+from penstock.model.events import EventKind
 from penstock.model.nouns import DocumentId, GenerationId, Owner, Step, Token, WorkerId
 from penstock.model.states import ENDS, DocumentStatus
 
@@ -169,13 +171,49 @@ class LedgerMachine(RuleBasedStateMachine):
         chosen=settings_names,
         priority=st.sampled_from((0, 5)),
         retry=st.booleans(),
+        group=st.sampled_from(("g1", "g2", "g3")),
+        seal=st.booleans(),
     )
-    def submit(self, owner: Owner, source: str, content: str, chosen: str, priority: int, retry: bool) -> None:
+    def submit(
+        self,
+        owner: Owner,
+        source: str,
+        content: str,
+        chosen: str,
+        priority: int,
+        retry: bool,
+        group: str = "g1",
+        seal: bool = True,
+    ) -> None:
         new = self.desk.document(source, content)
-        submission = self.desk.submission(new, owner=owner, settings=chosen, priority=priority, retry=retry)
-        [[answer]] = self.write(runs.SUBMIT, submission)
-        wanted = self.model.submit(owner, source, content, (new.id, new.run_id), chosen, priority, retry)
+        start = groups.GroupStart(group, "flow", None, seal)
+        [[answer]] = self.write(
+            runs.SUBMIT, self.order(new, owner=owner, settings=chosen, priority=priority, retry=retry, group=start)
+        )
+        ids = (new.id, new.run_id)
+        wanted = self.model.submit(owner, source, content, ids, chosen, priority, retry, group, seal)
         assert (answer.document_id, answer.outcome) == wanted
+        self.agree()
+
+    def order(self, new: runs.NewDocument, **values: Any) -> runs.Submission:
+        """Everything about it is told."""
+        told = {event.lower(): [{"name": "h", "method": "m.h"}] for event in EventKind}
+        body = msgspec.json.encode({"lifecycle_events": told}).decode()
+        return msgspec.structs.replace(self.desk.submission(new, **values), snapshot="all is told", body=body)
+
+    @move(lambda self: any(not group.sealed for group in self.model.groups.values()), pick=picks)
+    def seal(self, pick: int) -> None:
+        group = list(self.model.groups)[pick % len(self.model.groups)]
+        assert self.write(groups.SEAL, group) == [self.model.seal(group)]
+        self.agree()
+
+    @move(lambda self: self.live(), pick=picks)
+    def cancel_group(self, pick: int) -> None:
+        run = list(self.model.runs.values())[pick % len(self.model.runs)]
+        owner, name = Owner(run.document.owner), run.group
+        still = [x for x in self.model.runs.values() if (x.group, x.document.owner, x.status) == (name, owner, "OPEN")]
+        [count] = self.write(runs.CANCEL_GROUP, runs.CancelGroup(owner, name, 100))
+        assert count == sum(self.model.cancel(x.document) for x in still)
         self.agree()
 
     @move(lambda self: self.live(), pick=picks, mine=own)
@@ -206,7 +244,7 @@ class LedgerMachine(RuleBasedStateMachine):
         owner = self.owner(document, mine)
         new = self.desk.document("/unused", stored=False)
         named = runs.NewDocument(DocumentId(document.id), new.run_id, "", "", "", 0, None, {})
-        [answer] = self.write(runs.RETRY, runs.Retry(self.desk.submission(named, owner=owner, settings=chosen)))
+        [answer] = self.write(runs.RETRY, runs.Retry(self.order(named, owner=owner, settings=chosen)))
         assert bool(answer) == (mine and self.model.retry(document, new.run_id, chosen))
         self.agree()
 
