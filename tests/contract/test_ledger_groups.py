@@ -11,6 +11,7 @@ from penstock.ledger import batches, groups, outbox, queue, runs
 from penstock.ledger.batches import Group
 from penstock.model.events import EventKind
 from penstock.model.nouns import DocumentId, Step
+from penstock.model.states import DocumentStatus
 
 GROUP = "01GROUP"
 EVENTS = [kind.lower() for kind in EventKind]
@@ -119,6 +120,29 @@ async def test_a_submit_goes_on_after_its_group_was_sealed(desk: Desk) -> None:
     assert await counters(desk) == (3, 0, 1)
     assert await desk.one("SELECT total_runs FROM groups") == 3
     assert len(await events(desk, EventKind.GROUP_START)) == 1
+
+
+async def test_i8_a_group_that_ended_too_soon_ends_again(desk: Desk) -> None:
+    """Its submitter was thought to be dead."""
+    await submit(desk, "/a", seal=True)
+    [step] = await desk.claim()
+    await end(desk, step)
+    await submit(desk, "/b", seal=False)
+    assert await counters(desk) == (1, 1, 0)
+    assert await desk.one("SELECT finished_at IS NULL FROM groups") in (True, 1)
+
+
+async def test_i8_what_is_told_is_written_with_what_caused_it(desk: Desk) -> None:
+    """Never as two statements without a transaction around them."""
+    await submit(desk, "/a")
+    await submit(desk, "/b", group="01SILENT", events=[])
+    loud, silent = await desk.claim(2)
+    for step, alone in ((loud, False), (silent, True)):
+        flip = queue.Flip(step, DocumentStatus.COMPLETED, 2, 3, "{}")
+        assert queue.FLIP.at_once([flip]) == alone
+        assert queue.COMPLETE.at_once([desk.completion(step)]) == alone
+    unknown = msgspec.structs.replace(silent, snapshot="nobody has looked at it yet")
+    assert not queue.COMPLETE.at_once([desk.completion(unknown)])
 
 
 async def test_i8_a_retry_opens_the_group_and_it_ends_again(desk: Desk) -> None:
@@ -243,7 +267,7 @@ async def test_a_group_is_counted(desk: Desk) -> None:
     answers = await submit(desk, *(f"/{i}" for i in range(6)), batch="spring")
     steps = await desk.claim(5)
     await end(desk, steps[0])
-    await desk.ledger.write(queue.FLIP, queue.Flip(steps[1], "NOT_INDEXABLE", 0, 0, "{}"))  # type: ignore[arg-type]
+    await desk.ledger.write(queue.FLIP, queue.Flip(steps[1], DocumentStatus.NOT_INDEXABLE, 0, 0, "{}"))
     await desk.fail(steps[2])
     await desk.cancel(steps[3].document_id)
     found = await look(desk)
@@ -306,7 +330,7 @@ async def test_a_workflow_is_started_for_documents_that_are_there(desk: Desk) ->
     steps = {step.document_id: step for step in await desk.claim(4)}
     await end(desk, steps[done])
     await desk.fail(steps[failed])
-    await desk.ledger.write(queue.FLIP, queue.Flip(steps[textless], "NOT_INDEXABLE", 0, 0, "{}"))  # type: ignore[arg-type]
+    await desk.ledger.write(queue.FLIP, queue.Flip(steps[textless], DocumentStatus.NOT_INDEXABLE, 0, 0, "{}"))
     started = await begin(desk, done, failed, still, textless)
     assert (set(started.started), started.done, started.working) == ({failed, textless}, 1, 1)
     assert await counters(desk, "01START") == (2, 0, 0)
