@@ -1,7 +1,10 @@
-"""Two dialects, one SQL. A `Statement` is written once; five macros cover where SQLite and PostgreSQL differ:
-`{now}` the database's clock, `{rows}` a set of rows passed in, `{skip}` and `{hold}` row locks; and
-`{steps.id = r.step}` joins by key, which PostgreSQL must be told twice: a plan made while the table was small would
-scan it for ever.
+"""Two dialects, one SQL. A `Statement` is written once; a few macros cover where SQLite and PostgreSQL differ: `{now}` the
+database's clock, `{rows}` a set of rows passed in, `{skip}` and `{hold}` row locks.
+
+The others are about PostgreSQL's plans, which may be made while a table is small and would scan it for ever:
+`{steps.id = r.step}` joins by key, and says it twice there; `id IN (SELECT r.step FROM {rows})` becomes `id = ANY (…)`;
+`JOIN {documents d: d.source = r.source}` looks rows up one by one; `{owner}` asks for the owner of rows that are found
+by another key: an index that begins with the owner is not for them.
 """
 
 import re
@@ -24,7 +27,14 @@ NOW: dict[DialectName, str] = {
     "postgres": "extract(epoch FROM clock_timestamp())::double precision",
 }
 _KEY = re.compile(r"\{([\w.]+) = r\.(\w+)\}")
+_EACH = re.compile(r"\{(\w+) (\w+): ([^}]+)\}")
+_OWNER = re.compile(r"\{(\w+\.)?owner\}")
+_IN = re.compile(r"([\w.]+) IN \(SELECT r\.(\w+) FROM \{rows\}\)")
 _PARAM = re.compile(r"(?<![:\w]):([a-z_]\w*)")
+_EACH_AS: dict[DialectName, str] = {
+    "sqlite": r"\1 \2 ON \3",
+    "postgres": r"LATERAL (SELECT \2.* FROM \1 \2 WHERE \3 OFFSET 0) AS \2 ON true",
+}
 BUSY_LIMIT_S = 30.0
 STOPPED_S = 5.0
 """No live writer lets an open transaction wait for so long."""
@@ -34,10 +44,12 @@ VALUES_LIMIT = 64
 
 class Statement:
     """One SQL text for both dialects. `rows` names the columns of the set that `{rows}` stands for, as r; a statement
-    for PostgreSQL alone may have a second set, `{more}`, as m."""
+    for PostgreSQL alone may have a second set, `{more}`, as m. `plan_anew`: for large sets that come seldom; no plan is
+    kept for them that was made while the tables were empty."""
 
-    def __init__(self, text: str, rows: str = "", more: str = "") -> None:
-        self.text = text
+    def __init__(self, text: str, rows: str = "", more: str = "", *, plan_anew: bool = False) -> None:
+        self.prepare = False if plan_anew else None
+        self.text = _OWNER.sub(r"\1owner || '' = :owner", text)
         self.columns = _columns(rows)
         self.more = _columns(more)
         self._sqlite: dict[int, str] = {}
@@ -46,12 +58,17 @@ class Statement:
         skip = "FOR UPDATE SKIP LOCKED" if dialect == "postgres" else ""
         hold = "FOR UPDATE" if dialect == "postgres" else ""
         text = self.text.replace("{now}", NOW[dialect]).replace("{skip}", skip).replace("{hold}", hold)
+        text = _EACH.sub(_EACH_AS[dialect], text)
+        if dialect == "postgres":
+            text = _IN.sub(lambda match: f"{match[1]} = ANY ({self._array(match[2])})", text)
         text = text.replace("{rows}", rows)
         return _KEY.sub(self._key_postgres if dialect == "postgres" else r"\1 = r.\2", text)
 
     def _key_postgres(self, match: re.Match[str]) -> str:
-        kind = dict(self.columns)[match[2]]
-        return f"{match[1]} = r.{match[2]} AND {match[1]} = ANY (%(r_{match[2]})s::{kind}[])"
+        return f"{match[1]} = r.{match[2]} AND {match[1]} = ANY ({self._array(match[2])})"
+
+    def _array(self, column: str) -> str:
+        return f"%(r_{column})s::{dict(self.columns)[column]}[]"
 
     @cached_property
     def parameters(self) -> list[str]:
@@ -239,7 +256,7 @@ class PostgresConnection:
                 by_column = zip(*table, strict=True) if table else ([] for _ in columns)
                 for (name, _), values in zip(columns, by_column, strict=True):
                     params[f"{alias}_{name}"] = _array(values)
-        cursor = self._db.execute(statement.postgres, params)
+        cursor = self._db.execute(statement.postgres, params, prepare=statement.prepare)
         return cursor.fetchall() if cursor.description else []
 
     def script(self, text: str) -> list[Row]:

@@ -52,12 +52,12 @@ _BY_REASON = Statement(
     "AND (:reason = '' OR reason = :reason) ORDER BY id LIMIT :count"
 )
 _CLOSE = Statement(
-    "UPDATE dead_letters SET state = :state, closed_at = {now} WHERE owner = :owner AND state = 'OPEN' "
+    "UPDATE dead_letters SET state = :state, closed_at = {now} WHERE {owner} AND state = 'OPEN' "
     "AND document_id IN (SELECT r.document FROM {rows})",
     rows="document text",
 )
 _DISCARD = Statement(
-    "UPDATE dead_letters SET state = 'DISCARDED', closed_at = {now} WHERE owner = :owner AND state = 'OPEN' "
+    "UPDATE dead_letters SET state = 'DISCARDED', closed_at = {now} WHERE {owner} AND state = 'OPEN' "
     "AND id IN (SELECT r.letter FROM {rows}) RETURNING id",
     rows="letter bigint",
 )

@@ -23,7 +23,7 @@ _LIST = Statement(
     "AND (:before = '' OR d.id < :before) ORDER BY d.id DESC LIMIT :count"
 )
 _STATES = Statement(
-    "SELECT d.id, d.status FROM {rows} JOIN documents d ON d.id = r.document WHERE d.owner = :owner",
+    "SELECT d.id, d.status FROM {rows} JOIN documents d ON d.id = r.document WHERE {d.owner}",
     rows="document text",
 )
 _UNDER = Statement(

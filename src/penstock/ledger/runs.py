@@ -71,11 +71,12 @@ _COLLECTION = Statement(
 _SNAPSHOT = Statement("INSERT INTO snapshots (hash, body) VALUES (:hash, :body) ON CONFLICT DO NOTHING")
 _KNOWN = Statement(
     "SELECT d.id, d.source, d.sha256, d.status, x.id, x.settings, x.generation_id, g.raw_key, x.group_id FROM {rows} "
-    "JOIN documents d ON d.owner = :owner AND d.collection = :collection AND d.source = r.source "
-    "AND d.deleted_at IS NULL JOIN runs x ON x.document_id = d.id "
+    "JOIN {documents d: d.source = r.source AND {d.owner} AND d.collection = :collection "
+    "AND d.deleted_at IS NULL} JOIN runs x ON x.document_id = d.id "
     "AND x.generation_id = (SELECT max(generation_id) FROM runs WHERE runs.document_id = d.id) "
     "JOIN generations g ON g.id = x.generation_id",
     rows="source text",
+    plan_anew=True,
 )
 
 
@@ -97,11 +98,6 @@ def known(owner: Owner, connection: Connection, collection: str, sources: Sequen
     return {row[1]: Known(row[0], *row[2:]) for row in rows}
 
 
-_HOLD_SOURCES = Statement(
-    "SELECT id FROM documents WHERE owner = :owner AND collection = :collection AND deleted_at IS NULL "
-    "AND source IN (SELECT r.source FROM {rows}) ORDER BY id {hold}",
-    rows="source text",
-)
 _DOCUMENT = Statement(
     "INSERT INTO documents (id, owner, collection, source, name, size, sha256, metadata, status, batch, created_at, "
     "updated_at) SELECT r.id, :owner, :collection, r.source, r.name, r.size, r.sha256, r.metadata, 'PENDING', :batch, "
@@ -138,11 +134,11 @@ _LAST_RANK = Statement(
     "ON CONFLICT (priority, owner) DO UPDATE SET last_rank = excluded.last_rank"
 )
 _PASSWORD = Statement(
-    "UPDATE documents SET password = :password WHERE owner = :owner AND id IN (SELECT r.document FROM {rows})",
+    "UPDATE documents SET password = :password WHERE {owner} AND id IN (SELECT r.document FROM {rows})",
     rows="document text",
 )
 _BATCH = Statement(
-    "UPDATE documents SET batch = :batch WHERE owner = :owner AND (batch IS NULL OR batch <> :batch) "
+    "UPDATE documents SET batch = :batch WHERE {owner} AND (batch IS NULL OR batch <> :batch) "
     "AND id IN (SELECT r.document FROM {rows})",
     rows="document text",
 )
@@ -167,10 +163,11 @@ def _submit_one(connection: Connection, s: Submission) -> list[Submitted]:
     connection.run(_SNAPSHOT, hash=s.snapshot, body=s.body)
     keyed = _answers_by_key(connection, s)
     sources = [d.source for d in s.documents]
-    if connection.dialect == "postgres":
-        # Nobody deletes, cancels or retries them between our look and our write.
-        connection.run(_HOLD_SOURCES, [(x,) for x in sources], owner=s.owner, collection=s.collection)
     there = known(s.owner, connection, s.collection, sources)
+    if there and connection.dialect == "postgres":
+        # Nobody deletes, cancels or retries them between our look and our write.
+        _statuses(connection, Selected(s.owner, tuple(old.id for old in there.values())))
+        there = known(s.owner, connection, s.collection, sources)
     answers: dict[str, Submitted] = {}
     start: list[tuple[NewDocument, Known | None]] = []
     replay: list[Known] = []
@@ -309,16 +306,19 @@ _STOP_STEPS = Statement(
     "WHERE status IN ('PENDING', 'RUNNING', 'ERROR') AND run_id IN (SELECT x.id FROM {rows} "
     "JOIN runs x ON x.document_id = r.document WHERE x.status = 'OPEN')",
     rows="document text",
+    plan_anew=True,
 )
 _ACTIVE_STEPS = Statement(
     "SELECT s.id FROM {rows} JOIN runs x ON x.document_id = r.document AND x.status = 'OPEN' "
     "JOIN steps s ON s.run_id = x.id AND s.status IN ('PENDING', 'RUNNING', 'ERROR') LIMIT 1",
     rows="document text",
+    plan_anew=True,
 )
 _STOP_RUNS = Statement(
     "UPDATE runs SET status = 'CANCELLED', finished_at = {now} WHERE status = 'OPEN' "
     "AND document_id IN (SELECT r.document FROM {rows}) RETURNING owner, snapshot, id, document_id, group_id",
     rows="document text",
+    plan_anew=True,
 )
 
 
@@ -336,13 +336,14 @@ def _stop_runs(connection: Connection, documents: Sequence[DocumentId]) -> set[D
 
 _CANCEL = Statement(
     "UPDATE documents SET status = 'CANCELLED', updated_at = {now} "
-    "WHERE owner = :owner AND id IN (SELECT r.document FROM {rows})",
+    "WHERE {owner} AND id IN (SELECT r.document FROM {rows})",
     rows="document text",
 )
 _MINE = Statement(
-    "SELECT id, status FROM documents WHERE owner = :owner AND deleted_at IS NULL "
+    "SELECT id, status FROM documents WHERE {owner} AND deleted_at IS NULL "
     "AND id IN (SELECT r.document FROM {rows}) ORDER BY id {hold}",
     rows="document text",
+    plan_anew=True,
 )
 
 
@@ -368,7 +369,7 @@ def _cancel(connection: Connection, requests: Sequence[Selected]) -> list[set[Do
 
 _TOMBSTONE = Statement(
     "UPDATE documents SET deleted_at = {now}, updated_at = {now}, password = NULL "
-    "WHERE owner = :owner AND id IN (SELECT r.document FROM {rows})",
+    "WHERE {owner} AND id IN (SELECT r.document FROM {rows})",
     rows="document text",
 )
 _FORGET_KEYS = Statement(
@@ -397,12 +398,13 @@ def _delete(connection: Connection, requests: Sequence[Selected]) -> list[set[Do
 
 _LAST_RUNS = Statement(
     "SELECT d.id, d.sha256, d.status, x.id, x.settings, x.generation_id, g.raw_key, x.group_id, d.source, d.name, "
-    "d.size, d.metadata FROM {rows} JOIN documents d ON d.id = r.document AND d.owner = :owner "
+    "d.size, d.metadata FROM {rows} JOIN documents d ON d.id = r.document AND {d.owner} "
     "AND d.deleted_at IS NULL JOIN runs x ON x.document_id = d.id "
     "AND x.generation_id = (SELECT max(generation_id) FROM runs WHERE runs.document_id = d.id) "
     "JOIN generations g ON g.id = x.generation_id "
     "WHERE d.status IN ('FAILED', 'CANCELLED', 'NOT_INDEXABLE')",
     rows="document text",
+    plan_anew=True,
 )
 _REOPEN = Statement(
     "UPDATE runs SET status = 'OPEN', finished_at = NULL WHERE id IN (SELECT r.run FROM {rows}) RETURNING group_id",
@@ -479,7 +481,9 @@ class Started(msgspec.Struct, frozen=True):
 
 
 _THERE = Statement(
-    _LAST_RUNS.text.removesuffix("WHERE d.status IN ('FAILED', 'CANCELLED', 'NOT_INDEXABLE')"), "document text"
+    _LAST_RUNS.text.removesuffix("WHERE d.status IN ('FAILED', 'CANCELLED', 'NOT_INDEXABLE')"),
+    "document text",
+    plan_anew=True,
 )
 
 

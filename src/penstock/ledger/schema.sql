@@ -37,8 +37,6 @@ CREATE TABLE documents (
   FOREIGN KEY (owner, collection) REFERENCES collections (owner, name)
 );
 
-CREATE UNIQUE INDEX documents_source ON documents (owner, collection, source) WHERE deleted_at IS NULL;
-
 CREATE INDEX documents_newest ON documents (owner, id) WHERE deleted_at IS NULL;
 
 CREATE INDEX documents_status ON documents (owner, status) WHERE deleted_at IS NULL;
@@ -276,6 +274,8 @@ CREATE INDEX groups_owner ON groups (owner, id);
 CREATE INDEX groups_unsealed ON groups (submitting_until) WHERE sealed = 0;
 
 CREATE INDEX runs_group ON runs (group_id, status) WHERE group_id IS NOT NULL;
+
+CREATE UNIQUE INDEX documents_source ON documents (source, owner, collection) WHERE deleted_at IS NULL;
 
 CREATE INDEX documents_batch ON documents (owner, batch) WHERE batch IS NOT NULL AND deleted_at IS NULL;
 

@@ -30,6 +30,9 @@ def statements(dialect: str) -> list[str]:
         "CREATE INDEX groups_unsealed ON groups (submitting_until) WHERE sealed = 0",
         "ALTER TABLE runs ADD COLUMN group_id TEXT",
         "CREATE INDEX runs_group ON runs (group_id, status) WHERE group_id IS NOT NULL",
+        # By source first: a set of sources is looked up, and no index that begins with the owner is to be taken for it.
+        "DROP INDEX documents_source",
+        "CREATE UNIQUE INDEX documents_source ON documents (source, owner, collection) WHERE deleted_at IS NULL",
         "CREATE INDEX documents_batch ON documents (owner, batch) WHERE batch IS NOT NULL AND deleted_at IS NULL",
         f"""CREATE TABLE events (
   id {identity},
