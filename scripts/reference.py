@@ -19,6 +19,7 @@ from penstock.ledger.dead_letters import DeadLetter
 from penstock.ledger.stats import ListedLock, ListedStep, LockRelease
 from penstock.search.query import Hit
 from penstock.upkeep.report import CheckReport
+from penstock.upkeep.vacuum import Vacuumed
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 
@@ -106,6 +107,9 @@ SHAPES: dict[str, dict[str, Shape]] = {
     "delete": {"": {"deleted": None, "unchanged": None}},
     "check": {"": dict.fromkeys(CheckReport.__struct_fields__)},
     "prune": {"": dict.fromkeys(("purged", "artifacts", "blobs", "bytes"))},
+    "vacuum": {
+        "": {"collections": [dict.fromkeys(Vacuumed.__struct_fields__)], "busy": None, "elapsed_s": None},
+    },
     "dlq list": {"": {"total": None, "by_reason": {"…": None}, "oldest": None, "letters": [LETTER]}},
     "dlq show": {"": LETTER},
     "dlq replay": {"": {"replayed": None}},

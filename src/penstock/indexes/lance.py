@@ -17,7 +17,16 @@ from penstock.errors import StorageError, Transient, UsageError
 from penstock.indexes import lance_files as files
 from penstock.indexes import lance_rows as rows
 from penstock.indexes import lance_upkeep as upkeep
-from penstock.indexes.base import IndexHit, IndexRows, StoredRow, TableInfo, Verify
+from penstock.indexes.base import (
+    IndexHit,
+    IndexRows,
+    StoredRow,
+    TableChecksum,
+    TableInfo,
+    TableState,
+    Verify,
+)
+from penstock.indexes.lance_checksum import Checksum
 from penstock.indexes.lance_reader import LanceReader
 from penstock.indexes.lance_writer import LanceWriter, Staged
 from penstock.model.items import Vectors
@@ -99,6 +108,20 @@ class LanceTable:
 
     async def count(self) -> int:
         return await self._run("read", self._reader.count)
+
+    async def state(self) -> TableState | None:
+        return await self._run("read", self._reader.state)
+
+    async def checksum(self) -> TableChecksum | None:
+        found = await self._run("read", self._reader.names)
+        if found is None:
+            return None
+        version, names = found
+        checksum = Checksum(self.path)
+        # One file at a time: others read, and an interrupt is heard.
+        for name in names:
+            await self._run("read", functools.partial(checksum.take, name))
+        return TableChecksum(version, checksum.hexdigest())
 
     async def _create(self, new: Sequence[IndexRows], verify: Verify) -> Sequence[IndexRows]:
         """The rows that there are, with a table to put them in."""

@@ -90,7 +90,12 @@ def _acquire(connection: Connection, requests: Sequence[Acquire]) -> list[bool]:
 
 
 def _release(connection: Connection, held: Sequence[tuple[str, Token]]) -> list[bool]:
-    return [bool(connection.run(_RELEASE, key=key, token=token)) for key, token in held]
+    return [give_back(connection, key, token) for key, token in held]
+
+
+def give_back(connection: Connection, key: str, token: Token) -> bool:
+    """Within a transaction that does more than that."""
+    return bool(connection.run(_RELEASE, key=key, token=token))
 
 
 def _force(connection: Connection, requests: Sequence[Force]) -> list[Forced | None]:
@@ -104,7 +109,7 @@ def _take_away(connection: Connection, request: Force) -> Forced | None:
     for token, worker, purpose, until in connection.run(_HOLDER, key=request.key):
         steps = [StepId(row[0]) for row in connection.run(_HAND_BACK, key=request.key, token=token)]
         ready_steps(connection, steps)
-        if connection.run(_RELEASE, key=request.key, token=token):
+        if give_back(connection, request.key, token):
             row = {"owner": request.owner, "key": request.key, "worker": worker, "purpose": purpose, "until": until}
             connection.run(_WRITE_DOWN, **row, steps=len(steps), by=request.by)
             return Forced(WorkerId(worker), purpose, len(steps))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from penstock.ledger import audit
 from penstock.model.nouns import WorkerId
 from penstock.upkeep.check_blobs import orphans, raw_bytes, segments
+from penstock.upkeep.check_files import files
 from penstock.upkeep.check_rows import rows
 from penstock.upkeep.repair import mend
 from penstock.upkeep.report import CheckReport, Finding, Look, Stores, report
@@ -43,7 +44,18 @@ async def check(stores: Stores, worker: WorkerId, *, repair: bool = False) -> Ch
 
 async def survey(stores: Stores) -> list[Finding]:
     """All that two looks agree on."""
-    looks: list[Look] = [documents, generations, wakeups, artifacts, raw_bytes, segments, rows, leftovers, orphans]
+    looks: list[Look] = [
+        documents,
+        generations,
+        wakeups,
+        artifacts,
+        raw_bytes,
+        segments,
+        rows,
+        files,
+        leftovers,
+        orphans,
+    ]
     first = [await look(stores, None) for look in looks]
     confirmed: list[Finding] = []
     for look, found in zip(looks, first, strict=True):
