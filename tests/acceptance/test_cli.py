@@ -12,7 +12,7 @@ import pytest
 from tests.acceptance.cli import COMMAND, Cli, write
 
 COMMANDS = (
-    *("ingest", "run", "status", "list", "search", "show", "retry", "cancel", "delete", "check", "prune"),
+    *("ingest", "run", "status", "list", "search", "show", "retry", "cancel", "delete", "check", "prune", "vacuum"),
     *("dlq list", "dlq show", "dlq replay", "dlq discard", "config show", "config check", "db migrate", "demo"),
 )
 ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")

@@ -29,6 +29,7 @@ CALLS: dict[tuple[str, str], str] = {
     ("dlq discard", ""): "dlq discard 2",
     ("delete", ""): "delete {good}",
     ("prune", ""): "prune",
+    ("vacuum", ""): "vacuum",
     ("workflow list", ""): "workflow list",
     ("workflow show", ""): "workflow show default",
     ("workflow check", ""): "workflow check flows/wrong.yaml",

@@ -19,7 +19,7 @@ EXPIRED_S = -1.0
 """A lease of this length is over when it is given."""
 TABLES = (
     "collections", "documents", "generations", "runs", "steps", "ranks", "artifacts", "segments", "artifact_refs",
-    "locks", "dead_letters", "purges", "workers", "idempotency_keys", "paces", "lock_releases",
+    "locks", "dead_letters", "purges", "workers", "idempotency_keys", "paces", "lock_releases", "index_checksums",
 )  # fmt: skip
 
 

@@ -112,8 +112,12 @@ class IndexTable(Protocol):
     async def state(self) -> TableState | None:
         """None while the table does not exist."""
 
-    async def checksum(self) -> TableChecksum | None:
-        """Over all that the latest version is made of; the same as long as nobody commits or touches a file."""
+    async def checksum(self, version: int | None = None) -> TableChecksum | None:
+        """Over all that a version is made of, the latest if none is named; the same as long as nobody touches a
+        file."""
+
+    async def restore(self, version: int, verify: Verify) -> None:
+        """One durable commit that makes the table what it was at an earlier version."""
 
     @property
     def dimensions(self) -> int | None:

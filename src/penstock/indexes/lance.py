@@ -32,7 +32,7 @@ from penstock.indexes.lance_writer import LanceWriter, Staged
 from penstock.model.items import Vectors
 from penstock.runtime import Lane, Runtime
 
-COMMITS = ("create", "append", "merge", "delete", "dedupe", "optimize", "compact")
+COMMITS = ("create", "append", "merge", "delete", "dedupe", "optimize", "compact", "restore")
 FAILPOINTS = tuple(f"index.{commit}.{side}" for commit in COMMITS for side in ("before", "after"))
 
 READER_GRACE = 600.0
@@ -94,6 +94,10 @@ class LanceTable:
         before = self._runtime.now() - READER_GRACE
         await self._run("index", lambda: self._writer.clean(before))
 
+    async def restore(self, version: int, verify: Verify) -> None:
+        await verify()
+        await self._commit("restore", lambda: self._writer.restore(version))
+
     async def search_vector(self, vector: Vectors, k: int, hidden: Sequence[int]) -> list[IndexHit]:
         query = np.asarray(vector, dtype=np.float32)
         return await self._run("read", lambda: self._reader.search_vector(query, k, hidden))
@@ -112,8 +116,8 @@ class LanceTable:
     async def state(self) -> TableState | None:
         return await self._run("read", self._reader.state)
 
-    async def checksum(self) -> TableChecksum | None:
-        found = await self._run("read", self._reader.names)
+    async def checksum(self, version: int | None = None) -> TableChecksum | None:
+        found = await self._run("read", lambda: self._reader.names(version))
         if found is None:
             return None
         version, names = found

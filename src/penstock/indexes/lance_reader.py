@@ -45,9 +45,14 @@ class LanceReader:
     def count(self) -> int:
         return self._latest(lambda dataset: int(dataset.count_rows())) or 0
 
-    def names(self) -> tuple[int, list[str]] | None:
-        """The latest version, and the files that it is made of."""
-        found: tuple[int, list[str]] | None = self._latest(lambda d: (d.version, checksum.names(self._path, d)))
+    def names(self, version: int | None = None) -> tuple[int, list[str]] | None:
+        """A version, the latest if none is named, and the files that it is made of."""
+
+        def ask(dataset: Any) -> tuple[int, list[str]]:
+            asked = dataset if version is None else dataset.checkout_version(version)
+            return asked.version, checksum.names(self._path, asked)
+
+        found: tuple[int, list[str]] | None = self._latest(ask)
         return found
 
     def state(self) -> TableState | None:

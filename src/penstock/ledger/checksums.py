@@ -48,6 +48,11 @@ _SEALED = question(
     "WHERE <c.owned> ORDER BY c.owner, c.collection, c.version"
 )
 _HELD_SINCE = Statement("SELECT token, released_at FROM locks WHERE resource_key = :key")
+_BEFORE_HOLDER = Statement(
+    "SELECT c.table_version, c.sha256, c.sealed_at FROM index_checksums c "
+    "JOIN locks l ON l.resource_key = :key AND l.released_at = c.sealed_at "
+    "WHERE c.owner = :owner AND c.collection = :collection AND c.version = :version"
+)
 
 
 def _seal(connection: Connection, seals: Sequence[Seal]) -> list[bool]:
@@ -81,6 +86,13 @@ def held_since(connection: Connection, seal: Sealed) -> bool:
     have been set back."""
     key = locks.index_key(seal.place.owner, seal.place.collection, seal.place.version)
     return any(token is not None or at != seal.at for token, at in connection.run(_HELD_SINCE, key=key))
+
+
+def before_holder(connection: Connection, place: Place) -> Sealed | None:
+    """The seal of a table, if nobody held its lock between it and whoever holds it now."""
+    key = locks.index_key(place.owner, place.collection, place.version)
+    rows = connection.run(_BEFORE_HOLDER, key=key, **_where(place))
+    return Sealed(place, *rows[0]) if rows else None
 
 
 SEAL = Verb("seal", _seal)

@@ -51,7 +51,9 @@ _ACQUIRE = Statement(
     "INSERT INTO locks (resource_key, token, worker_id, purpose, lease_until) "
     "VALUES (:key, :token, :worker, :purpose, {now} + :lease_s) ON CONFLICT (resource_key) DO UPDATE SET "
     "token = excluded.token, worker_id = excluded.worker_id, purpose = excluded.purpose, "
-    "lease_until = excluded.lease_until, wanted_until = NULL "
+    "lease_until = excluded.lease_until, wanted_until = NULL, "
+    # A lapsed lock changes hands: `checksums` must see that somebody held it.
+    "released_at = CASE WHEN locks.token IS NULL THEN locks.released_at ELSE {now} END "
     "WHERE locks.token IS NULL OR locks.lease_until < {now} RETURNING resource_key"
 )
 _WANT = Statement("UPDATE locks SET wanted_until = {now} + :wanted_s WHERE resource_key = :key AND token IS NOT NULL")

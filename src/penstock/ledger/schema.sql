@@ -275,3 +275,13 @@ CREATE TABLE lock_releases (
 );
 
 CREATE INDEX lock_releases_owner ON lock_releases (owner, id);
+
+CREATE TABLE index_checksums (
+  owner TEXT NOT NULL,
+  collection TEXT NOT NULL,
+  version INTEGER NOT NULL,
+  table_version INTEGER NOT NULL,
+  sha256 TEXT NOT NULL,
+  sealed_at REAL NOT NULL,
+  PRIMARY KEY (owner, collection, version)
+);

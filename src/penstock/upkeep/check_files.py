@@ -7,7 +7,9 @@ from penstock.ledger.checksums import Sealed
 from penstock.upkeep.check_rows import ids_of, place_of, said
 from penstock.upkeep.report import Finding, Stores
 
-_ADVICE = "`penstock check --repair` makes the table again, `penstock vacuum` accepts it as it is"
+_ACCEPT = "`penstock vacuum` accepts it as it is"
+_AGAIN = f"`penstock check --repair` makes the table again, {_ACCEPT}"
+_BACK = f"`penstock check --repair` takes the table back to what it was, {_ACCEPT}"
 
 
 async def files(stores: Stores, before: list[Finding] | None) -> list[Finding]:
@@ -46,11 +48,11 @@ async def _compared(stores: Stores, seal: Sealed) -> Finding | None:
         return _changed(seal, f"version {seal.table_version} of it is gone")
     what = (
         f"the index table {said(place)} was at version {seal.table_version} when vacuum left it and is at {version}, "
-        f"but nobody has held its lock since: {_ADVICE}"
+        f"but nobody has held its lock since: {_BACK}"
     )
     return Finding("index_written_elsewhere", what, ids_of(place))
 
 
 def _changed(seal: Sealed, how: str) -> Finding:
-    what = f"the files of the index table {said(seal.place)} are not those that vacuum left ({how}): {_ADVICE}"
+    what = f"the files of the index table {said(seal.place)} are not those that vacuum left ({how}): {_AGAIN}"
     return Finding("index_changed", what, ids_of(seal.place))

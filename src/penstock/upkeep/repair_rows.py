@@ -49,6 +49,9 @@ class TableRepair:
 
     async def mend(self, found: Sequence[Finding], torn: Collection[int] = ()) -> AsyncIterator[Finding]:
         of = {kind: [finding for finding in found if finding.kind == kind] for kind in IN_TABLES}
+        if of["index_written_elsewhere"] and not of["table_broken"] and await self._restore():
+            yield of["index_written_elsewhere"][0]
+            return
         other_files = [finding for kind in OTHER_FILES for finding in of[kind]]
         whole = not other_files or await self._can_be_made_again(torn)
         if of["table_broken"] or (other_files and whole):
@@ -74,6 +77,21 @@ class TableRepair:
                 yield finding
         if not whole:
             raise Incomplete("chunks or vectors that its rows are made of are damaged; `penstock vacuum` accepts it")
+
+    async def _restore(self) -> bool:
+        """Back to what vacuum left, if that is still whole. Where one of ours has written meanwhile, it stands."""
+        async with self._hold() as (table, verify):
+            seal = await self._ledger.read(checksums.before_holder, self._place)
+            if seal is None:
+                return True
+            try:
+                kept = await table.checksum(seal.table_version)
+            except PenstockError:
+                return False
+            if kept != (seal.table_version, seal.sha256):
+                return False
+            await table.restore(seal.table_version, verify)
+        return True
 
     async def _drop(self) -> None:
         """A table that cannot be read, or is not what we left, goes; the next round finds its rows missing."""
