@@ -42,7 +42,7 @@ The first that applies:
 | 2 | the call or the configuration is wrong; nothing was done |
 | 130, 143 | interrupted (Ctrl-C, SIGTERM): running work was handed over, everything that was accepted is kept |
 | 3 | the budget is spent and there is work left: call it again |
-| 1 | one of these documents failed, a file could not be read, `check` found problems, or `vacuum` could not have an index |
+| 1 | a document failed, a file could not be read, `check` found problems, or `vacuum` could not have an index |
 | 0 | done |
 
 ## JSON

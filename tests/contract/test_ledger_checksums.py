@@ -3,7 +3,7 @@
 from functools import partial
 
 import pytest
-from tests.contract.ledger_kit import EXPIRED_S, KEY, LEASE_S, Desk
+from tests.contract.ledger_kit import ANNA, EXPIRED_S, KEY, LEASE_S, Desk
 
 from penstock.ledger import checksums, generations, locks
 from penstock.ledger.audit_index import Place
@@ -112,10 +112,10 @@ async def test_seals_are_shown_by_owner_or_all(desk: Desk, left: Sealed) -> None
 async def test_purges_of_a_table_are_those_that_are_due(desk: Desk) -> None:
     await desk.submit(*"abcdef")
     await desk.rows(
-        "INSERT INTO purges (generation_id, owner, collection, index_version, not_before) VALUES (1, 'anna', 'default', "
-        "1, 0), (2, 'anna', 'default', 1, 9e9), (3, 'bert', 'default', 1, 0), (4, 'anna', 'other', 1, 0), "
-        "(5, 'anna', 'default', 2, 0), (6, 'anna', 'default', 1, 1) RETURNING 1"
+        "INSERT INTO purges (generation_id, owner, collection, index_version, not_before) VALUES "
+        "(1, 'anna', 'default', 1, 0), (2, 'anna', 'default', 1, 9e9), (3, 'bert', 'default', 1, 0), "
+        "(4, 'anna', 'other', 1, 0), (5, 'anna', 'default', 2, 0), (6, 'anna', 'default', 1, 1) RETURNING 1"
     )
-    due = partial(generations.due_purges_in, HERE.owner)
+    due = partial(generations.due_purges_in, ANNA)
     assert await desk.ledger.read(due, "default", 1, 10) == [1, 6]
     assert await desk.ledger.read(due, "default", 1, 1) == [1]
