@@ -311,9 +311,11 @@ async def test_rows_written_past_the_lock_are_told_and_undone(app: App, home: Pa
 
 async def test_where_the_version_that_vacuum_left_is_damaged_too_the_index_is_made_again(app: App, home: Path) -> None:
     await app.vacuum()
-    flip_a_byte(files_of(home)[0])
+    [damaged] = files_of(home)
+    flip_a_byte(damaged)
     remove_rows(home, f"generation = {generation_of(home, '3.txt')} AND ordinal = 0")
     assert (await app.check(repair=True)).ok
+    assert damaged not in files_of(home)
     assert clean(await app.check())
     assert await finds(app, "topic3", "3.txt")
 

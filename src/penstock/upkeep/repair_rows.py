@@ -109,7 +109,7 @@ class TableRepair:
             for active in page:
                 for kind in ("chunk", "embed") if active.chunks else ():
                     made = sources.get((active.generation, kind))
-                    if made is None or made.artifact in torn or not made.complete or made.items != active.chunks:
+                    if made is None or made.artifact in torn or made.items != active.chunks:
                         return False
             last = page[-1].generation
         return True
