@@ -21,6 +21,7 @@ from penstock.ledger.dead_letters import DeadLetter
 from penstock.ledger.stats import ListedLock, ListedStep, LockRelease
 from penstock.search.query import Hit
 from penstock.upkeep.report import CheckReport
+from penstock.upkeep.vacuum import Vacuumed
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 
@@ -43,7 +44,7 @@ The first that applies:
 | 2 | the call or the configuration is wrong; nothing was done |
 | 130, 143 | interrupted (Ctrl-C, SIGTERM): running work was handed over, everything that was accepted is kept |
 | 3 | the budget is spent and there is work left: call it again |
-| 1 | one of these documents failed, a file could not be read, or `check` found problems |
+| 1 | a document failed, a file could not be read, `check` found problems, or `vacuum` could not have an index |
 | 0 | done |
 
 ## JSON
@@ -108,6 +109,9 @@ SHAPES: dict[str, dict[str, Shape]] = {
     "delete": {"": {"deleted": None, "unchanged": None}},
     "check": {"": dict.fromkeys(CheckReport.__struct_fields__)},
     "prune": {"": dict.fromkeys(("purged", "artifacts", "blobs", "bytes"))},
+    "vacuum": {
+        "": {"collections": [dict.fromkeys(Vacuumed.__struct_fields__)], "busy": None, "elapsed_s": None},
+    },
     "dlq list": {"": {"total": None, "by_reason": {"…": None}, "oldest": None, "letters": [LETTER]}},
     "dlq show": {"": LETTER},
     "dlq replay": {"": {"replayed": None}},

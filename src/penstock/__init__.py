@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.search.query import Hit
     from penstock.stages.base import StepContext, StepResult
     from penstock.upkeep.report import CheckReport
+    from penstock.upkeep.vacuum import VacuumReport
 
 __all__ = [
     "App",
@@ -52,6 +53,7 @@ __all__ = [
     "Summary",
     "Transient",
     "UsageError",
+    "VacuumReport",
     "load_config",
     "open_app",
 ]
@@ -71,6 +73,7 @@ _HOMES = {
     "model.states": ("DocumentStatus",),
     "search.query": ("Hit",),
     "upkeep.report": ("CheckReport",),
+    "upkeep.vacuum": ("VacuumReport",),
 }
 
 

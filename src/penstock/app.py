@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from penstock.search.query import Hit, Mode
     from penstock.stages.base import Ports
     from penstock.upkeep.report import CheckReport, Stores
+    from penstock.upkeep.vacuum import VacuumReport
     from penstock.worker.holding import Held
     from penstock.worker.lease import Heart
     from penstock.worker.parsers.pool import ParserPool
@@ -426,6 +427,43 @@ class App:
 
         async with self._upkeep() as name:
             return await prune(self._stores(None), name, older_than_s=older_than_s)
+
+    async def vacuum(
+        self,
+        collection: str | None = None,
+        *,
+        wait_s: float | None = 60.0,
+        force: bool = False,
+        by: str | None = None,
+        owner: str | None = None,
+    ) -> "VacuumReport":
+        """Purge, compact and seal the indexes of one collection or of all. Waits at most `wait_s` seconds for the lock
+        of each (None: for ever); `busy` lists those that somebody kept. `force` takes the lock away first, as
+        `release_lock` does."""
+        from penstock.ledger import audit_index
+        from penstock.upkeep.vacuum import vacuum
+        from penstock.worker.holding import hold
+
+        who = self._owner(owner)
+        places = sorted(await self.ledger.read(audit_index.places, who))
+        if collection is not None:
+            where = check_name("collection", collection)
+            places = [place for place in places if place.collection == where]
+            if not places:
+                raise NotFound(f"no collection {where!r}: nothing was ever ingested into it")
+
+        async with self._alive() as heart:
+            reap = partial(self._reap, heart.worker)
+
+            @asynccontextmanager
+            async def take(key: str) -> "AsyncIterator[Held]":
+                if force:
+                    with suppress(NotFound):
+                        await self.release_lock(key, force=True, by=by, owner=who)
+                async with hold(self.ledger, heart, key, self.config.worker.lease_s, wait_s, reap, "vacuum") as held:
+                    yield held
+
+            return await vacuum(self._stores(who), places, take)
 
     @asynccontextmanager
     async def hold_index(

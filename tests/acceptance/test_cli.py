@@ -12,7 +12,7 @@ import pytest
 from tests.acceptance.cli import COMMAND, Cli, write
 
 COMMANDS = (
-    *("ingest", "run", "status", "list", "search", "show", "retry", "cancel", "delete", "check", "prune"),
+    *("ingest", "run", "status", "list", "search", "show", "retry", "cancel", "delete", "check", "prune", "vacuum"),
     *("dlq list", "dlq show", "dlq replay", "dlq discard", "config show", "config check", "db migrate", "demo"),
     *("batch list", "batch start", "group list", "group show", "group retry", "group cancel"),
 )

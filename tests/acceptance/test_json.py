@@ -35,6 +35,7 @@ CALLS: dict[tuple[str, str], str] = {
     ("group retry", ""): "group retry {group}",
     ("delete", ""): "delete {good}",
     ("prune", ""): "prune",
+    ("vacuum", ""): "vacuum",
     ("workflow list", ""): "workflow list",
     ("workflow show", ""): "workflow show default",
     ("workflow check", ""): "workflow check flows/wrong.yaml",

@@ -106,6 +106,42 @@ def test_a_lock_is_shown_refused_and_taken_away(cli: Cli) -> None:
             assert fits(SHAPES["lock list"][""], cli("lock", "list", "--json").json)
 
 
+def test_a_vacuum_names_the_holder_of_a_lock_and_takes_it_away_when_told_to(cli: Cli) -> None:
+    assert cli("vacuum").out == "nothing to vacuum\n"
+    cli("ingest", write(cli.folder / "files", a__txt="some words"))
+    with holder(cli) as process:
+        answer = cli("vacuum", "--wait", "0", "--json")
+        assert answer.code == 1
+        assert answer.json["collections"] == []
+        [busy] = answer.json["busy"]
+        assert (busy["collection"], busy["pid"], busy["purpose"]) == ("default", process.pid, "hold")
+        assert busy["until"].endswith("Z")
+        said = cli("vacuum", "--wait", "0.2s")
+        assert said.code == 1
+        assert f"busy: default is held by worker {busy['worker']} on " in said.out
+        assert f"pid {process.pid} (for: hold)" in said.out
+        forced = cli("vacuum", "--force", "--json")
+        assert forced.code == 0
+        assert fits(SHAPES["vacuum"][""], forced.json)
+        [released] = cli("lock", "list", "--json").json["released"]
+        assert (released["worker"], released["purpose"]) == (busy["worker"], "hold")
+    assert cli("check", "--json").json["ok"] is True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--wait", "long"], "--wait 'long': give a time, as in 60s, 5m or 1h30m"),
+        (["--collection", "nope"], "no collection 'nope'"),
+        (["--collection", "../nope"], "collection '../nope': use letters"),
+    ],
+)
+def test_a_wrong_vacuum_is_refused_with_a_sentence(cli: Cli, arguments: list[str], sentence: str) -> None:
+    answer = cli("vacuum", *arguments, "--json")
+    assert answer.code == 2
+    assert answer.json["error"].startswith(sentence)
+
+
 def test_a_dead_worker_is_marked_until_somebody_takes_its_place(cli: Cli) -> None:
     with holder(cli) as process:
         process.kill()

@@ -197,6 +197,8 @@ async def test_a_table_that_was_never_written_is_empty(table: IndexTable) -> Non
     await table.optimize(held, force=True)
     await table.compact(held)
     assert table.dimensions is None
+    assert await table.state() is None
+    assert await table.checksum() is None
 
 
 async def test_two_processes_see_each_others_commits(open_index: Callable[[], Index]) -> None:
@@ -228,6 +230,7 @@ async def test_i3_nothing_is_committed_when_the_lock_is_lost(table: IndexTable) 
         lambda: table.dedupe([1], lost),
         lambda: table.optimize(lost, force=True),
         lambda: table.compact(lost),
+        lambda: table.restore(1, lost),
     ):
         with pytest.raises(LeaseLost):
             await change()
@@ -317,6 +320,39 @@ async def test_nothing_changes_for_readers_by_optimize_and_compact(table: IndexT
     assert [hit[:2] for hit in await table.search_vector(vector_of(9, 1), 20, [])] == nearest
     await table.append([rows(99, 2)], held)
     assert await ids_by_text(table, "common", 200) == found | {(99, 0), (99, 1)}
+
+
+async def test_a_checksum_is_the_same_for_everybody_until_somebody_commits(open_index: Callable[[], Index]) -> None:
+    here = await open_index().table("anna", "default", 1)
+    there = await open_index().table("anna", "default", 1)
+    await here.append([rows(1, 3)], held)
+    first, state = await here.checksum(), await here.state()
+    assert first is not None
+    assert state is not None
+    assert state.version == first.version
+    assert await there.checksum() == first
+    await there.append([rows(2, 3)], held)
+    second = await here.checksum()
+    assert second is not None
+    assert second.version > first.version
+    assert second.sha256 != first.sha256
+    assert await here.checksum(first.version) == first
+
+
+async def test_a_restored_table_is_what_it_was_and_can_be_written(table: IndexTable) -> None:
+    await table.append([rows(1, 3), rows(2, 3)], held)
+    before, state = await stored(table), await table.state()
+    assert state is not None
+    await table.delete([1], held)
+    await table.append([rows(3, 3)], held)
+    await table.restore(state.version, held)
+    assert await stored(table) == before
+    assert await ids_by_text(table, "common") == {(1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 2)}
+    later = await table.state()
+    assert later is not None
+    assert later.version > state.version + 2
+    await table.append([rows(4, 1)], held)
+    assert await table.count() == 7
 
 
 async def test_tables_are_listed_and_dropped(open_index: Callable[[], Index]) -> None:

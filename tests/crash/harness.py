@@ -367,10 +367,25 @@ def _damaged(place: Place, home: Path) -> None:
 
 
 def _broken(place: Place, home: Path) -> None:
-    """An index that cannot be read."""
+    """An index that cannot be read any more, after a vacuum."""
     _full(place, home)
+    place.run(home, lambda app: app.vacuum())
     for file in (home / "index" / "default" / "default" / "v1.lance" / "data").iterdir():
         file.write_bytes(b"nonsense")
+
+
+def _overwritten(place: Place, home: Path) -> None:
+    """Somebody wrote into the index past its lock, after a vacuum."""
+    _full(place, home)
+    place.run(home, lambda app: app.vacuum())
+
+    async def write(app: App) -> None:
+        [(generation,)] = await sql(app, "SELECT g.id FROM generations g JOIN documents d ON d.id = g.document_id "
+                                         "WHERE d.name = 'alpha.txt' AND g.state = 'ACTIVE'")  # fmt: skip
+        table = await app.ports.index.table("default", "default", 1)
+        await table.delete([generation], _always)
+
+    place.run(home, write)
 
 
 async def _append(app: App, generation: int, name: str) -> None:
@@ -394,6 +409,7 @@ PREPARE: dict[str, Callable[[Place, Path], None]] = {
     "torn": _torn,
     "damaged": _damaged,
     "broken": _broken,
+    "overwritten": _overwritten,
 }
 
 

@@ -13,9 +13,7 @@ from typing import Any
 from penstock.app import App
 from penstock.embedders.fake import FakeEmbedder
 from penstock.errors import LeaseLost, Transient
-from penstock.ledger.locks import index_key
 from penstock.model.items import Vectors
-from penstock.upkeep.purge import hold
 
 LARGE = 2300
 """Sentences, each of them a chunk: more than one commit to the index."""
@@ -126,13 +124,9 @@ async def repair(app: App) -> None:
     await app.check(repair=True)
 
 
-async def compact(app: App) -> None:
-    """As a vacuum does it."""
-    place = ("default", "default", 1)
-    table = await app.ports.index.table(*place)
-    async with app._upkeep() as name, hold(app.ledger, index_key(*place), name, "vacuum") as verify:
-        assert verify is not None
-        await table.compact(verify)
+async def vacuum(app: App) -> None:
+    report = await app.vacuum()
+    assert [entry.collection for entry in report.collections] == ["default"]
 
 
 async def seize(app: App) -> None:
@@ -242,8 +236,13 @@ SCENARIOS = (
     Scenario("suspected", [Operation(work)], start="suspected"),
     Scenario("torn", [Operation(work)], start="torn", damaged=True),
     Scenario("tombstoned", [Operation(work), Operation(repair)], start="tombstoned", damaged=True),
-    Scenario("tidy", [Operation(compact), Operation(seize), submit_folder(("beta.md",))], start="full"),
+    Scenario(
+        "tidy",
+        [Operation(end_grace), Operation(vacuum), Operation(seize), submit_folder(("beta.md",)), Operation(vacuum)],
+        start="full",
+    ),
     Scenario("repair", [Operation(repair)], start="damaged", damaged=True),
     Scenario("rebuild", [Operation(repair)], start="broken", damaged=True),
+    Scenario("restore", [Operation(repair)], start="overwritten", damaged=True),
 )
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}

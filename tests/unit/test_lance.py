@@ -75,6 +75,7 @@ CHANGES: dict[str, Callable[[LanceTable], Any]] = {
     "dedupe": lambda table: table.dedupe([1], held),
     "optimize": lambda table: table.optimize(held, force=True),
     "compact": lambda table: table.compact(held),
+    "restore": lambda table: table.restore(3, held),
 }
 
 
@@ -181,6 +182,53 @@ async def test_a_version_is_kept_for_its_readers_after_it_was_replaced_however_o
     assert await table.count() == 12
 
 
+@pytest.mark.parametrize("folder", ["_versions", "data", "_deletions", "_indices"])
+async def test_every_byte_of_the_latest_version_counts_in_its_checksum(folder: str, table: LanceTable) -> None:
+    await table.append([rows(1, 6), rows(2, 6)], held)
+    await table.append([rows(3, 6)], held)
+    await table.compact(held)
+    await table.delete([2], held)
+    version, names = table._reader.names() or (0, [])
+    sealed = await table.checksum()
+    assert sealed is not None
+    assert sealed.version == version
+    changed = [name for name in names if name.startswith(folder)]
+    assert changed
+    for name in changed:
+        path = table.path / name
+        data = path.read_bytes()
+        # The handle is open: a manifest that cannot be parsed is not read again.
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        assert (await table.checksum() or sealed).sha256 != sealed.sha256, name
+        path.write_bytes(data)
+        assert await table.checksum() == sealed
+    for name in (name for name in changed if not name.startswith("_indices")):
+        (table.path / name).rename(table.path / "elsewhere")
+        with pytest.raises(StorageError, match=r"gone|cannot be read"):
+            await table.checksum(version)
+        (table.path / "elsewhere").rename(table.path / name)
+
+
+async def test_what_belongs_to_other_versions_counts_neither_in_the_checksum_nor_in_the_size(table: LanceTable) -> None:
+    for generation in range(1, 5):
+        await table.append([rows(generation, 3)], held)
+    await table.compact(held)
+    sealed, state = await table.checksum(), await table.state()
+    _, names = table._reader.names() or (0, [])
+    assert state is not None
+    assert state.bytes == sum((table.path / name).stat().st_size for name in names)
+    old = [path for path in (table.path / "data").iterdir() if f"data/{path.name}" not in names]
+    assert len(old) == 4
+    for path in old:
+        path.unlink()
+    (table.path / "data" / "stray.lance").write_bytes(b"x" * 5000)
+    assert await table.checksum() == sealed
+    later = await table.state()
+    assert later is not None
+    assert later.bytes == state.bytes
+    assert later.old_bytes > 5000
+
+
 async def test_failpoints_are_passed_before_and_after_each_commit(tmp_path: Path) -> None:
     failpoints = Failpoints(",".join(f"{name}=count@1" for name in FAILPOINTS))
     runtime = Runtime(failpoints)
@@ -192,6 +240,7 @@ async def test_failpoints_are_passed_before_and_after_each_commit(tmp_path: Path
     await table.optimize(held, force=True)
     await table.compact(held)
     await table.delete([1], held)
+    await table.restore(1, held)
     runtime.close()
     assert set(failpoints.counts) == set(FAILPOINTS)
     assert failpoints.counts["index.append.before"] == failpoints.counts["index.append.after"] == 2

@@ -17,8 +17,8 @@ from penstock.errors import ConfigError, NotFound
 FOR_USERS = {"documents", "dead_letters", "stats", "runs", "generations", "batches"}
 """Modules whose functions are called for a user: `owner` comes first."""
 ENGINE = {
-    "queue", "checkpoints", "locks", "workers", "work", "liveness", "audit", "audit_index", "mending", "store",
-    "writer", "waking", "database", "migrations", "groups", "outbox",
+    "queue", "checkpoints", "locks", "workers", "work", "liveness", "audit", "audit_index", "checksums", "mending",
+    "store", "writer", "waking", "database", "migrations", "groups", "outbox",
 }  # fmt: skip
 """Modules whose statements cross owners: the engine's own."""
 CROSSING = {

@@ -1,11 +1,12 @@
-"""`check` and `prune`: is everything as the ledger says, and what can go."""
+"""`check`, `prune` and `vacuum`: is everything as the ledger says, what can go, and an index in good order."""
 
 from typing import Any
 
 import click
 
 from penstock.cli.call import Call, body
-from penstock.cli.output import Answer, count, table, visible
+from penstock.cli.output import Answer, bytes_size, count, table, visible, with_times
+from penstock.cli.work import parse_duration
 
 
 @click.command()
@@ -35,6 +36,54 @@ async def prune(call: Call) -> Answer:
         removed = await app.prune()
     rows = [[name.replace("_", " "), f"{n:,}"] for name, n in removed.items()]
     return Answer(dict(removed), "\n".join(table(rows)) or "nothing to remove")
+
+
+@click.command()
+@click.option("--collection", metavar="C", help="Only this one.  [default: all]")
+@click.option(
+    "--wait", metavar="TIME", default="60s", help="Wait so long for a lock; 0: not at all.", show_default=True
+)
+@click.option("--force", is_flag=True, help="Take the locks away from their holders.")
+@body
+async def vacuum(call: Call, collection: str | None, wait: str, force: bool) -> Answer:
+    """Put indexes in order: purge, compact, and keep a checksum for `check`.
+
+    Safe beside workers and searches: they wait for moments, and what somebody may still read is kept for ten minutes.
+    With --force a lock's holder can write no more, its steps wait again, and `penstock lock list` shows who did it.
+    """
+    import msgspec
+
+    wait_s = 0.0 if wait in ("0", "0s") else parse_duration(wait, "--wait")
+    async with call.app() as app:
+        report = await app.vacuum(collection, wait_s=wait_s, force=force, owner=call.owner)
+    data = msgspec.to_builtins(report)
+    data["busy"] = [with_times(one) for one in data["busy"]]
+    head = ["COLLECTION", "ROWS", "REMOVED", "BEFORE", "AFTER", "OLD", "CHECKSUM"]
+    rows = [
+        [
+            *(_named(one.collection, one.version), f"{one.rows:,}", f"{one.rows_removed:,}"),
+            *(bytes_size(one.bytes_before), bytes_size(one.bytes_after), bytes_size(one.bytes_old)),
+            one.checksum[:12] if one.checksum else None,
+        ]
+        for one in report.collections
+    ]
+    lines = table([head, *rows]) if rows else []
+    for one in report.busy:
+        where = f" on {visible(one['host'])}, pid {one['pid']}" if one["host"] else ""
+        who = f"held by worker {one['worker']}{where} (for: {one['purpose']})" if one["worker"] else "held by others"
+        lines.append(f"busy: {visible(_named(one['collection'], one['version']))} is {who}")
+    hints = []
+    if any(one.bytes_old for one in report.collections):
+        hints.append("OLD is kept for ten minutes, for those who still read it: a later vacuum removes it.")
+    if report.busy:
+        hints.append(
+            "Wait longer with --wait, or take the lock away with --force, and the holder's work is done again."
+        )
+    return Answer(data, "\n".join(lines) or "nothing to vacuum", 1 if report.busy else 0, hints=hints)
+
+
+def _named(collection: str, version: int) -> str:
+    return collection if version == 1 else f"{collection} (version {version})"
 
 
 def _line(entry: dict[str, Any]) -> str:

@@ -63,6 +63,21 @@ class TableInfo(NamedTuple):
     version: int
 
 
+class TableState(NamedTuple):
+    """A table as it is now, counted in files."""
+
+    version: int
+    """Every commit makes the next."""
+    bytes: int
+    old_bytes: int
+    """Files that are not of this version: of those before it, which somebody may still read, or being written."""
+
+
+class TableChecksum(NamedTuple):
+    version: int
+    sha256: str
+
+
 class IndexTable(Protocol):
     async def append(self, rows: Sequence[IndexRows], verify: Verify) -> None:
         """One durable commit of rows that are not there yet."""
@@ -93,6 +108,16 @@ class IndexTable(Protocol):
         """All rows, in batches, for `check`."""
 
     async def count(self) -> int: ...
+
+    async def state(self) -> TableState | None:
+        """None while the table does not exist."""
+
+    async def checksum(self, version: int | None = None) -> TableChecksum | None:
+        """Over all that a version is made of, the latest if none is named; the same as long as nobody touches a
+        file."""
+
+    async def restore(self, version: int, verify: Verify) -> None:
+        """One durable commit that makes the table what it was at an earlier version."""
 
     @property
     def dimensions(self) -> int | None:

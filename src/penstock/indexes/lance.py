@@ -17,13 +17,22 @@ from penstock.errors import StorageError, Transient, UsageError
 from penstock.indexes import lance_files as files
 from penstock.indexes import lance_rows as rows
 from penstock.indexes import lance_upkeep as upkeep
-from penstock.indexes.base import IndexHit, IndexRows, StoredRow, TableInfo, Verify
+from penstock.indexes.base import (
+    IndexHit,
+    IndexRows,
+    StoredRow,
+    TableChecksum,
+    TableInfo,
+    TableState,
+    Verify,
+)
+from penstock.indexes.lance_checksum import Checksum
 from penstock.indexes.lance_reader import LanceReader
 from penstock.indexes.lance_writer import LanceWriter, Staged
 from penstock.model.items import Vectors
 from penstock.runtime import Lane, Runtime
 
-COMMITS = ("create", "append", "merge", "delete", "dedupe", "optimize", "compact")
+COMMITS = ("create", "append", "merge", "delete", "dedupe", "optimize", "compact", "restore")
 FAILPOINTS = tuple(f"index.{commit}.{side}" for commit in COMMITS for side in ("before", "after"))
 
 READER_GRACE = 600.0
@@ -85,6 +94,10 @@ class LanceTable:
         before = self._runtime.now() - READER_GRACE
         await self._run("index", lambda: self._writer.clean(before))
 
+    async def restore(self, version: int, verify: Verify) -> None:
+        await verify()
+        await self._commit("restore", lambda: self._writer.restore(version))
+
     async def search_vector(self, vector: Vectors, k: int, hidden: Sequence[int]) -> list[IndexHit]:
         query = np.asarray(vector, dtype=np.float32)
         return await self._run("read", lambda: self._reader.search_vector(query, k, hidden))
@@ -99,6 +112,20 @@ class LanceTable:
 
     async def count(self) -> int:
         return await self._run("read", self._reader.count)
+
+    async def state(self) -> TableState | None:
+        return await self._run("read", self._reader.state)
+
+    async def checksum(self, version: int | None = None) -> TableChecksum | None:
+        found = await self._run("read", lambda: self._reader.names(version))
+        if found is None:
+            return None
+        version, names = found
+        checksum = Checksum(self.path)
+        # One file at a time: others read, and an interrupt is heard.
+        for name in names:
+            await self._run("read", functools.partial(checksum.take, name))
+        return TableChecksum(version, checksum.hexdigest())
 
     async def _create(self, new: Sequence[IndexRows], verify: Verify) -> Sequence[IndexRows]:
         """The rows that there are, with a table to put them in."""

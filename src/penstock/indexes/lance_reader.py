@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import StorageError
+from penstock.indexes import lance_checksum as checksum
 from penstock.indexes import lance_files as files
 from penstock.indexes import lance_rows as rows
-from penstock.indexes.base import IndexHit
+from penstock.indexes.base import IndexHit, TableState
 from penstock.indexes.lance_upkeep import PROBES
 from penstock.model.items import Vectors
 
@@ -43,6 +44,25 @@ class LanceReader:
 
     def count(self) -> int:
         return self._latest(lambda dataset: int(dataset.count_rows())) or 0
+
+    def names(self, version: int | None = None) -> tuple[int, list[str]] | None:
+        """A version, the latest if none is named, and the files that it is made of."""
+
+        def ask(dataset: Any) -> tuple[int, list[str]]:
+            asked = dataset if version is None else dataset.checkout_version(version)
+            return asked.version, checksum.names(self._path, asked)
+
+        found: tuple[int, list[str]] | None = self._latest(ask)
+        return found
+
+    def state(self) -> TableState | None:
+        found = self.names()
+        if found is None:
+            return None
+        version, names = found
+        others = {name for name in files.everything(self._path) if not name.startswith("_transactions/")}
+        others -= {*names, files.HINT}
+        return TableState(version, checksum.size(self._path, names), checksum.size(self._path, others))
 
     def batches(self) -> Iterator[Any]:
         scanner = self._latest(lambda dataset: dataset.scanner(columns=rows.SCAN_COLUMNS))

@@ -148,6 +148,9 @@ class LanceWriter:
         action(dataset)
         files.sync(self._path, {*(files.everything(self._path) - before), files.HINT})
 
+    def restore(self, version: int) -> None:
+        self.update(lambda dataset: dataset.checkout_version(version).restore())
+
     def clean(self, before: float) -> None:
         """Remove the versions that were replaced before that moment, by number: by age Lance would remove a quiet
         table's latest version as soon as it is replaced, under its readers. Files that no version names may belong

@@ -1,5 +1,5 @@
-"""Two dialects, one SQL. A `Statement` is written once; a few macros cover where SQLite and PostgreSQL differ: `{now}` the
-database's clock, `{rows}` a set of rows passed in, `{skip}` and `{hold}` row locks.
+"""Two dialects, one SQL. A `Statement` is written once; a few macros cover where SQLite and PostgreSQL differ: `{now}`
+the database's clock, `{rows}` a set of rows passed in, `{skip}` and `{hold}` row locks.
 
 The others are about PostgreSQL's plans, which may be made while a table is small and would scan it for ever:
 `{steps.id = r.step}` joins by key, and says it twice there; `id IN (SELECT r.step FROM {rows})` becomes `id = ANY (…)`;

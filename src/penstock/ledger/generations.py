@@ -158,6 +158,10 @@ _DUE = Statement(
     "SELECT generation_id, owner, collection, index_version FROM purges WHERE not_before <= {now} + :ahead "
     "ORDER BY not_before LIMIT :count"
 )
+_DUE_IN = Statement(
+    "SELECT generation_id FROM purges WHERE owner = :owner AND collection = :collection AND index_version = :version "
+    "AND not_before <= {now} ORDER BY not_before LIMIT :count"
+)
 _DONE = Statement(
     "DELETE FROM purges WHERE generation_id IN (SELECT r.generation FROM {rows})", rows="generation bigint"
 )
@@ -174,6 +178,14 @@ _FORGET = Statement(
 def due_purges(connection: Connection, count: int, ahead_s: float = 0.0) -> list[Purge]:
     rows = connection.run(_DUE, count=count, ahead=ahead_s)
     return [Purge(GenerationId(row[0]), Owner(row[1]), row[2], row[3]) for row in rows]
+
+
+def due_purges_in(
+    owner: Owner, connection: Connection, collection: str, version: int, count: int
+) -> list[GenerationId]:
+    """Those of one table."""
+    where = {"owner": owner, "collection": collection, "version": version}
+    return [GenerationId(row[0]) for row in connection.run(_DUE_IN, count=count, **where)]
 
 
 def _purged(connection: Connection, groups: Sequence[tuple[GenerationId, ...]]) -> list[None]:

@@ -51,7 +51,9 @@ _ACQUIRE = Statement(
     "INSERT INTO locks (resource_key, token, worker_id, purpose, lease_until) "
     "VALUES (:key, :token, :worker, :purpose, {now} + :lease_s) ON CONFLICT (resource_key) DO UPDATE SET "
     "token = excluded.token, worker_id = excluded.worker_id, purpose = excluded.purpose, "
-    "lease_until = excluded.lease_until, wanted_until = NULL "
+    "lease_until = excluded.lease_until, wanted_until = NULL, "
+    # A lapsed lock changes hands: `checksums` must see that somebody held it.
+    "released_at = CASE WHEN locks.token IS NULL THEN locks.released_at ELSE {now} END "
     "WHERE locks.token IS NULL OR locks.lease_until < {now} RETURNING resource_key"
 )
 _WANT = Statement("UPDATE locks SET wanted_until = {now} + :wanted_s WHERE resource_key = :key AND token IS NOT NULL")
@@ -90,7 +92,12 @@ def _acquire(connection: Connection, requests: Sequence[Acquire]) -> list[bool]:
 
 
 def _release(connection: Connection, held: Sequence[tuple[str, Token]]) -> list[bool]:
-    return [bool(connection.run(_RELEASE, key=key, token=token)) for key, token in held]
+    return [give_back(connection, key, token) for key, token in held]
+
+
+def give_back(connection: Connection, key: str, token: Token) -> bool:
+    """Within a transaction that does more than that."""
+    return bool(connection.run(_RELEASE, key=key, token=token))
 
 
 def _force(connection: Connection, requests: Sequence[Force]) -> list[Forced | None]:
@@ -104,7 +111,7 @@ def _take_away(connection: Connection, request: Force) -> Forced | None:
     for token, worker, purpose, until in connection.run(_HOLDER, key=request.key):
         steps = [StepId(row[0]) for row in connection.run(_HAND_BACK, key=request.key, token=token)]
         ready_steps(connection, steps)
-        if connection.run(_RELEASE, key=request.key, token=token):
+        if give_back(connection, request.key, token):
             row = {"owner": request.owner, "key": request.key, "worker": worker, "purpose": purpose, "until": until}
             connection.run(_WRITE_DOWN, **row, steps=len(steps), by=request.by)
             return Forced(WorkerId(worker), purpose, len(steps))

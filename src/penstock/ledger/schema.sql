@@ -346,3 +346,13 @@ CREATE INDEX dead_letters_document ON dead_letters (document_id) WHERE state = '
 CREATE INDEX dead_letters_owner ON dead_letters (owner, id) WHERE state = 'OPEN';
 
 CREATE UNIQUE INDEX dead_letters_open_event ON dead_letters (event_id, handler) WHERE state = 'OPEN' AND event_id IS NOT NULL;
+
+CREATE TABLE index_checksums (
+  owner TEXT NOT NULL,
+  collection TEXT NOT NULL,
+  version INTEGER NOT NULL,
+  table_version INTEGER NOT NULL,
+  sha256 TEXT NOT NULL,
+  sealed_at REAL NOT NULL,
+  PRIMARY KEY (owner, collection, version)
+);

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from penstock.ledger import audit
 from penstock.model.nouns import WorkerId
 from penstock.upkeep.check_blobs import orphans, raw_bytes, segments
+from penstock.upkeep.check_files import files
 from penstock.upkeep.check_rows import rows
 from penstock.upkeep.repair import mend
 from penstock.upkeep.report import CheckReport, Finding, Look, Stores, report
@@ -52,6 +53,7 @@ async def survey(stores: Stores) -> list[Finding]:
         raw_bytes,
         segments,
         rows,
+        files,
         leftovers,
         orphans,
     ]

@@ -1,15 +1,15 @@
 """Purge: take replaced and deleted generations out of the index, under its lock, when their readers are gone."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from penstock.errors import LeaseLost, Transient
-from penstock.indexes.base import Index, Verify
+from penstock.indexes.base import Index, IndexTable, Verify
 from penstock.ledger import generations, locks
 from penstock.ledger.generations import Purge
 from penstock.ledger.locks import index_key
 from penstock.ledger.store import Ledger
-from penstock.model.nouns import Token, WorkerId
+from penstock.model.nouns import GenerationId, Token, WorkerId
 
 LOCK_S = 120.0
 BATCH = 500
@@ -27,15 +27,19 @@ async def purge(ledger: Ledger, index: Index, worker: WorkerId, *, ahead_s: floa
             if verify is None:
                 continue
             try:
-                table = await index.table(*place)
-                if table.dimensions is not None:
-                    await table.delete([row.generation for row in rows], verify)
+                await take_out(ledger, await index.table(*place), [row.generation for row in rows], verify)
             except (LeaseLost, Transient):
                 # The purge rows stay: another time.
                 continue
-            await ledger.write(generations.PURGED, tuple(row.generation for row in rows))
             done += len(rows)
     return done
+
+
+async def take_out(ledger: Ledger, table: IndexTable, leaving: Sequence[GenerationId], verify: Verify) -> None:
+    """The rows first: a kill in between leaves work that is done once more."""
+    if table.dimensions is not None:
+        await table.delete(leaving, verify)
+    await ledger.write(generations.PURGED, tuple(leaving))
 
 
 @asynccontextmanager

@@ -22,10 +22,11 @@ async def mend(stores: Stores, worker: WorkerId, found: Sequence[Finding]) -> tu
     mended = [finding for finding in found if await _mend_ledger(stores, finding)]
     hindered: list[Finding] = []
     in_tables = [finding for finding in found if finding.kind in IN_TABLES]
+    torn = {finding.ids["artifact"] for finding in found if finding.kind == "segment_broken"}
     for place in sorted({place_of(finding) for finding in in_tables}):
         here = [finding for finding in in_tables if place_of(finding) == place]
         try:
-            async for finding in TableRepair(stores, worker, place).mend(here):
+            async for finding in TableRepair(stores, worker, place).mend(here, torn):
                 mended.append(finding)
         except PenstockError as error:
             what = f"the index table {said(place)} could not be mended: {error}"

@@ -1,7 +1,7 @@
 """Rows of the index, made again from the chunks and vectors that are kept. The index lock is held for one commit at a
 time, and under it the ledger is asked again: a finding may be seconds old, and a live worker waits for moments only."""
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from penstock.artifacts.reader import ArtifactReader
 from penstock.errors import PenstockError, TornSegment
 from penstock.indexes.base import IndexRows, IndexTable, TableInfo, Verify
-from penstock.ledger import audit, audit_index, checkpoints, mending
+from penstock.ledger import audit, audit_index, checkpoints, checksums, mending
 from penstock.ledger.audit_index import Place, Source, State
 from penstock.ledger.locks import index_key
 from penstock.model.items import Chunk, Vectors
@@ -22,11 +22,18 @@ WHOLE_ROWS = 20_000
 """A document with rows too many is written anew in one commit, if it is no longer than this."""
 WAIT_S = 30.0
 POLL_S = 0.05
-IN_TABLES = ("table_broken", "row_missing", "row_differs", "row_double", "row_extra", "dead_rows", "row_misplaced")
+OTHER_FILES = ("index_changed", "index_written_elsewhere")
+"""Not what vacuum left: rows alone do not tell what else is wrong, in vectors or in the indexes."""
+IN_ROWS = ("row_missing", "row_differs", "row_double", "row_extra", "dead_rows", "row_misplaced")
+IN_TABLES = ("table_broken", *OTHER_FILES, *IN_ROWS)
 
 
 class Busy(PenstockError):
     """Somebody else held the index lock all the time."""
+
+
+class Incomplete(PenstockError):
+    """Not all of the rows could be made again."""
 
 
 class TableRepair:
@@ -40,11 +47,17 @@ class TableRepair:
         self._info = TableInfo(place.owner, place.collection, place.version)
         self._reader = ArtifactReader(stores.blobs, self._segments)
 
-    async def mend(self, found: Sequence[Finding]) -> AsyncIterator[Finding]:
+    async def mend(self, found: Sequence[Finding], torn: Collection[int] = ()) -> AsyncIterator[Finding]:
         of = {kind: [finding for finding in found if finding.kind == kind] for kind in IN_TABLES}
-        if of["table_broken"]:
+        if of["index_written_elsewhere"] and not of["table_broken"] and await self._restore():
+            yield of["index_written_elsewhere"][0]
+            return
+        other_files = [finding for kind in OTHER_FILES for finding in of[kind]]
+        whole = not other_files or await self._can_be_made_again(torn)
+        if of["table_broken"] or (other_files and whole):
             await self._drop()
-            yield of["table_broken"][0]
+            for finding in (*of["table_broken"], *other_files):
+                yield finding
             return
         unequal = [finding for finding in of["row_double"] if finding.problem]
         for finding in (*of["row_missing"], *of["row_differs"], *unequal):
@@ -62,13 +75,44 @@ class TableRepair:
             await self._remove([finding.ids["generation"] for finding in some])
             for finding in some:
                 yield finding
+        if not whole:
+            raise Incomplete("chunks or vectors that its rows are made of are damaged; `penstock vacuum` accepts it")
+
+    async def _restore(self) -> bool:
+        """Back to what vacuum left, if that is still whole. Where one of ours has written meanwhile, it stands."""
+        async with self._hold() as (table, verify):
+            seal = await self._ledger.read(checksums.before_holder, self._place)
+            if seal is None:
+                return True
+            try:
+                kept = await table.checksum(seal.table_version)
+            except PenstockError:
+                return False
+            if kept != (seal.table_version, seal.sha256):
+                return False
+            await table.restore(seal.table_version, verify)
+        return True
 
     async def _drop(self) -> None:
-        """A table that cannot be read goes; the next round finds its rows missing."""
+        """A table that cannot be read, or is not what we left, goes; the next round finds its rows missing."""
         async with self._lock() as verify:
             await self._ledger.write(mending.RESTART, self._place)
             await verify()
             await self._stores.index.drop(self._info)
+            await self._ledger.write(checksums.UNSEAL, self._place)
+
+    async def _can_be_made_again(self, torn: Collection[int]) -> bool:
+        """A table that still answers is not given up for less than all of its rows."""
+        last = 0
+        while page := await self._ledger.read(audit_index.actives, self._place, last):
+            sources = await self._ledger.read(audit_index.sources, [active.generation for active in page])
+            for active in page:
+                for kind in ("chunk", "embed") if active.chunks else ():
+                    made = sources.get((active.generation, kind))
+                    if made is None or made.artifact in torn or made.items != active.chunks:
+                        return False
+            last = page[-1].generation
+        return True
 
     async def _rebuild(self, finding: Finding) -> bool:
         """Missing and differing rows are merged by id, some at a time. The document was not whole before either."""

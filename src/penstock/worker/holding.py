@@ -1,4 +1,4 @@
-"""The lock of an index for a user's own code: the same that index steps, purges and repairs take."""
+"""The lock of an index for vacuum and for a user's own code: the same that index steps, purges and repairs take."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -21,19 +21,27 @@ REAP_EVERY = 20
 class Held:
     """A lock while it is held: refreshed by a thread of its own, however long the block takes."""
 
-    def __init__(self, key: str, token: Token, heart: Heart) -> None:
+    def __init__(self, ledger: Ledger, key: str, token: Token, heart: Heart) -> None:
         self.key = key
-        self._token = token
+        self.token = token
+        self.given_back = False
+        """By a write that did more than that."""
+        self._ledger = ledger
         self._heart = heart
 
     @property
     def lost(self) -> bool:
         """Known after a heartbeat: half a second, or a quarter of a shorter lease, later."""
-        return self._token in self._heart.lost_locks
+        return self.token in self._heart.lost_locks
 
     def raise_if_lost(self) -> None:
         """Somebody took the lock away by force, or we were stopped for longer than our lease."""
         if self.lost:
+            raise lost(self.key)
+
+    async def verify(self) -> None:
+        """The same, by the ledger and at this moment: right before a commit to the index."""
+        if not await self._ledger.read(locks.held, self.key, self.token):
             raise lost(self.key)
 
 
@@ -43,17 +51,24 @@ def lost(key: str) -> LeaseLost:
 
 @asynccontextmanager
 async def hold(
-    ledger: Ledger, heart: Heart, key: str, lease_s: float, max_wait: float | None, reap: Callable[[], Awaitable[int]]
+    ledger: Ledger,
+    heart: Heart,
+    key: str,
+    lease_s: float,
+    max_wait: float | None,
+    reap: Callable[[], Awaitable[int]],
+    purpose: str = "hold",
 ) -> AsyncIterator[Held]:
     """Raises `LeaseLost` at the end of a block that did not keep the lock to its end."""
     token = Token(ledger.database.runtime.token())
-    await _acquire(ledger, locks.Acquire(key, token, heart.worker, "hold", lease_s), max_wait, reap)
+    await _acquire(ledger, locks.Acquire(key, token, heart.worker, purpose, lease_s), max_wait, reap)
+    held = Held(ledger, key, token, heart)
     heart.locks[key] = token
     try:
-        yield Held(key, token, heart)
+        yield held
     finally:
         del heart.locks[key]
-        kept = await asyncio.shield(ledger.write(locks.RELEASE, (key, token)))
+        kept = held.given_back or await asyncio.shield(ledger.write(locks.RELEASE, (key, token)))
     if not kept:
         raise lost(key)
 

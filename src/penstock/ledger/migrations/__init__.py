@@ -2,12 +2,19 @@
 
 from collections.abc import Callable
 
-from penstock.ledger.migrations import m0001_initial, m0002_password, m0003_lock_audit, m0004_groups
+from penstock.ledger.migrations import (
+    m0001_initial,
+    m0002_password,
+    m0003_lock_audit,
+    m0004_groups,
+    m0006_checksums,
+)
 
 MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0001_initial.statements,
     m0002_password.statements,
     m0003_lock_audit.statements,
     m0004_groups.statements,
+    m0006_checksums.statements,
 )
 LATEST = len(MIGRATIONS)

@@ -1,0 +1,55 @@
+"""Which files a version of a Lance dataset is made of, and a checksum over them: blocking, on the read lane."""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import StorageError
+from penstock.indexes import lance_files as files
+
+READ = 4 << 20
+
+
+def names(root: Path, dataset: Any) -> list[str]:
+    """The manifest and all that it refers to: data, deletions, the segments of indexes."""
+    found = {files.manifest(dataset.version)}
+    for fragment in dataset.get_fragments():
+        part = fragment.metadata
+        found.update(f"data/{file.path}" for file in part.files)
+        if part.deletion_file is not None:
+            found.add(part.deletion_file.path(part.id))
+    folders = [f"_indices/{segment.uuid}" for index in dataset.describe_indices() for segment in index.segments]
+    return sorted(found | files.listing(root, folders))
+
+
+def size(root: Path, of: Iterable[str]) -> int:
+    """What is gone meanwhile counts nothing."""
+    total = 0
+    for name in of:
+        try:
+            total += (root / name).stat().st_size
+        except FileNotFoundError:
+            continue
+    return total
+
+
+class Checksum:
+    """SHA-256 over names, sizes and bytes of files, taken in one by one."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._hash = hashlib.sha256()
+
+    def take(self, name: str) -> None:
+        path = self._root / name
+        try:
+            with path.open("rb") as file:
+                self._hash.update(f"{name}\0{path.stat().st_size}\0".encode())
+                while piece := file.read(READ):
+                    self._hash.update(piece)
+        except FileNotFoundError as error:
+            raise StorageError(f"{path} is gone") from error
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()

@@ -1,0 +1,113 @@
+"""Vacuum: under the lock of each index table, purge what is due, write small files anew as larger ones, bring its
+indexes up to date, and let go of versions that nobody reads any more. At the end a checksum of what it left, for
+`check`. Every step of it is one commit: a kill in between leaves the table as the last one made it."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+
+from penstock.errors import LeaseLost, LockHeld
+from penstock.indexes.base import IndexTable
+from penstock.ledger import checksums, generations
+from penstock.ledger.audit_index import Place
+from penstock.ledger.locks import index_key
+from penstock.ledger.stats import ListedLock, locks
+from penstock.model.nouns import Owner, Token
+from penstock.upkeep.purge import BATCH, take_out
+from penstock.upkeep.report import Stores
+
+
+class Held(Protocol):
+    """The lock of a table, kept alive while we have it."""
+
+    token: Token
+    given_back: bool
+
+    async def verify(self) -> None:
+        """Raises `LeaseLost` if it is not ours any more."""
+
+
+Hold = Callable[[str], AbstractAsyncContextManager[Held]]
+"""Takes the lock of that key, or raises `LockHeld`."""
+
+
+class Vacuumed(msgspec.Struct, frozen=True):
+    collection: str
+    version: int
+    rows: int
+    rows_removed: int
+    purged: int
+    """Replaced and deleted generations that it took out."""
+    bytes_before: int
+    bytes_after: int
+    """What a reader sees; `bytes_old` is kept some minutes for those who still read what was before."""
+    bytes_old: int
+    checksum: str | None
+
+
+class VacuumReport(msgspec.Struct, frozen=True):
+    """`busy`: tables whose lock somebody else kept all the time, and who. Nothing was done to them."""
+
+    collections: list[Vacuumed]
+    busy: list[dict[str, Any]]
+    elapsed_s: float
+
+
+async def vacuum(stores: Stores, places: Sequence[Place], hold: Hold) -> VacuumReport:
+    runtime = stores.ledger.database.runtime
+    began = runtime.clock()
+    done: list[Vacuumed] = []
+    busy: list[dict[str, Any]] = []
+    for place in places:
+        key = index_key(place.owner, place.collection, place.version)
+        try:
+            async with hold(key) as held:
+                done.append(await _vacuum(stores, place, held))
+        except LockHeld:
+            holder = await _holder(stores, place, key)
+            busy.append({"collection": place.collection, "version": place.version, **holder})
+    return VacuumReport(done, busy, round(runtime.clock() - began, 3))
+
+
+async def _vacuum(stores: Stores, place: Place, held: Held) -> Vacuumed:
+    table = await stores.index.table(place.owner, place.collection, place.version)
+    before, rows = await table.state(), await table.count()
+    purged = await _purge(stores, place, table, held)
+    if table.dimensions is not None:
+        await table.compact(held.verify)
+    left, checksum, after = await table.count(), await table.checksum(), await table.state()
+    if checksum is not None:
+        seal = checksums.Seal(place, held.token, checksum.version, checksum.sha256)
+        held.given_back = await stores.ledger.write(checksums.SEAL, seal)
+        if not held.given_back:
+            raise LeaseLost(f"the lock {seal.key} was taken away before the end: vacuum again")
+    return Vacuumed(
+        collection=place.collection,
+        version=place.version,
+        rows=left,
+        rows_removed=rows - left,
+        purged=purged,
+        bytes_before=before.bytes if before else 0,
+        bytes_after=after.bytes if after else 0,
+        bytes_old=after.old_bytes if after else 0,
+        checksum=checksum.sha256 if checksum else None,
+    )
+
+
+async def _purge(stores: Stores, place: Place, table: IndexTable, held: Held) -> int:
+    look = partial(generations.due_purges_in, Owner(place.owner))
+    purged = 0
+    while due := await stores.ledger.read(look, place.collection, place.version, BATCH):
+        await take_out(stores.ledger, table, due, held.verify)
+        purged += len(due)
+    return purged
+
+
+async def _holder(stores: Stores, place: Place, key: str) -> dict[str, Any]:
+    found = await stores.ledger.read(partial(locks, Owner(place.owner)))
+    holder: ListedLock | None = next((lock for lock in found if lock.key == key), None)
+    names = ("worker", "host", "pid", "purpose", "until")
+    return {name: getattr(holder, name, None) for name in names}
