@@ -18,6 +18,7 @@ from penstock.jobs import Summary
 from penstock.ledger.dead_letters import DeadLetter
 from penstock.ledger.stats import ListedLock, ListedStep, LockRelease
 from penstock.search.query import Hit
+from penstock.upkeep.prune import Pruned
 from penstock.upkeep.report import CheckReport
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
@@ -79,6 +80,7 @@ STATUS = {
     "attempts": None,
     "retry_count": None,
     "metadata": None,
+    "artifacts_dropped_at": None,
     "progress": dict.fromkeys(PROGRESS),
     "steps": [dict.fromkeys(STEP)],
 }
@@ -105,7 +107,7 @@ SHAPES: dict[str, dict[str, Shape]] = {
     "cancel": {"": {"cancelled": None, "unchanged": None}},
     "delete": {"": {"deleted": None, "unchanged": None}},
     "check": {"": dict.fromkeys(CheckReport.__struct_fields__)},
-    "prune": {"": dict.fromkeys(("purged", "artifacts", "blobs", "bytes"))},
+    "prune": {"": {**dict.fromkeys(Pruned.__struct_fields__), "dry_run": None}},
     "dlq list": {"": {"total": None, "by_reason": {"…": None}, "oldest": None, "letters": [LETTER]}},
     "dlq show": {"": LETTER},
     "dlq replay": {"": {"replayed": None}},

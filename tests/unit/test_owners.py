@@ -17,8 +17,8 @@ from penstock.errors import ConfigError, NotFound
 FOR_USERS = {"documents", "dead_letters", "stats", "runs", "generations"}
 """Modules whose functions are called for a user: `owner` comes first."""
 ENGINE = {
-    "queue", "checkpoints", "locks", "workers", "work", "liveness", "audit", "audit_index", "mending", "store",
-    "writer", "waking", "database", "migrations",
+    "queue", "checkpoints", "locks", "workers", "work", "liveness", "audit", "audit_index", "mending",
+    "retention", "store", "writer", "waking", "database", "migrations",
 }  # fmt: skip
 """Modules whose statements cross owners: the engine's own."""
 CROSSING = {

@@ -10,7 +10,7 @@ import msgspec
 from penstock.ledger import generations
 from penstock.ledger.audit import question
 from penstock.ledger.audit_index import Place
-from penstock.ledger.database import Connection, Statement
+from penstock.ledger.database import Connection, Row, Statement
 from penstock.ledger.queue import GRACE_S, ready, ready_steps
 from penstock.ledger.writer import Verb
 from penstock.model.nouns import GenerationId, StepId
@@ -176,12 +176,19 @@ def _forget(connection: Connection, requests: Sequence[Forget]) -> list[Forgotte
     answers = []
     for request in requests:
         old = connection.run(_OLD, after=request.after, older=request.older_than_s, count=request.count)
-        still = connection.run(_STILL, old) if old else []
-        blobs = connection.run(_DROP_SEGMENTS, still) if still else []
-        if still:
-            connection.run(_DROP_ARTIFACTS, still)
-        answers.append(Forgotten(old[-1][0] if old else 0, len(still), tuple((row[0], row[1]) for row in blobs)))
+        artifacts, blobs = remove_artifacts(connection, old)
+        answers.append(Forgotten(old[-1][0] if old else 0, artifacts, blobs))
     return answers
+
+
+def remove_artifacts(connection: Connection, held: Sequence[Row]) -> tuple[int, tuple[tuple[str, int], ...]]:
+    """Artifacts whose rows are ours, with their segments, unless somebody refers to them by now. How many went, and
+    the keys and sizes of the blobs that they named."""
+    still = connection.run(_STILL, held) if held else []
+    blobs = connection.run(_DROP_SEGMENTS, still) if still else []
+    if still:
+        connection.run(_DROP_ARTIFACTS, still)
+    return len(still), tuple((row[0], row[1]) for row in blobs)
 
 
 WAKE = Verb("wake", _wake)

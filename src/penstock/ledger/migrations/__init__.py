@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 
-from penstock.ledger.migrations import m0001_initial, m0002_password, m0003_lock_audit
+from penstock.ledger.migrations import m0001_initial, m0002_password, m0003_lock_audit, m0007_retention
 
 MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0001_initial.statements,
     m0002_password.statements,
     m0003_lock_audit.statements,
+    m0007_retention.statements,
 )
 LATEST = len(MIGRATIONS)
