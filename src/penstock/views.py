@@ -146,7 +146,7 @@ def _artifact(owner: Owner, connection: Connection, document: str, kind: str) ->
     entry = documents.get(owner, connection, found)
     if entry is not None and entry.artifacts_dropped_at is not None:
         raise NotFound(
-            f"what was extracted from {entry.document.name!r} was dropped after it became searchable (keep_artifacts): "
-            f"`penstock retry --dropped {found}` makes it again from the raw bytes"
+            f"what was extracted from {entry.document.name!r} was dropped when it was done (keep_artifacts): `penstock "
+            f"retry --dropped {found}` makes it again from the raw bytes"
         )
     return None

@@ -439,7 +439,7 @@ def _retry(connection: Connection, requests: Sequence[Retry]) -> list[set[Docume
 
 
 class Remake(msgspec.Struct, frozen=True):
-    """Completed documents whose artifacts are gone, each with the id of a new run."""
+    """Documents at their end whose artifacts are gone, each with the id of a new run."""
 
     owner: Owner
     documents: tuple[tuple[DocumentId, RunId], ...]
@@ -448,7 +448,7 @@ class Remake(msgspec.Struct, frozen=True):
 _LOST = Statement(
     "SELECT d.id, d.sha256, d.status, x.id, x.settings, g.id, g.raw_key, d.source, d.name, d.size, d.metadata, "
     "d.collection, x.snapshot, x.priority, s.name, s.kind FROM {rows} JOIN documents d ON d.id = r.document "
-    "AND d.owner = :owner AND d.deleted_at IS NULL AND d.status = 'COMPLETED' "
+    "AND d.owner = :owner AND d.deleted_at IS NULL AND d.status IN ('COMPLETED', 'NOT_INDEXABLE') "
     "JOIN generations g ON g.document_id = d.id AND g.state = 'ACTIVE' "
     "JOIN runs x ON x.document_id = d.id AND x.generation_id = g.id JOIN steps s ON s.run_id = x.id AND s.position = 0 "
     "WHERE g.artifacts_dropped_at IS NOT NULL OR (g.chunks > 0 AND NOT EXISTS (SELECT 1 FROM artifact_refs f "
