@@ -475,12 +475,17 @@ class App:
 
     async def _tend(self, worker: WorkerId) -> None:
         """Prune beside the work, for as long as that goes on."""
-        from penstock.upkeep.prune import tend
+        from penstock.upkeep.prune import Prune, tend
+
+        async def start() -> Prune:
+            # A worker that indexes nothing loads the library only now, and not within the loop.
+            await self.runtime.run_blocking("index", lambda: self.ports.index)
+            return Prune(self._stores(None), worker, self._ages())
 
         while True:
             await self.runtime.sleep(TEND_S)
             try:
-                await tend(self._stores(None), worker, self._ages(), self._liveness())
+                await tend(self.ledger, worker, self._liveness(), start)
             except PenstockError:
                 # Another time: no work waits for it, and what is wrong the work will meet.
                 continue

@@ -1,12 +1,14 @@
 """What goes with time, in the ledger: artifacts that were kept long enough, replaced runs, closed letters."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.contract.ledger_kit import ANNA, BERT, EXPIRED_S, KEY, Desk, output
 
 from penstock.ledger import generations, locks, mending, retention, runs
 from penstock.ledger.retention import Cleared, Dropped, Expired
+from penstock.ledger.writer import Verb
 from penstock.model.nouns import DocumentId, GenerationId, Owner, RunId, Step, Token, WorkerId
 from penstock.model.states import DocumentStatus
 
@@ -123,10 +125,10 @@ async def test_pages_of_due_generations_follow_each_other(desk: Desk) -> None:
 async def test_only_what_is_searchable_and_at_its_end_lets_go(desk: Desk) -> None:
     building = await desk.started("/building")
     await desk.open(building)
-    replaced = await searchable(desk, "/replaced", "old")
-    await desk.submit("/replaced", content="v2")
     deleted = await searchable(desk, "/deleted", "gone")
     await desk.delete(deleted.document_id)
+    replaced = await searchable(desk, "/replaced", "old")
+    await desk.submit("/replaced", content="v2")
     assert await due(desk) == []
     assert await drop(desk, building, replaced, deleted) == Dropped(0, 0, ())
 
@@ -157,7 +159,8 @@ async def test_i3_a_step_that_outlived_its_generation_keeps_no_artifact(desk: De
     assert (await drop(desk, last)).artifacts == 1
     late = await desk.open(zombie)
     assert await counts(desk, "artifact_refs") == [0]
-    forgotten = await desk.ledger.write(mending.FORGET, mending.Forget(0, -1.0, 100))
+    [found] = await desk.ledger.read(mending.forgettable, 0, 1000, -1.0)
+    forgotten = await desk.ledger.write(mending.FORGET, mending.Forget((found,), -1.0))
     assert forgotten.artifacts == 1
     assert await desk.one(f"SELECT count(*) FROM artifacts WHERE id = {late.artifact.id}") == 0
 
@@ -308,7 +311,7 @@ async def test_batches_follow_each_other(desk: Desk) -> None:
 async def test_closed_letters_go_and_the_one_that_says_why_a_document_failed_stays(desk: Desk) -> None:
     for source in ("/replayed", "/discarded", "/open"):
         await desk.fail(await desk.started(source))
-    ids = dict(await desk.rows("SELECT source, id FROM documents"))
+    ids: dict[str, Any] = dict(await desk.rows("SELECT source, id FROM documents"))
     await desk.retry(ids["/replayed"])
     await desk.rows(
         f"UPDATE dead_letters SET state = 'DISCARDED', closed_at = 2.0 WHERE document_id = '{ids['/discarded']}' "
@@ -317,7 +320,7 @@ async def test_closed_letters_go_and_the_one_that_says_why_a_document_failed_sta
     assert (await clear(desk, "dead_letters")).rows == 0
     await desk.rows(f"UPDATE dead_letters SET closed_at = {LONG_AGO} WHERE closed_at IS NOT NULL RETURNING 1")
     assert (await clear(desk, "dead_letters")).rows == 1
-    left = dict(await desk.rows("SELECT document_id, state FROM dead_letters"))
+    left: dict[str, str] = dict(await desk.rows("SELECT document_id, state FROM dead_letters"))
     assert left == {ids["/discarded"]: "DISCARDED", ids["/open"]: "OPEN"}
 
 
@@ -337,7 +340,7 @@ async def test_a_rehearsal_answers_the_same_and_changes_nothing(desk: Desk, verb
     first, second = await replaced(desk)
     await age(desk, "runs", "generations")
     before = await desk.everything()
-    calls = {
+    calls: dict[str, tuple[Verb[Any, Any], Any]] = {
         "drop": (retention.DROP_ARTIFACTS, (second.generation_id,)),
         "expire": (retention.EXPIRE, retention.Expire(0, 3600.0, 10)),
     }

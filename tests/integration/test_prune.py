@@ -121,7 +121,8 @@ async def test_a_kill_between_rows_and_blobs_leaves_only_garbage(app: App, home:
     await app.delete([await document_id(app, "1.txt")])
     sql(home, "UPDATE purges SET not_before = 0")
     await app.prune()
-    await app.ledger.write(mending.FORGET, mending.Forget(0, 0.0, 100))
+    unused = await app.ledger.read(mending.forgettable, 0, 1000, 0.0)
+    await app.ledger.write(mending.FORGET, mending.Forget(tuple(unused), 0.0))
     report = await app.check()
     assert report.ok
     assert kinds(report.garbage) == {"orphan_blob"}

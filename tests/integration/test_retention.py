@@ -124,7 +124,7 @@ async def test_what_is_dropped_cannot_be_used_again(home: Path, tmp_path: Path) 
     for keep in ("always", "until_completed"):
         case = tmp_path / keep
         shutil.copytree(home, case)
-        settings = {"home": str(case), "embedder": "fake", "keep_artifacts": keep}
+        settings: dict[str, Any] = {"home": str(case), "embedder": "fake", "keep_artifacts": keep}
         async with open_app(**settings) as app:
             await app.prune()
         async with open_app(**settings, chunk={"size": 300, "overlap": 0}) as app:

@@ -143,7 +143,7 @@ def overview(d: dict[str, Any]) -> list[str]:
         "status": d["status"] + _remark(d),
         "content": f"{d['media_type'] or 'not looked at yet'}, {bytes_size(d['size'])}",
         "progress": f"{pages}, {chunks}, {p['embedded']:,} embedded, {p['indexed']:,} indexed",
-        "artifacts": f"dropped {when(d['artifacts_dropped_at'])}, nothing of them can be shown or used again"
+        "artifacts": f"dropped {when(d['artifacts_dropped_at'])}: not to be shown or re-used"
         if d["artifacts_dropped_at"]
         else None,
         "attempts": f"{d['attempts']}" + (f", retried {d['retry_count']} times" if d["retry_count"] else ""),

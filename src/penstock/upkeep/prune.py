@@ -5,13 +5,14 @@ blob.
 Blobs without a name go only when they are older than a day: an open submit stores bytes before it names them, and so
 does a running step."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from penstock.ledger import audit, mending, retention
 from penstock.ledger.liveness import Liveness
+from penstock.ledger.store import Ledger
 from penstock.ledger.writer import Verb
 from penstock.model.nouns import WorkerId
 from penstock.upkeep.check_blobs import batches, unnamed
@@ -20,6 +21,9 @@ from penstock.upkeep.report import Stores
 
 DAY_S = 86_400.0
 HOUR_S = 3600.0
+ROWS, LEFTOVERS = "prune:rows", "prune:leftovers"
+WINDOW = 10_000
+"""Artifacts that are looked at in one statement."""
 BATCH = 100
 """Documents that let go of their artifacts in one transaction: they may have many segments."""
 
@@ -128,14 +132,14 @@ class Prune:
 
     async def _forget(self) -> None:
         """Artifacts that no generation refers to and nobody builds, with their segments."""
-        last = 0
-        while True:
-            forgotten = await self._write(mending.FORGET, mending.Forget(last, self._ages.unnamed_s, audit.PAGE))
-            if not forgotten.last:
-                return
-            last = forgotten.last
-            await self._delete(forgotten.blobs)
-            self.pruned.artifacts += forgotten.artifacts
+        end, older_s = await self._ledger.read(audit.last_artifact), self._ages.unnamed_s
+        for start in range(0, end, WINDOW):
+            unused = await self._ledger.read(mending.forgettable, start, start + WINDOW, older_s)
+            for i in range(0, len(unused), audit.PAGE):
+                request = mending.Forget(tuple(unused[i : i + audit.PAGE]), older_s)
+                forgotten = await self._write(mending.FORGET, request)
+                await self._delete(forgotten.blobs)
+                self.pruned.artifacts += forgotten.artifacts
 
     async def _delete(self, blobs: Sequence[tuple[str, int]]) -> None:
         if blobs and not self._dry_run:
@@ -147,15 +151,12 @@ class Prune:
         return await (self._ledger.rehearse if self._dry_run else self._ledger.write)(verb, item)
 
 
-async def tend(stores: Stores, worker: WorkerId, ages: Ages, liveness: Liveness) -> None:
+async def tend(ledger: Ledger, worker: WorkerId, liveness: Liveness, start: Callable[[], Awaitable[Prune]]) -> None:
     """What is due of it, for a worker that asks now and then: rows every hour, leftovers once a day. The lock of each
     keeps out the others, and tells when it was done last."""
-    prune = Prune(stores, worker, ages)
-    for key, every_s, work in (
-        ("prune:rows", HOUR_S, prune.rows),
-        ("prune:leftovers", DAY_S, lambda: prune.leftovers(liveness)),
-    ):
-        if await stores.ledger.read(retention.is_due, key, every_s):
-            async with hold(stores.ledger, key, worker, "prune", HOUR_S) as mine:
+    for key, every_s in ((ROWS, HOUR_S), (LEFTOVERS, DAY_S)):
+        if await ledger.read(retention.is_due, key, every_s):
+            async with hold(ledger, key, worker, "prune", HOUR_S) as mine:
                 if mine is not None:
-                    await work()
+                    prune = await start()
+                    await (prune.rows() if key == ROWS else prune.leftovers(liveness))
