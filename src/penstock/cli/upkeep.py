@@ -17,7 +17,7 @@ WORDS = {
     "lock_releases": "forced releases of locks",
     "artifacts": "artifacts",
     "blobs": "blobs",
-    "bytes": "bytes of these",
+    "bytes": "their size",
     "workers": "files of dead workers",
 }
 """What `prune` counts, as people say it."""
