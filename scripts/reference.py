@@ -20,6 +20,7 @@ from penstock.ledger.batches import Batch, Group
 from penstock.ledger.dead_letters import DeadLetter
 from penstock.ledger.stats import ListedLock, ListedStep, LockRelease
 from penstock.search.query import Hit
+from penstock.upkeep.prune import Pruned
 from penstock.upkeep.report import CheckReport
 from penstock.upkeep.vacuum import Vacuumed
 
@@ -82,6 +83,7 @@ STATUS = {
     "attempts": None,
     "retry_count": None,
     "metadata": None,
+    "artifacts_dropped_at": None,
     "progress": dict.fromkeys(PROGRESS),
     "steps": [dict.fromkeys(STEP)],
 }
@@ -108,7 +110,7 @@ SHAPES: dict[str, dict[str, Shape]] = {
     "cancel": {"": {"cancelled": None, "unchanged": None}},
     "delete": {"": {"deleted": None, "unchanged": None}},
     "check": {"": dict.fromkeys(CheckReport.__struct_fields__)},
-    "prune": {"": dict.fromkeys(("purged", "artifacts", "blobs", "bytes"))},
+    "prune": {"": {**dict.fromkeys(Pruned.__struct_fields__), "dry_run": None}},
     "vacuum": {
         "": {"collections": [dict.fromkeys(Vacuumed.__struct_fields__)], "busy": None, "elapsed_s": None},
     },

@@ -24,7 +24,8 @@ DOCUMENTS = """\
 
 PENDING, then what its running step does, then one of four ends. A working status may follow any other, because resume
 and re-use skip stages and a rewind goes back. NOT_INDEXABLE means that there is no text in it: not an error. What ended
-may come back to PENDING with all progress kept; COMPLETED only with a new generation for changed content.
+may come back to PENDING with all progress kept; COMPLETED only with a new generation, for changed
+content or where its artifacts were dropped and are wanted again.
 """
 
 STEPS = """\

@@ -13,7 +13,7 @@ import msgspec
 from penstock import groups, jobs, views
 from penstock.blobs.local import LocalBlobs, make_home
 from penstock.config import Config, check_name, load_config
-from penstock.errors import NotFound, UsageError
+from penstock.errors import NotFound, PenstockError, UsageError
 from penstock.intake import Intake, Item, Order, submission
 from penstock.jobs import Job, Report, Summary
 from penstock.ledger import batches, dead_letters, documents, generations, runs, stats, work
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from penstock.indexes.base import Index
     from penstock.search.query import Hit, Mode
     from penstock.stages.base import Ports
+    from penstock.upkeep.prune import Ages
     from penstock.upkeep.report import CheckReport, Stores
     from penstock.upkeep.vacuum import VacuumReport
     from penstock.worker.holding import Held
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from penstock.workflows.catalog import Catalog
 
 DAY_S = 86_400.0
+TEND_S = 60.0
+"""Between two looks of a worker whether it is time to prune."""
 RETRY_BATCH = 500
 PARSED = (".pdf", ".docx", ".html", ".htm", ".xhtml")
 """Names of files that probably need a parser process: those start while the files are being accepted."""
@@ -171,7 +174,12 @@ class App:
         on and how many side by side, as in `extract=2,embed=4,index=1,*=4`."""
         began = self.runtime.clock()
         worker = self._start_worker(None, began, pool_sizes(pools) if pools is not None else None)
-        await worker.run(None)
+        tending = asyncio.create_task(self._tend(worker.bench.worker))
+        try:
+            await worker.run(None)
+        finally:
+            tending.cancel()
+            await asyncio.gather(tending, return_exceptions=True)
         tally = worker.bench.record.tally
         return Summary(
             completed=tally.ended[DocumentStatus.COMPLETED],
@@ -311,11 +319,14 @@ class App:
         return await self.ledger.write(runs.DELETE, await self._selected(names, owner))
 
     async def retry(
-        self, names: Sequence[str], *, password: str | None = None, owner: str | None = None
+        self, names: Sequence[str], *, password: str | None = None, dropped: bool = False, owner: str | None = None
     ) -> set[DocumentId]:
         """Failed, cancelled and not indexable documents go on from their checkpoint, attempts at zero. `password`: what
-        unlocks them."""
+        unlocks them. `dropped`: instead, completed ones whose artifacts are gone are made again from their raw bytes,
+        with the settings that they were made with."""
         chosen = await self._selected(names, owner)
+        if dropped:
+            return await self._remake(chosen)
         by_collection: dict[str, list[runs.NewDocument]] = {}
         for document in chosen.documents:
             entry = await self.ledger.read(partial(documents.get, chosen.owner), document)
@@ -332,6 +343,14 @@ class App:
                 part = submission(order, tuple(news[i : i + RETRY_BATCH]))
                 retried = await self.ledger.write(runs.RETRY, runs.Retry(part))
                 done |= retried
+        return done
+
+    async def _remake(self, chosen: runs.Selected) -> set[DocumentId]:
+        done: set[DocumentId] = set()
+        for i in range(0, len(chosen.documents), RETRY_BATCH):
+            part = tuple((d, RunId(self.runtime.ulid())) for d in chosen.documents[i : i + RETRY_BATCH])
+            queued = await self.ledger.write(runs.REMAKE, runs.Remake(chosen.owner, part))
+            done |= queued
         return done
 
     async def list_dead_letters(self, *, limit: int = 100, owner: str | None = None) -> dict[str, Any]:
@@ -421,12 +440,20 @@ class App:
         async with self._upkeep() as name:
             return await check(self._stores(owner), name, repair=True)
 
-    async def prune(self, *, older_than_s: float = DAY_S) -> dict[str, int]:
-        """Take away what nothing refers to any more: {"purged", "artifacts", "blobs", "bytes"}."""
-        from penstock.upkeep.prune import prune
+    async def prune(self, *, older_than_s: float | None = None, dry_run: bool = False) -> dict[str, int]:
+        """Take away what nothing refers to any more, old history, and artifacts that `keep_artifacts` does not keep;
+        counts of all that. `older_than_s` is an age for all but the last; if not given, a day for what nothing refers
+        to, `retention.history_days` for history. Less than a day also takes bytes of submits that are open just now.
+        `dry_run`: only say what would go."""
+        import msgspec
+
+        from penstock.upkeep.prune import Prune
 
         async with self._upkeep() as name:
-            return await prune(self._stores(None), name, older_than_s=older_than_s)
+            prune = Prune(self._stores(None), name, self._ages(older_than_s), dry_run=dry_run)
+            await prune.rows()
+            await prune.leftovers(self._liveness())
+        return msgspec.structs.asdict(prune.pruned)
 
     async def vacuum(
         self,
@@ -519,6 +546,34 @@ class App:
         from penstock.upkeep.report import Stores
 
         return Stores(self.ledger, self.blobs, self.ports.index, self._owner(owner) if owner else "")
+
+    def _ages(self, older_than_s: float | None = None) -> "Ages":
+        from penstock.upkeep.prune import Ages
+
+        def keep(collection: str) -> float | None:
+            days = self.config.keep_days(collection)
+            return None if days is None else days * DAY_S
+
+        if older_than_s is not None:
+            return Ages(keep, older_than_s, older_than_s)
+        return Ages(keep, self.config.retention.history_days * DAY_S, DAY_S)
+
+    async def _tend(self, worker: WorkerId) -> None:
+        """Prune beside the work, for as long as that goes on."""
+        from penstock.upkeep.prune import Prune, tend
+
+        async def start() -> Prune:
+            # A worker that indexes nothing loads the library only now, and not within the loop.
+            await self.runtime.run_blocking("index", lambda: self.ports.index)
+            return Prune(self._stores(None), worker, self._ages())
+
+        while True:
+            await self.runtime.sleep(TEND_S)
+            try:
+                await tend(self.ledger, worker, self._liveness(), start)
+            except PenstockError:
+                # Another time: no work waits for it, and what is wrong the work will meet.
+                continue
 
     def _owner(self, owner: str | None) -> Owner:
         return Owner(check_name("owner", owner or self.config.owner))

@@ -28,11 +28,21 @@ class CollectionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of one collection, by its name."""
 
     chunk: ChunkConfig | None = None
+    """Chunks of this collection; not set: as everywhere."""
     workflow: str | None = None
     """Its workflow, by id or file."""
     params: str | None = None
     """Its parameter set, by id or file."""
-    """Chunks of this collection; not set: as everywhere."""
+    keep_artifacts: int | str | None = None
+    """How long its pages, chunks and vectors are kept; not set: as everywhere."""
+
+
+class RetentionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What `prune` takes, and a worker now and then."""
+
+    history_days: float = 30.0
+    """How long runs that were replaced, closed dead letters and forced releases of locks are kept. The last run of a
+    document always is."""
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,6 +85,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The collection, where none is named."""
     chunk: ChunkConfig = ChunkConfig()
     collections: dict[str, CollectionConfig] = {}
+    keep_artifacts: int | str = "always"
+    """How long the pages, chunks and vectors of a searchable document are kept: `always`, `until_completed`, or days
+    since it became searchable. Raw bytes and the index are not touched."""
+    retention: RetentionConfig = RetentionConfig()
     workflow: str = "default"
     """The workflow of collections that name none, by id or file."""
     params: str | None = None
@@ -106,6 +120,18 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def folder(self, chosen: str | None, name: str) -> Path:
         return Path(chosen).expanduser().absolute() if chosen is not None else self.home_path / name
+
+    def keep_days(self, collection: str) -> float | None:
+        """Days for which the artifacts of completed documents are kept; None: for ever."""
+        own = self.collections.get(collection)
+        chosen = own.keep_artifacts if own is not None and own.keep_artifacts is not None else self.keep_artifacts
+        if chosen == "always":
+            return None
+        if chosen == "until_completed":
+            return 0.0
+        if not re.fullmatch(r"[1-9]\d{0,5}", str(chosen)):
+            raise ConfigError(f"keep_artifacts {chosen!r}: use always, until_completed, or a number of days")
+        return float(chosen)
 
     def chunk_parameters(self, collection: str) -> dict[str, Any]:
         own = self.collections.get(collection)
@@ -152,6 +178,10 @@ def load_config(
     for name in (config.collection, *config.collections):
         check_name("collection", name)
         config.chunk_parameters(name)
+        config.keep_days(name)
+    config.keep_days("")
+    if not 0 < config.retention.history_days < float("inf"):
+        raise ConfigError(f"retention.history_days {config.retention.history_days}: use a number of days, more than 0")
     return config
 
 

@@ -1,7 +1,7 @@
 """What people see of a document: lists, status, and what was extracted."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from penstock.artifacts.reader import ArtifactReader
@@ -10,7 +10,7 @@ from penstock.ledger import checkpoints, documents
 from penstock.ledger.database import Connection
 from penstock.ledger.documents import ArtifactProgress, Listed
 from penstock.ledger.store import Ledger
-from penstock.model.nouns import Artifact, DocumentId, GenerationId, Owner
+from penstock.model.nouns import Artifact, DocumentId, GenerationId, Owner, StepView
 from penstock.workflows.load import decode
 
 
@@ -54,7 +54,10 @@ def _status(owner: Owner, connection: Connection, name: str) -> dict[str, Any]:
         "attempts": max((step.attempts for step in steps), default=0),
         "retry_count": entry.document.retry_count,
         "metadata": entry.document.metadata,
-        "progress": _progress(str(entry.document.status), made),
+        "artifacts_dropped_at": entry.artifacts_dropped_at,
+        "progress": _counted(entry, steps)
+        if run.status == "COMPLETED" and entry.artifacts_dropped_at is not None
+        else _progress(str(entry.document.status), made),
         "steps": [
             {
                 "name": step.name,
@@ -101,6 +104,16 @@ def _progress(phase: str, made: dict[str, ArtifactProgress]) -> dict[str, Any]:
     }
 
 
+def _counted(entry: Listed, steps: Sequence[StepView]) -> dict[str, Any]:
+    """The same of a document whose artifacts were dropped: what was counted when it became searchable."""
+    pages, chunks = entry.document.pages or 0, entry.document.chunks or 0
+    return {
+        "phase": str(entry.document.status), "pages": pages, "total_pages": pages, "chunks": chunks,
+        "total_chunks": chunks, "embedded": chunks, "indexed": chunks,
+        "last_checkpoint": max((step.finished_at for step in steps if step.finished_at is not None), default=None),
+    }  # fmt: skip
+
+
 def resolve(owner: Owner, connection: Connection, name: str) -> DocumentId:
     found = documents.resolve(owner, connection, name)
     if found is None:
@@ -130,4 +143,10 @@ def _artifact(owner: Owner, connection: Connection, document: str, kind: str) ->
         matching = [artifact for step, artifact in made.items() if kinds.get(step) == kind]
         if matching:
             return matching[0]
+    entry = documents.get(owner, connection, found)
+    if entry is not None and entry.artifacts_dropped_at is not None:
+        raise NotFound(
+            f"what was extracted from {entry.document.name!r} was dropped when it was done (keep_artifacts): `penstock "
+            f"retry --dropped {found}` makes it again from the raw bytes"
+        )
     return None

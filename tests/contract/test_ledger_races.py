@@ -8,9 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 from tests.contract.ledger_kit import ANNA, Desk, sha
+from tests.contract.test_ledger_retention import counts, searchable
 
-from penstock.ledger import locks, queue, runs, work
+from penstock.ledger import checkpoints, locks, queue, retention, runs, work
 from penstock.ledger.database import Connection, Database
+from penstock.ledger.retention import Dropped
 from penstock.ledger.store import Ledger
 from penstock.ledger.writer import Verb
 from penstock.model.nouns import WorkerId
@@ -134,3 +136,35 @@ async def test_a_retry_with_new_settings_takes_the_bytes_that_the_ledger_holds_n
     newest = "SELECT sha256, raw_key FROM generations ORDER BY id DESC LIMIT 1"
     raw = await desk.one("SELECT raw_key FROM generations WHERE id = (SELECT max(id) - 1 FROM generations)")
     assert await desk.one(newest) == (sha("new"), raw)
+
+
+async def test_i3_a_drop_that_meets_a_step_which_takes_the_artifact_leaves_it(both: Desk) -> None:
+    step, reader = await searchable(both, "/a"), await both.started("/b")
+    worker = Open(both)
+    assert worker.do(checkpoints.OPEN, checkpoints.Open(reader, "fp")).artifact.complete
+
+    def dropping() -> Dropped:
+        other = Open(both)
+        answer: Dropped = other.do(retention.DROP_ARTIFACTS, (step.generation_id,))
+        other.commit()
+        return answer
+
+    assert await meanwhile(worker, dropping) == Dropped(1, 0, ())
+    assert await counts(both, "segments", "artifact_refs") == [2, 1]
+
+
+async def test_i3_a_step_that_meets_a_drop_makes_the_artifact_itself(both: Desk) -> None:
+    step, reader = await searchable(both, "/a"), await both.started("/b")
+    upkeep = Open(both)
+    assert upkeep.do(retention.DROP_ARTIFACTS, (step.generation_id,)).artifacts == 1
+
+    def take() -> checkpoints.Opened:
+        other = Open(both)
+        answer: checkpoints.Opened = other.do(checkpoints.OPEN, checkpoints.Open(reader, "fp"))
+        other.commit()
+        return answer
+
+    opened = await meanwhile(upkeep, take)
+    assert opened.mine
+    assert (opened.artifact.complete, opened.artifact.segments) == (False, 0)
+    assert await both.rows("SELECT artifact_id FROM artifact_refs") == [(opened.artifact.id,)]

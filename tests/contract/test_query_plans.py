@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.contract.ledger_kit import TABLES
 
-from penstock.ledger import checkpoints, generations, queue
+from penstock.ledger import checkpoints, generations, queue, retention
 from penstock.ledger.database import Connection, Database, Statement
 from penstock.ledger.migrations import MIGRATIONS
 from penstock.model.nouns import Owner, Token, WorkerId
@@ -176,6 +176,29 @@ def test_i11_what_search_must_hide_is_found_by_its_own_index(
     wanted = {"owner": "anna", "collection": "default", "version": 1, "count": 1000}
     assert "generations_hidden" in explain(connection, generations._HIDDEN, wanted)
     assert len(generations.hidden(Owner("anna"), connection, "default", 1, 1000)) == 20
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
+def test_i11_what_time_takes_is_found_by_its_own_index(
+    dialect: str, tmp_path: Path, connect: Connect, request: pytest.FixtureRequest
+) -> None:
+    url = f"sqlite:///{tmp_path / 'l.db'}" if dialect == "sqlite" else request.getfixturevalue("fresh_postgres")
+    hot, cold = connect(url), connect(url, hot=False) if dialect == "postgres" else None
+    hot.begin()
+    load_generations(hot, MANY, hidden=20)
+    hot.commit()
+    hot.script("UPDATE generations SET flipped_at = id, artifacts_dropped_at = CASE WHEN id % 1000 > 0 THEN 1 END")
+    hot.script("ANALYZE")
+    kept = {"collection": "default", "time": -1.0, "generation": 0, "kept_s": 0.0, "count": 100}
+    assert "generations_kept" in explain(cold or hot, retention._DROPPABLE, kept)
+    assert len(retention.droppable(cold or hot, "default", 0.0, (-1.0, 0), 100)) == MANY // 1000
+    assert "generations_purged" in explain(hot, retention._PURGED, {"older": 1.0, "after": 0, "count": 100})
+    for statement in (*retention._WITH_RUNS, *retention._WITH_GENERATIONS, *retention._WITH_DOCUMENTS):
+        [(_, kind)] = statement.columns
+        plan = explain(hot, statement, {}, [("x",) if kind == "text" else (1,)])
+        table = statement.text.split()[2]
+        assert f"SCAN {table}" not in plan, plan
+        assert f"Seq Scan on {table}" not in plan, plan
 
 
 def test_the_writer_s_connection_plans_by_key(fresh_postgres: str, connect: Connect) -> None:

@@ -120,6 +120,17 @@ async def prune(app: App) -> None:
     await app.prune(older_than_s=0)
 
 
+async def age(app: App) -> None:
+    """As if a forced release and a replaced version were long ago: there is history to clear away."""
+    await seize(app)
+    await end_grace(app)
+
+
+async def remake(app: App) -> None:
+    """What was dropped is wanted again."""
+    await app.retry(await ids(app, *FILES, "gamma.txt"), dropped=True)
+
+
 async def repair(app: App) -> None:
     await app.check(repair=True)
 
@@ -225,6 +236,12 @@ SCENARIOS = (
             Operation(retry_groups),
             Operation(work),
         ],
+    ),
+    Scenario(
+        "retention",
+        [Operation(age), Operation(prune), Operation(remake), Operation(work)],
+        start="full",
+        settings={"keep_artifacts": "until_completed"},
     ),
     Scenario("bits", [submit_folder(wait=False), Operation(work_in_bits)]),
     Scenario(

@@ -369,4 +369,4 @@ async def test_it_all_works_on_postgresql_too(postgres: str, tmp_path: Path) -> 
         await app.delete([await document_id(app, "1.txt")])
         report = await app.check(repair=True)
         assert kinds(report.problems) <= {"row_missing"}
-        assert await app.prune(older_than_s=0) == {"purged": 0, "artifacts": 0, "blobs": 0, "bytes": 0}
+        assert not any((await app.prune(older_than_s=0)).values())

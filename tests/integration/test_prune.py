@@ -6,13 +6,19 @@ import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.integration.damage import clean, document_id, finds, kinds, sql, write_files
 
 from penstock.app import App, open_app
 from penstock.ledger import mending
+from penstock.upkeep.prune import Pruned
 
-NOTHING = {"purged": 0, "artifacts": 0, "blobs": 0, "bytes": 0}
+NOTHING = msgspec.structs.asdict(Pruned())
+
+
+def went(**counts: int) -> dict[str, int]:
+    return {**NOTHING, **counts}
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +62,7 @@ async def test_a_deleted_document_goes_when_its_purge_is_done(app: App, home: Pa
     assert blobs(home) == before
     sql(home, "UPDATE purges SET not_before = 0")
     gone = await app.prune(older_than_s=0)
-    assert gone == {"purged": 1, "artifacts": 4, "blobs": 5, "bytes": gone["bytes"]}
+    assert gone == went(purged=1, runs=1, documents=1, artifacts=4, blobs=5, bytes=gone["bytes"])
     assert blobs(home) == before - 5
     assert clean(await app.check())
     assert await app.prune(older_than_s=0) == NOTHING
@@ -96,7 +102,7 @@ async def test_i1_what_is_younger_than_a_day_stays(app: App, home: Path) -> None
     for path in folder.iterdir():
         os.utime(path, (1, 1))
     sql(home, "UPDATE artifacts SET updated_at = 1 WHERE fingerprint = 'f'")
-    assert await app.prune() == {"purged": 0, "artifacts": 1, "blobs": 2, "bytes": 22}
+    assert await app.prune() == went(artifacts=1, blobs=2, bytes=22)
     assert clean(await app.check())
 
 
@@ -115,7 +121,8 @@ async def test_a_kill_between_rows_and_blobs_leaves_only_garbage(app: App, home:
     await app.delete([await document_id(app, "1.txt")])
     sql(home, "UPDATE purges SET not_before = 0")
     await app.prune()
-    await app.ledger.write(mending.FORGET, mending.Forget(0, 0.0, 100))
+    unused = await app.ledger.read(mending.forgettable, 0, 1000, 0.0)
+    await app.ledger.write(mending.FORGET, mending.Forget(tuple(unused), 0.0))
     report = await app.check()
     assert report.ok
     assert kinds(report.garbage) == {"orphan_blob"}

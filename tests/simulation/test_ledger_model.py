@@ -524,7 +524,8 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @move(lambda self: self.model.artifacts)
     def prune(self) -> None:
-        [forgotten] = self.write(mending.FORGET, mending.Forget(0, TICK / 2, 100))
+        unused = self.bench.run(self.bench.ledger.read(mending.forgettable, 0, 1 << 31, TICK / 2))
+        [forgotten] = self.write(mending.FORGET, mending.Forget(tuple(unused), TICK / 2))
         assert forgotten.artifacts == self.model.forget()
         self.agree()
 

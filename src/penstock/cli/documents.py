@@ -64,16 +64,19 @@ async def list_documents(
 @click.command()
 @IDS
 @click.option("--password", metavar="WORD", help="What unlocks them.")
+@click.option("--dropped", is_flag=True, help="Completed ones whose pages and chunks were dropped: make them again.")
 @body
-async def retry(call: Call, ids: tuple[str, ...], password: str | None) -> Answer:
+async def retry(call: Call, ids: tuple[str, ...], password: str | None, dropped: bool) -> Answer:
     """Queue failed or cancelled documents again.
 
     Also those without text. They go on from where they were; `penstock run` works them off.
     """
     hint = "`penstock run` works them off."
-    return await _change(
-        call, ids, "queued again", "retried", lambda app: app.retry(ids, password=password, owner=call.owner), hint
-    )
+
+    async def queue(app: "App") -> set[Any]:
+        return await app.retry(ids, password=password, dropped=dropped, owner=call.owner)
+
+    return await _change(call, ids, "queued again", "retried", queue, hint)
 
 
 @click.command()
@@ -140,6 +143,9 @@ def overview(d: dict[str, Any]) -> list[str]:
         "status": d["status"] + _remark(d),
         "content": f"{d['media_type'] or 'not looked at yet'}, {bytes_size(d['size'])}",
         "progress": f"{pages}, {chunks}, {p['embedded']:,} embedded, {p['indexed']:,} indexed",
+        "artifacts": f"dropped {when(d['artifacts_dropped_at'])}: not to be shown or re-used"
+        if d["artifacts_dropped_at"]
+        else None,
         "attempts": f"{d['attempts']}" + (f", retried {d['retry_count']} times" if d["retry_count"] else ""),
         "submitted": when(d["created_at"]),
         "checkpoint": when(p["last_checkpoint"]),

@@ -16,7 +16,7 @@ from penstock.cli.progress import ProgressDisplay
 if TYPE_CHECKING:
     from penstock.jobs import Summary
 
-_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?")
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 REMARKS = 5
@@ -118,14 +118,14 @@ class StandardInput(io.RawIOBase):
 
 
 def parse_duration(text: str | None, what: str = "budget") -> float | None:
-    """60s, 90, 5m, 1h30m or 1.5s → seconds."""
+    """60s, 90, 5m, 1h30m, 30d or 1.5s → seconds."""
     from penstock.errors import UsageError
 
     if text is None:
         return None
     match = _DURATION.fullmatch(text.strip().lower())
-    hours, minutes, seconds = match.groups() if match else (None, None, None)
-    total = int(hours or 0) * 3600 + int(minutes or 0) * 60 + float(seconds or 0)
+    days, hours, minutes, seconds = match.groups() if match else (None, None, None, None)
+    total = int(days or 0) * 86_400 + int(hours or 0) * 3600 + int(minutes or 0) * 60 + float(seconds or 0)
     if total <= 0:
         raise UsageError(f"{what} {text!r}: give a time, as in 60s, 5m or 1h30m")
     return total

@@ -194,6 +194,12 @@ _GENERATIONS = {
         "<generation> AND (g.state = 'SUPERSEDED' OR (g.state = 'BUILDING' AND d.deleted_at IS NOT NULL)) "
         "AND NOT <purge> ORDER BY g.id LIMIT :count"
     ),
+    # Those that were dropped on purpose are no loss.
+    "artifacts_missing": question(
+        "<generation> AND g.state = 'ACTIVE' AND g.chunks > 0 AND g.artifacts_dropped_at IS NULL "
+        "AND d.deleted_at IS NULL AND NOT EXISTS (SELECT 1 FROM artifact_refs f JOIN artifacts a "
+        "ON a.id = f.artifact_id AND a.kind = 'chunk' WHERE f.generation_id = g.id) ORDER BY g.id LIMIT :count"
+    ),
     "purge_of_active": question(
         "<generation> AND g.state IN ('ACTIVE', 'BUILDING') AND <purge> ORDER BY g.id LIMIT :count"
     ),

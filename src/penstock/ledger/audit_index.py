@@ -71,19 +71,28 @@ class State(msgspec.Struct, frozen=True):
     chunks: int
     epoch: int
     """The highest that a step of it had."""
+    dropped: bool
+    """Its artifacts were let go of on purpose: rows cannot be made of them."""
+    followed: bool
+    """A run of its document is open, and will replace it."""
 
 
 _STATES = question(
     "SELECT g.id, g.state, g.owner, g.collection, g.index_version, g.document_id, d.name, coalesce(g.chunks, 0), "
-    "coalesce((SELECT max(s.epoch) FROM steps s WHERE s.document_id = g.document_id AND s.generation_id = g.id), 0) "
-    "FROM {rows} JOIN generations g ON g.id = r.generation JOIN documents d ON d.id = g.document_id",
+    "coalesce((SELECT max(s.epoch) FROM steps s WHERE s.document_id = g.document_id AND s.generation_id = g.id), 0), "
+    "g.artifacts_dropped_at IS NOT NULL, EXISTS (SELECT 1 FROM runs x WHERE x.document_id = g.document_id "
+    "AND x.status = 'OPEN') FROM {rows} JOIN generations g ON g.id = r.generation "
+    "JOIN documents d ON d.id = g.document_id",
     rows="generation bigint",
 )
 
 
 def states(connection: Connection, wanted: Sequence[int]) -> dict[int, State]:
     rows = connection.run(_STATES, [(one,) for one in wanted])
-    return {row[0]: State(row[1], Place(*row[2:5]), *row[5:]) for row in rows}
+    return {
+        row[0]: State(row[1], Place(*row[2:5]), row[5], row[6], row[7], row[8], bool(row[9]), bool(row[10]))
+        for row in rows
+    }
 
 
 class Source(msgspec.Struct, frozen=True):

@@ -69,9 +69,11 @@ _TAKE_OVER = Statement(
     "AND s.lease_token = artifacts.token))",
     rows="owner text, fp text, step bigint, lease text",
 )
+# A step that outlived its generation keeps nothing: what it refers to would be kept for ever.
 _REFER = Statement(
     "INSERT INTO artifact_refs (artifact_id, generation_id, step) SELECT a.id, r.generation, r.name FROM {rows} "
-    "JOIN artifacts a ON a.owner = r.owner AND a.fingerprint = r.fp WHERE true "
+    "JOIN artifacts a ON a.owner = r.owner AND a.fingerprint = r.fp "
+    "WHERE (SELECT g.state FROM generations g WHERE g.id = r.generation) = 'BUILDING' "
     "ON CONFLICT (generation_id, step) DO UPDATE SET artifact_id = excluded.artifact_id",
     rows="owner text, fp text, generation bigint, name text",
 )

@@ -13,7 +13,7 @@ from penstock.model.states import DocumentStatus, StepStatus
 _DOCUMENT = (
     "SELECT d.id, d.owner, d.collection, d.source, d.name, d.media_type, d.size, d.sha256, d.metadata, d.status, "
     "d.retry_count, d.error, g.pages, g.chunks, d.created_at, d.updated_at, g.id IS NOT NULL, "
-    "coalesce(g.sha256 <> d.sha256, false) FROM documents d "
+    "coalesce(g.sha256 <> d.sha256, false), g.artifacts_dropped_at FROM documents d "
     "LEFT JOIN generations g ON g.document_id = d.id AND g.state = 'ACTIVE' "
     "WHERE d.owner = :owner AND d.deleted_at IS NULL "
 )
@@ -54,6 +54,8 @@ class Listed(msgspec.Struct, frozen=True):
     document: Document
     searchable: bool
     stale: bool
+    artifacts_dropped_at: float | None
+    """Of what search finds: when its pages, chunks and vectors were let go of on purpose."""
 
 
 def _document(row: Row) -> Document:
@@ -79,7 +81,7 @@ def _document(row: Row) -> Document:
 
 def _listed(row: Row) -> Listed:
     has_active = bool(row[16])
-    return Listed(_document(row), has_active and (row[13] or 0) > 0, has_active and bool(row[17]))
+    return Listed(_document(row), has_active and (row[13] or 0) > 0, has_active and bool(row[17]), row[18])
 
 
 def get(owner: Owner, connection: Connection, document: str) -> Listed | None:

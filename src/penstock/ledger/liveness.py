@@ -26,6 +26,9 @@ class Liveness(Protocol):
 
     def leave(self, worker: WorkerId) -> None: ...
 
+    def sweep(self, before: float, *, dry_run: bool = False) -> int:
+        """Take away what the dead left behind before a time, where no row tells of them any more."""
+
 
 class FileLiveness:
     def __init__(self, folder: Path) -> None:
@@ -41,7 +44,7 @@ class FileLiveness:
     def dead(self, workers: Sequence[WorkerId], connection: Connection) -> list[WorkerId]:
         return [worker for worker in workers if worker not in self._held and self._is_dead(worker)]
 
-    def _is_dead(self, worker: WorkerId) -> bool:
+    def _is_dead(self, worker: WorkerId, keep: bool = False) -> bool:
         path = self._folder / worker
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -50,7 +53,8 @@ class FileLiveness:
             return True
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink(missing_ok=True)
+            if not keep:
+                path.unlink(missing_ok=True)
             return True
         except BlockingIOError:
             return False
@@ -62,6 +66,15 @@ class FileLiveness:
         if descriptor is not None:
             (self._folder / worker).unlink(missing_ok=True)
             os.close(descriptor)
+
+    def sweep(self, before: float, *, dry_run: bool = False) -> int:
+        """Only old ones: a young file may be about to be locked by who has just made it."""
+        try:
+            old = [entry.name for entry in os.scandir(self._folder) if entry.stat().st_mtime < before]
+        except FileNotFoundError:
+            return 0
+        unheld = [WorkerId(name) for name in old if name not in self._held]
+        return sum(self._is_dead(name, keep=dry_run) for name in unheld)
 
 
 class AdvisoryLiveness:
@@ -85,6 +98,10 @@ class AdvisoryLiveness:
 
     def leave(self, worker: WorkerId) -> None:
         self._held.discard(worker)
+
+    def sweep(self, before: float, *, dry_run: bool = False) -> int:
+        """The server has let go of their locks."""
+        return 0
 
 
 def _key(worker: WorkerId) -> int:

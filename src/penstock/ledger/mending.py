@@ -10,7 +10,7 @@ import msgspec
 from penstock.ledger import generations, groups
 from penstock.ledger.audit import question
 from penstock.ledger.audit_index import Place
-from penstock.ledger.database import Connection, Statement
+from penstock.ledger.database import Connection, Row, Statement
 from penstock.ledger.queue import GRACE_S, ready, ready_steps
 from penstock.ledger.writer import Verb
 from penstock.model.nouns import GenerationId, StepId
@@ -146,25 +146,23 @@ def _restart(connection: Connection, places: Sequence[Place]) -> list[None]:
 
 
 class Forget(msgspec.Struct, frozen=True):
-    """Artifacts behind `after` that nobody needs and nobody has touched for a while."""
+    """Artifacts that nobody needs and nobody has touched for a while."""
 
-    after: int
+    artifacts: tuple[int, ...]
     older_than_s: float
-    count: int
 
 
 class Forgotten(msgspec.Struct, frozen=True):
     """What the rows named: the blobs may go now."""
 
-    last: int
-    """The last artifact that was looked at; 0 at the end."""
     artifacts: int
     blobs: tuple[tuple[str, int], ...]
 
 
-_OLD = question(
-    "SELECT a.id FROM artifacts a WHERE a.id > :after AND <unused> AND NOT <built> "
-    "AND a.updated_at < {now} - :older ORDER BY a.id LIMIT :count {skip}"
+_OLD = "<unused> AND NOT <built> AND a.updated_at < {now} - :older ORDER BY a.id"
+_FORGETTABLE = question(f"SELECT a.id FROM artifacts a WHERE a.id > :after AND a.id <= :until AND {_OLD}")
+_HELD = question(
+    f"SELECT a.id FROM artifacts a WHERE a.id IN (SELECT r.id FROM {{rows}}) AND {_OLD} {{skip}}", rows="id bigint"
 )
 # On PostgreSQL a reference may have come while we waited for nothing: ask again now that the rows are ours.
 _STILL = question("SELECT a.id FROM {rows} JOIN artifacts a ON a.id = r.id WHERE <unused>", rows="id bigint")
@@ -174,16 +172,27 @@ _DROP_SEGMENTS = Statement(
 _DROP_ARTIFACTS = Statement("DELETE FROM artifacts WHERE id IN (SELECT r.id FROM {rows})", rows="id bigint")
 
 
+def forgettable(connection: Connection, after: int, until: int, older_than_s: float) -> list[int]:
+    """Those among the artifacts of a range: only they need a look within a transaction that writes."""
+    return [row[0] for row in connection.run(_FORGETTABLE, after=after, until=until, older=older_than_s)]
+
+
 def _forget(connection: Connection, requests: Sequence[Forget]) -> list[Forgotten]:
     answers = []
     for request in requests:
-        old = connection.run(_OLD, after=request.after, older=request.older_than_s, count=request.count)
-        still = connection.run(_STILL, old) if old else []
-        blobs = connection.run(_DROP_SEGMENTS, still) if still else []
-        if still:
-            connection.run(_DROP_ARTIFACTS, still)
-        answers.append(Forgotten(old[-1][0] if old else 0, len(still), tuple((row[0], row[1]) for row in blobs)))
+        held = connection.run(_HELD, [(one,) for one in request.artifacts], older=request.older_than_s)
+        answers.append(Forgotten(*remove_artifacts(connection, held)))
     return answers
+
+
+def remove_artifacts(connection: Connection, held: Sequence[Row]) -> tuple[int, tuple[tuple[str, int], ...]]:
+    """Artifacts whose rows are ours, with their segments, unless somebody refers to them by now. How many went, and
+    the keys and sizes of the blobs that they named."""
+    still = connection.run(_STILL, held) if held else []
+    blobs = connection.run(_DROP_SEGMENTS, still) if still else []
+    if still:
+        connection.run(_DROP_ARTIFACTS, still)
+    return len(still), tuple((row[0], row[1]) for row in blobs)
 
 
 WAKE = Verb("wake", _wake)

@@ -537,6 +537,42 @@ def _cancel_group(connection: Connection, requests: Sequence[CancelGroup]) -> li
     return answers
 
 
+class Remake(msgspec.Struct, frozen=True):
+    """Documents at their end whose artifacts are gone, each with the id of a new run."""
+
+    owner: Owner
+    documents: tuple[tuple[DocumentId, RunId], ...]
+
+
+_LOST = Statement(
+    "SELECT d.id, d.sha256, d.status, x.id, x.settings, g.id, g.raw_key, d.source, d.name, d.size, d.metadata, "
+    "d.collection, x.snapshot, x.priority, s.name, s.kind FROM {rows} JOIN documents d ON d.id = r.document "
+    "AND {d.owner} AND d.deleted_at IS NULL AND d.status IN ('COMPLETED', 'NOT_INDEXABLE') "
+    "JOIN generations g ON g.document_id = d.id AND g.state = 'ACTIVE' "
+    "JOIN runs x ON x.document_id = d.id AND x.generation_id = g.id JOIN steps s ON s.run_id = x.id AND s.position = 0 "
+    "WHERE g.artifacts_dropped_at IS NOT NULL OR (g.chunks > 0 AND NOT EXISTS (SELECT 1 FROM artifact_refs f "
+    "JOIN artifacts a ON a.id = f.artifact_id AND a.kind = 'chunk' WHERE f.generation_id = g.id))",
+    rows="document text",
+)
+
+
+def _remake(connection: Connection, requests: Sequence[Remake]) -> list[set[DocumentId]]:
+    """Made again from their raw bytes, as their last run made them; what is searchable stays until then."""
+    answers = []
+    for request in requests:
+        names = dict(request.documents)
+        _statuses(connection, Selected(request.owner, tuple(names)))
+        rows = connection.run(_LOST, [(document,) for document in names], owner=request.owner)
+        for row in rows:
+            old = Known(*row[:7])
+            new = NewDocument(old.id, names[old.id], row[7], row[8], old.sha256, row[9], None, json.loads(row[10]))
+            first = FirstStep(row[14], row[15])
+            s = Submission(request.owner, row[11], (new,), row[12], "", old.settings, first, priority=row[13])
+            _start(connection, s, [(new, old)])
+        answers.append({DocumentId(row[0]) for row in rows})
+    return answers
+
+
 SUBMIT = Verb(
     "submit", _submit, wakes=lambda answers: any(one.outcome != "skipped" for answer in answers for one in answer)
 )
@@ -545,3 +581,4 @@ DELETE = Verb("delete", _delete)
 RETRY = Verb("retry", _retry, wakes=any)
 START = Verb("start", _begin, wakes=lambda answers: any(answer.started for answer in answers))
 CANCEL_GROUP = Verb("cancel_group", _cancel_group)
+REMAKE = Verb("remake", _remake, wakes=any)

@@ -56,7 +56,7 @@ CREATE TABLE generations (
   chunks INTEGER,
   created_at REAL NOT NULL,
   flipped_at REAL
-);
+, artifacts_dropped_at REAL);
 
 CREATE UNIQUE INDEX generations_active ON generations (document_id) WHERE state = 'ACTIVE';
 
@@ -341,8 +341,6 @@ CREATE TABLE "dead_letters" (
 
 CREATE UNIQUE INDEX dead_letters_open ON dead_letters (run_id) WHERE state = 'OPEN';
 
-CREATE INDEX dead_letters_document ON dead_letters (document_id) WHERE state = 'OPEN';
-
 CREATE INDEX dead_letters_owner ON dead_letters (owner, id) WHERE state = 'OPEN';
 
 CREATE UNIQUE INDEX dead_letters_open_event ON dead_letters (event_id, handler) WHERE state = 'OPEN' AND event_id IS NOT NULL;
@@ -356,3 +354,15 @@ CREATE TABLE index_checksums (
   sealed_at REAL NOT NULL,
   PRIMARY KEY (owner, collection, version)
 );
+
+CREATE INDEX generations_kept ON generations (collection, flipped_at, id) WHERE state = 'ACTIVE' AND artifacts_dropped_at IS NULL;
+
+CREATE INDEX generations_purged ON generations (id) WHERE state = 'PURGED';
+
+CREATE INDEX runs_generation ON runs (generation_id);
+
+CREATE INDEX dead_letters_run ON dead_letters (run_id);
+
+CREATE INDEX dead_letters_closed ON dead_letters (id) WHERE state <> 'OPEN';
+
+CREATE INDEX dead_letters_document ON dead_letters (document_id);

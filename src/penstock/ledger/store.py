@@ -41,6 +41,19 @@ class Ledger:
     async def write(self, verb: Verb[Item, Result], item: Item) -> Result:
         return await self._writer.write(verb, item)
 
+    async def rehearse(self, verb: Verb[Item, Result], item: Item) -> Result:
+        """What a write would answer, without its effect."""
+
+        def roll_back(connection: Connection) -> Result:
+            connection.begin()
+            try:
+                [answer] = verb.function(connection, [item])
+                return answer
+            finally:
+                connection.rollback()
+
+        return await self._runtime.run_blocking("read", lambda: self._with(roll_back))
+
     def wake_others(self) -> None:
         """Something waits for workers of other processes that no write says by itself."""
         self._writer.wake_others()

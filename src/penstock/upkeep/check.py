@@ -24,6 +24,8 @@ _SENTENCES = {
     "no_dead_letter": "{0!r} is FAILED, but no dead letter says why",
     "deleted_visible": "{0!r} was deleted, but generation {1} of it is still the active one",
     "purge_missing": "generation {1} of {0!r} was replaced or deleted, but nothing will take it out of the index",
+    "artifacts_missing": "what was made of {0!r} is gone, and nobody dropped it; it is searchable, and `penstock retry "
+    "--dropped {2}` makes the rest again",
     "purge_of_active": "generation {1} of {0!r} is in use, and yet it is to be purged",
 }
 
@@ -84,7 +86,7 @@ async def generations(stores: Stores, before: list[Finding] | None) -> list[Find
         while page := await stores.ledger.read(audit.generations, kind, stores.owner, last):
             for generation, document, name in page:
                 ids = {"document_id": document, "generation": generation}
-                found.append(Finding(kind, _SENTENCES[kind].format(name, generation), ids))
+                found.append(Finding(kind, _SENTENCES[kind].format(name, generation, document), ids))
             last = page[-1][0]
     return found
 

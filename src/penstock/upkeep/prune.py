@@ -1,45 +1,162 @@
-"""Prune: take away what nothing refers to any more. Rows go first, then the blobs that they named: a kill in between
-leaves blobs without a name, which the next prune finds, and never a name without a blob.
+"""Prune: take away what nothing refers to any more, and what the settings do not keep. Rows go first, then the blobs
+that they named: a kill in between leaves blobs without a name, which the next prune finds, and never a name without a
+blob.
 
-Only what is older than a day goes: an open submit stores bytes before it names them, and so does a running step."""
+Blobs without a name go only when they are older than a day: an open submit stores bytes before it names them, and so
+does a running step."""
 
-from penstock.ledger import audit, mending
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from penstock.ledger import audit, mending, retention
+from penstock.ledger.liveness import Liveness
+from penstock.ledger.store import Ledger
+from penstock.ledger.writer import Verb
 from penstock.model.nouns import WorkerId
 from penstock.upkeep.check_blobs import batches, unnamed
-from penstock.upkeep.purge import purge
+from penstock.upkeep.purge import hold, purge
 from penstock.upkeep.report import Stores
 
-
-async def prune(stores: Stores, worker: WorkerId, *, older_than_s: float) -> dict[str, int]:
-    """How many generations, artifacts and blobs went, and how many bytes these were."""
-    counts = {"purged": 0, "artifacts": 0, "blobs": 0, "bytes": 0}
-    while gone := await purge(stores.ledger, stores.index, worker):
-        counts["purged"] += gone
-    await _artifacts(stores, older_than_s, counts)
-    await _blobs(stores, older_than_s, counts)
-    return counts
+DAY_S = 86_400.0
+HOUR_S = 3600.0
+ROWS, LEFTOVERS = "prune:rows", "prune:leftovers"
+WINDOW = 10_000
+"""Artifacts that are looked at in one statement."""
+BATCH = 100
+"""Documents that let go of their artifacts in one transaction: they may have many segments."""
 
 
-async def _artifacts(stores: Stores, older_than_s: float, counts: dict[str, int]) -> None:
-    """Artifacts that no generation refers to and nobody builds, with their segments."""
-    last = 0
-    while True:
-        forgotten = await stores.ledger.write(mending.FORGET, mending.Forget(last, older_than_s, audit.PAGE))
-        if not forgotten.last:
+class Ages(msgspec.Struct, frozen=True):
+    """How long things are kept, in seconds."""
+
+    keep: Callable[[str], float | None]
+    """The artifacts of completed documents, by the name of their collection; None: for ever."""
+    history_s: float
+    """Runs that were replaced, and what happened."""
+    unnamed_s: float
+    """What nothing refers to."""
+
+
+class Pruned(msgspec.Struct):
+    """What went, or (of a dry run) what would go."""
+
+    purged: int = 0
+    """Replaced and deleted versions that left the index."""
+    dropped: int = 0
+    """Documents whose pages, chunks and vectors went."""
+    runs: int = 0
+    documents: int = 0
+    """Of deleted ones the last trace."""
+    dead_letters: int = 0
+    lock_releases: int = 0
+    artifacts: int = 0
+    blobs: int = 0
+    bytes: int = 0
+    workers: int = 0
+    """Files that dead workers left."""
+
+
+class Prune:
+    def __init__(self, stores: Stores, worker: WorkerId, ages: Ages, *, dry_run: bool = False) -> None:
+        self._stores = stores
+        self._ledger = stores.ledger
+        self._worker = worker
+        self._ages = ages
+        self._dry_run = dry_run
+        self.pruned = Pruned()
+
+    async def rows(self) -> None:
+        """What the ledger tells by itself, with the blobs that its rows name."""
+        await self._purge()
+        await self._drop()
+        await self._expire()
+        for table in retention.HISTORY:
+            await self._clear(table)
+        await self._forget()
+
+    async def leftovers(self, liveness: Liveness) -> None:
+        """Blobs that no row names, of purged generations, of steps and submits that were killed; files of the dead. The
+        whole storage is listed for that."""
+        runtime = self._ledger.database.runtime
+        before = runtime.now() - self._ages.unnamed_s
+        async for infos in batches(self._stores.blobs, self._stores.owner):
+            old = [info for info in infos if info.modified_at < before]
+            gone = await unnamed(self._stores, old) if old else []
+            await self._delete([(info.key, info.size) for info in gone])
+        long_ago = min(before, runtime.now() - HOUR_S)
+        swept = await runtime.run_blocking("io", lambda: liveness.sweep(long_ago, dry_run=self._dry_run))
+        self.pruned.workers += swept
+
+    async def _purge(self) -> None:
+        if self._dry_run:
+            self.pruned.purged = await self._ledger.read(retention.due_purges)
             return
-        last = forgotten.last
-        await stores.blobs.delete([key for key, _ in forgotten.blobs])
-        counts["artifacts"] += forgotten.artifacts
-        counts["blobs"] += len(forgotten.blobs)
-        counts["bytes"] += sum(size for _, size in forgotten.blobs)
+        while gone := await purge(self._ledger, self._stores.index, self._worker):
+            self.pruned.purged += gone
+
+    async def _drop(self) -> None:
+        for collection in await self._ledger.read(retention.collections):
+            kept_s = self._ages.keep(collection)
+            after = (-1.0, 0)
+            while kept_s is not None:
+                page = await self._ledger.read(retention.droppable, collection, kept_s, after, BATCH)
+                if not page:
+                    break
+                after = page[-1]
+                dropped = await self._write(retention.DROP_ARTIFACTS, tuple(generation for _, generation in page))
+                await self._delete(dropped.blobs)
+                self.pruned.dropped += dropped.generations
+                self.pruned.artifacts += dropped.artifacts
+
+    async def _expire(self) -> None:
+        last = 0
+        while True:
+            expired = await self._write(retention.EXPIRE, retention.Expire(last, self._ages.history_s, audit.PAGE))
+            self.pruned.runs += expired.runs
+            self.pruned.documents += expired.documents
+            if not expired.last:
+                return
+            last = expired.last
+
+    async def _clear(self, table: str) -> None:
+        last = 0
+        while True:
+            request = retention.Clear(table, last, self._ages.history_s, audit.PAGE)
+            cleared = await self._write(retention.CLEAR, request)
+            if not cleared.last:
+                return
+            last = cleared.last
+            setattr(self.pruned, table, getattr(self.pruned, table) + cleared.rows)
+
+    async def _forget(self) -> None:
+        """Artifacts that no generation refers to and nobody builds, with their segments."""
+        end, older_s = await self._ledger.read(audit.last_artifact), self._ages.unnamed_s
+        for start in range(0, end, WINDOW):
+            unused = await self._ledger.read(mending.forgettable, start, start + WINDOW, older_s)
+            for i in range(0, len(unused), audit.PAGE):
+                request = mending.Forget(tuple(unused[i : i + audit.PAGE]), older_s)
+                forgotten = await self._write(mending.FORGET, request)
+                await self._delete(forgotten.blobs)
+                self.pruned.artifacts += forgotten.artifacts
+
+    async def _delete(self, blobs: Sequence[tuple[str, int]]) -> None:
+        if blobs and not self._dry_run:
+            await self._stores.blobs.delete([key for key, _ in blobs])
+        self.pruned.blobs += len(blobs)
+        self.pruned.bytes += sum(size for _, size in blobs)
+
+    async def _write(self, verb: Verb[Any, Any], item: object) -> Any:
+        return await (self._ledger.rehearse if self._dry_run else self._ledger.write)(verb, item)
 
 
-async def _blobs(stores: Stores, older_than_s: float, counts: dict[str, int]) -> None:
-    """Blobs that no row names: of purged generations, of steps and submits that were killed, unfinished files."""
-    before = stores.ledger.database.runtime.now() - older_than_s
-    async for infos in batches(stores.blobs, stores.owner):
-        old = [info for info in infos if info.modified_at < before]
-        if gone := await unnamed(stores, old) if old else []:
-            await stores.blobs.delete([info.key for info in gone])
-            counts["blobs"] += len(gone)
-            counts["bytes"] += sum(info.size for info in gone)
+async def tend(ledger: Ledger, worker: WorkerId, liveness: Liveness, start: Callable[[], Awaitable[Prune]]) -> None:
+    """What is due of it, for a worker that asks now and then: rows every hour, leftovers once a day. The lock of each
+    keeps out the others, and tells when it was done last."""
+    for key, every_s in ((ROWS, HOUR_S), (LEFTOVERS, DAY_S)):
+        if await ledger.read(retention.is_due, key, every_s):
+            async with hold(ledger, key, worker, "prune", HOUR_S) as mine:
+                if mine is not None:
+                    prune = await start()
+                    await (prune.rows() if key == ROWS else prune.leftovers(liveness))

@@ -43,10 +43,12 @@ async def take_out(ledger: Ledger, table: IndexTable, leaving: Sequence[Generati
 
 
 @asynccontextmanager
-async def hold(ledger: Ledger, key: str, worker: WorkerId, purpose: str) -> AsyncIterator[Verify | None]:
-    """The index lock for something that is not a step; None where somebody else has it."""
+async def hold(
+    ledger: Ledger, key: str, worker: WorkerId, purpose: str, lease_s: float = LOCK_S
+) -> AsyncIterator[Verify | None]:
+    """A lock for something that is not a step; None where somebody else has it."""
     token = Token(ledger.database.runtime.token())
-    if not await ledger.write(locks.ACQUIRE, locks.Acquire(key, token, worker, purpose, LOCK_S)):
+    if not await ledger.write(locks.ACQUIRE, locks.Acquire(key, token, worker, purpose, lease_s)):
         yield None
         return
 

@@ -1,5 +1,6 @@
 """Repair: mend what artifacts allow, without buying anything. Rows of the index are made again from chunks and vectors
-that are kept (`repair_rows`); the ledger is brought back to where the engine can go on by itself.
+that are kept (`repair_rows`); the ledger is brought back to where the engine can go on by itself. Only a document whose
+artifacts were dropped on purpose, and whose rows are gone, is queued to be made anew.
 
 Not mended: raw bytes that are gone (submit the file again), vectors of the wrong dimension (re-index), a COMPLETED
 document without a generation. A broken artifact is cut back to its last whole segment; its stage makes the rest again

@@ -8,6 +8,7 @@ from penstock.ledger.migrations import (
     m0003_lock_audit,
     m0004_groups,
     m0006_checksums,
+    m0007_retention,
 )
 
 MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
@@ -16,5 +17,6 @@ MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0003_lock_audit.statements,
     m0004_groups.statements,
     m0006_checksums.statements,
+    m0007_retention.statements,
 )
 LATEST = len(MIGRATIONS)

@@ -80,10 +80,12 @@ def _letters_postgres() -> list[str]:
         "ALTER TABLE dead_letters ADD COLUMN event_id BIGINT REFERENCES events (id)",
         "ALTER TABLE dead_letters ADD COLUMN handler INTEGER",
         "ALTER TABLE dead_letters ADD CHECK ((run_id IS NULL) <> (event_id IS NULL))",
+        _OF_EVENT,
         _OPEN_EVENT,
     ]
 
 
+_OF_EVENT = "CREATE INDEX dead_letters_event ON dead_letters (event_id) WHERE event_id IS NOT NULL"
 _OPEN_EVENT = (
     "CREATE UNIQUE INDEX dead_letters_open_event ON dead_letters (event_id, handler) "
     "WHERE state = 'OPEN' AND event_id IS NOT NULL"
@@ -118,5 +120,6 @@ def _letters_sqlite() -> list[str]:
         "CREATE UNIQUE INDEX dead_letters_open ON dead_letters (run_id) WHERE state = 'OPEN'",
         "CREATE INDEX dead_letters_document ON dead_letters (document_id) WHERE state = 'OPEN'",
         "CREATE INDEX dead_letters_owner ON dead_letters (owner, id) WHERE state = 'OPEN'",
+        _OF_EVENT,
         _OPEN_EVENT,
     ]
