@@ -16,6 +16,7 @@ WORDS = {
     "documents": "traces of deleted documents",
     "dead_letters": "closed dead letters",
     "lock_releases": "forced releases of locks",
+    "events": "events that were told",
     "artifacts": "artifacts",
     "blobs": "blobs",
     "bytes": "their size",

@@ -343,6 +343,8 @@ CREATE UNIQUE INDEX dead_letters_open ON dead_letters (run_id) WHERE state = 'OP
 
 CREATE INDEX dead_letters_owner ON dead_letters (owner, id) WHERE state = 'OPEN';
 
+CREATE INDEX dead_letters_event ON dead_letters (event_id) WHERE event_id IS NOT NULL;
+
 CREATE UNIQUE INDEX dead_letters_open_event ON dead_letters (event_id, handler) WHERE state = 'OPEN' AND event_id IS NOT NULL;
 
 CREATE TABLE index_checksums (

@@ -51,6 +51,7 @@ class Pruned(msgspec.Struct):
     """Of deleted ones the last trace."""
     dead_letters: int = 0
     lock_releases: int = 0
+    events: int = 0
     artifacts: int = 0
     blobs: int = 0
     bytes: int = 0
