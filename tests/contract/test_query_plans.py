@@ -30,7 +30,9 @@ HOT: Verbs = {
     "release": (queue._RELEASE, {}, [(7, "t", 1)]),
     "error": (queue._ERROR, {}, [(7, "t", "it broke", 1.0)]),
     "heartbeat": (queue._BEAT, {"lease_s": 1.0}, [(i, "t") for i in range(64)]),
-    "checkpoint": (checkpoints._FORGIVE, {"lease_s": 1.0}, [(7, "t")]),
+    "heartbeat with signs": (queue._SIGN, {"lease_s": 1.0}, [(i, "t", None, 1, 9.0) for i in range(64)]),
+    "overdue": (queue._OVERDUE, {"count": 100}, None),
+    "checkpoint": (checkpoints._FORGIVE, {"lease_s": 1.0}, [(7, "t", None)]),
 }
 AT_ONCE = (
     "complete and chain",

@@ -89,11 +89,23 @@ class Release(msgspec.Struct, frozen=True):
     """The attempt is given back: the cursor moved, or no batch was begun (I7)."""
 
 
+class Sign(msgspec.Struct, frozen=True):
+    """What is new about a step that its worker holds."""
+
+    step: StepId
+    waiting_on: str | None
+    moved: bool
+    """It made progress."""
+    timeout_s: float | None = None
+    """From now on so long until others take it away; None: as it was."""
+
+
 class Beat(msgspec.Struct, frozen=True):
     worker: WorkerId
     leases: tuple[Lease, ...]
     locks: tuple[tuple[str, Token], ...]
-    waiting: tuple[tuple[StepId, str | None], ...]
+    signs: tuple[Sign, ...]
+    """Of those leases about which there is something to say."""
     lease_s: float
 
 
@@ -144,7 +156,7 @@ def _claim_statement(kinds: int) -> Statement:
         _claims[kinds] = Statement(
             "UPDATE steps SET status = 'RUNNING', lease_token = :token, epoch = epoch + 1, attempts = attempts + 1, "
             "lease_until = {now} + :lease_s, worker_id = :worker, started_at = coalesce(started_at, {now}), "
-            "waiting_on = NULL "
+            "waiting_on = NULL, timeout_at = NULL "
             f"WHERE id IN (SELECT id FROM ({selects}) AS candidates "
             f"ORDER BY priority DESC, rank LIMIT :count) RETURNING {_STEP}"
         )
@@ -177,7 +189,8 @@ _TAKE_KEY = Statement(
 )
 _CLAIM_KEYED = Statement(
     "UPDATE steps SET status = 'RUNNING', lease_token = :token, epoch = epoch + 1, attempts = attempts + 1, "
-    "lease_until = {now} + :lease_s, worker_id = :worker, started_at = coalesce(started_at, {now}), waiting_on = NULL "
+    "lease_until = {now} + :lease_s, worker_id = :worker, started_at = coalesce(started_at, {now}), waiting_on = NULL, "
+    "timeout_at = NULL "
     "WHERE status = 'PENDING' AND id IN (SELECT id FROM steps WHERE status = 'PENDING' AND resource_key IS NOT NULL "
     f"AND kind = :kind AND resource_key = :key ORDER BY priority DESC, rank LIMIT :count) RETURNING {_STEP}"
 )
@@ -617,14 +630,18 @@ _BEAT = Statement(
     "WHERE {steps.id = r.step} AND steps.lease_token = r.token RETURNING id",
     rows="step bigint, token text",
 )
+# The same for those about which there is something to say.
+_SIGN = Statement(
+    "UPDATE steps SET lease_until = {now} + :lease_s, waiting_on = r.waiting, "
+    "progress_at = CASE WHEN r.moved = 1 THEN {now} ELSE progress_at END, "
+    "timeout_at = CASE WHEN r.timeout IS NULL THEN timeout_at ELSE {now} + r.timeout END FROM {rows} "
+    "WHERE {steps.id = r.step} AND steps.lease_token = r.token RETURNING id",
+    rows="step bigint, token text, waiting text, moved int, timeout float8",
+)
 _BEAT_LOCKS = Statement(
     "UPDATE locks SET lease_until = {now} + :lease_s FROM {rows} "
     "WHERE locks.resource_key = r.key AND locks.token = r.token RETURNING resource_key",
     rows="key text, token text",
-)
-_WAITING = Statement(
-    "UPDATE steps SET waiting_on = r.waiting FROM {rows} WHERE {steps.id = r.step} AND steps.status = 'RUNNING'",
-    rows="step bigint, waiting text",
 )
 _SEEN = Statement("UPDATE workers SET seen_at = {now} WHERE id = :worker")
 
@@ -638,20 +655,28 @@ def _heartbeat(connection: Connection, beats: Sequence[Beat]) -> list[Beaten]:
     """Extends the leases that are still ours, and tells which these are: the others are lost."""
     answers = []
     for beat in beats:
-        rows = connection.run(_BEAT, [(x.step_id, x.token) for x in beat.leases], lease_s=beat.lease_s)
-        alive = frozenset(StepId(row[0]) for row in rows)
+        signs = {sign.step: sign for sign in beat.signs}
+        silent = [(x.step_id, x.token) for x in beat.leases if x.step_id not in signs]
+        told = [_sign_row(x, signs[x.step_id]) for x in beat.leases if x.step_id in signs]
+        rows = connection.run(_BEAT, silent, lease_s=beat.lease_s) if silent else []
+        rows += connection.run(_SIGN, told, lease_s=beat.lease_s) if told else []
         held = connection.run(_BEAT_LOCKS, list(beat.locks), lease_s=beat.lease_s) if beat.locks else []
-        waiting = [(step, on) for step, on in beat.waiting if step in alive]
-        if waiting:
-            connection.run(_WAITING, waiting)
         connection.run(_SEEN, worker=beat.worker)
-        answers.append(Beaten(alive, frozenset(row[0] for row in held)))
+        answers.append(Beaten(frozenset(StepId(row[0]) for row in rows), frozenset(row[0] for row in held)))
     return answers
+
+
+def _sign_row(lease: Lease, sign: Sign) -> tuple[object, ...]:
+    return (lease.step_id, lease.token, sign.waiting_on, int(sign.moved), sign.timeout_s)
 
 
 _EXPIRED = Statement(
     "SELECT id, lease_token FROM steps WHERE status = 'RUNNING' AND lease_until < {now} "
     "ORDER BY lease_until LIMIT :count"
+)
+_OVERDUE = Statement(
+    "SELECT id, lease_token FROM steps WHERE status = 'RUNNING' AND timeout_at IS NOT NULL AND timeout_at < {now} "
+    "ORDER BY timeout_at LIMIT :count"
 )
 _OF_THE_DEAD = Statement(
     "SELECT id, lease_token FROM steps WHERE status = 'RUNNING' AND worker_id IN (SELECT r.worker FROM {rows})",
@@ -663,9 +688,17 @@ _REAP = Statement(
     "UPDATE steps SET status = CASE WHEN crashes + 1 >= :limit AND alone = 1 THEN 'FAILED' ELSE 'PENDING' END, "
     f"crashes = CASE WHEN alone = 1 OR crashes < {SUSPECT} THEN crashes + 1 ELSE crashes END, alone = 0, "
     "lease_token = NULL, waiting_on = NULL, "
-    "error = 'the worker ' || worker_id || ' died or was stopped while this step ran' "
-    f"FROM {{rows}} WHERE {{steps.id = r.step}} AND steps.lease_token = r.lease RETURNING {_STEP}, status",
-    rows="step bigint, lease text",
+    "error = 'the worker ' || worker_id || CASE WHEN r.overdue = 1 THEN ' hung in this step: no progress within its "
+    "timeout' ELSE ' died or was stopped while this step ran' END "
+    f"FROM {{rows}} WHERE {{steps.id = r.step}} AND steps.lease_token = r.lease "
+    f"AND (r.overdue = 0 OR steps.timeout_at < {{now}}) RETURNING {_STEP}, status",
+    rows="step bigint, lease text, overdue int",
+)
+# Who hangs beats on, for its locks too.
+_FREE_HUNG = Statement(
+    "UPDATE locks SET token = NULL, worker_id = NULL, purpose = NULL, lease_until = NULL, released_at = {now} "
+    "WHERE token IN (SELECT r.lease FROM {rows})",
+    rows="lease text",
 )
 _SWEEP = Statement(
     "UPDATE locks SET token = NULL, worker_id = NULL, purpose = NULL, lease_until = NULL, released_at = {now} "
@@ -677,13 +710,20 @@ _BURY_WORKERS = Statement("DELETE FROM workers WHERE id IN (SELECT r.id FROM {ro
 
 
 def _reap(connection: Connection, requests: Sequence[Reap]) -> list[int]:
-    """Takes back the steps and locks of the dead: by lease, whatever worker it was, but never what we hold (I7)."""
+    """Takes back the steps and locks of the dead: by lease, whatever worker it was, but never what we hold (I7). A step
+    that hangs is taken from the living as well; what hangs here, the worker ends itself."""
     answers = []
     for request in requests:
         dead = [(worker,) for worker in request.dead]
         lapsed = connection.run(_EXPIRED, count=REAP_BATCH) + (connection.run(_OF_THE_DEAD, dead) if dead else [])
-        taken = sorted({(step, token) for step, token in lapsed if step not in request.held})
+        found = dict.fromkeys(connection.run(_OVERDUE, count=REAP_BATCH), 1)
+        found |= dict.fromkeys(lapsed, 0)
+        taken = sorted((step, token, hung) for (step, token), hung in found.items() if step not in request.held)
         rows = connection.run(_REAP, taken, limit=request.crashes) if taken else []
+        reaped = {row[0] for row in rows}
+        hung = sorted({(token,) for step, token, hung in taken if hung and step in reaped})
+        if hung:
+            connection.run(_FREE_HUNG, hung)
         failed = [
             StepFailure(_step((row[0], "", *row[2:])), "crash_loop", _crash_sentence(request.crashes, row))
             for row in rows
@@ -699,8 +739,8 @@ def _reap(connection: Connection, requests: Sequence[Reap]) -> list[int]:
 
 def _crash_sentence(limit: int, row: Row) -> str:
     return (
-        f"step {row[11]!r} took its worker down {limit} times in a row without progress: the document may be what "
-        f"kills it. Look at it, then `penstock retry {row[5]}`"
+        f"step {row[11]!r} took its worker down, or hung it, {limit} times in a row without progress: the document may "
+        f"be what does it. Look at it, then `penstock retry {row[5]}`"
     )
 
 

@@ -117,7 +117,7 @@ CREATE TABLE steps (
   meta TEXT NOT NULL DEFAULT '{}',
   created_at REAL NOT NULL,
   started_at REAL,
-  finished_at REAL,
+  finished_at REAL, timeout_at REAL, progress_at REAL,
   UNIQUE (run_id, position),
   CHECK ((status = 'RUNNING') = (lease_token IS NOT NULL)),
   CHECK (status <> 'ERROR' OR not_before IS NOT NULL)
@@ -275,3 +275,6 @@ CREATE TABLE lock_releases (
 );
 
 CREATE INDEX lock_releases_owner ON lock_releases (owner, id);
+
+CREATE INDEX steps_timed ON steps (timeout_at)
+  WHERE status = 'RUNNING' AND timeout_at IS NOT NULL;

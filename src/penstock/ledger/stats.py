@@ -63,7 +63,8 @@ class ListedStep(msgspec.Struct, frozen=True):
 _SINCE = (
     "CASE WHEN s.status = 'PENDING' THEN s.created_at "
     "WHEN s.status IN ('RUNNING', 'ERROR') THEN (SELECT max(moved) FROM (SELECT s.started_at AS moved "
-    "UNION ALL SELECT d.updated_at UNION ALL SELECT a.updated_at FROM artifact_refs f JOIN artifacts a "
+    "UNION ALL SELECT s.progress_at UNION ALL SELECT d.updated_at "
+    "UNION ALL SELECT a.updated_at FROM artifact_refs f JOIN artifacts a "
     "ON a.id = f.artifact_id WHERE f.generation_id = s.generation_id AND f.step = s.name) AS moves) "
     "ELSE coalesce(s.finished_at, s.created_at) END"
 )

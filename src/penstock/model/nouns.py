@@ -143,6 +143,8 @@ class StepView(msgspec.Struct, frozen=True):
     started_at: float | None
     finished_at: float | None
     meta: Json
+    last_progress: float | None = None
+    """When a checkpoint or a heartbeat last told that it got on."""
 
 
 class Segment(msgspec.Struct, frozen=True):

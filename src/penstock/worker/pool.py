@@ -8,7 +8,7 @@ from penstock.ledger import locks, queue, waking, work
 from penstock.ledger.liveness import Liveness
 from penstock.model.nouns import DocumentId, Lease, Owner, RunId, Step, StepId, Token, Workflow
 from penstock.worker.context import Context, RunState, load
-from penstock.worker.execute import EMBED, INDEX, Bench, execute, settle
+from penstock.worker.execute import EMBED, INDEX, ROOM, Bench, execute, settle
 from penstock.worker.indexing import Indexer
 from penstock.worker.lease import Heart, reap
 from penstock.worker.look import InHand, in_hand
@@ -44,7 +44,7 @@ class Worker:
         self._liveness = liveness
         self._chores = chores
         self._indexer = Indexer(bench)
-        self._heart = Heart(bench.ledger, liveness, bench.worker, bench.lease_s, self._on_lost)
+        self._heart = Heart(bench.ledger, liveness, bench.worker, bench.lease_s, self._on_lost, self._on_hanging)
         self._tasks: set[asyncio.Task[None]] = set()
         self._contexts: dict[StepId, tuple[Context, asyncio.Task[None]]] = {}
         self._wake = asyncio.Event()
@@ -116,7 +116,7 @@ class Worker:
     def in_hand(self) -> list[InHand]:
         """The documents that are being worked on, the longest first."""
         working = (ctx for ctx, _ in self._contexts.values() if not ctx.ended)
-        return [in_hand(ctx) for ctx in working if ctx.has_checkpoint or ctx.waiting_on]
+        return [in_hand(ctx) for ctx in working if ctx.has_checkpoint or ctx.waiting_on not in (None, ROOM)]
 
     def wake(self) -> None:
         """There is work, or there may be."""
@@ -258,18 +258,19 @@ class Worker:
         assert task is not None
         ctx.stopping = self.stopping
         self.touched.setdefault(ctx.step.owner, set()).add(ctx.step.document_id)
-        ctx.on_waiting = self._on_waiting
         self._heart.leases[ctx.step.lease.step_id] = ctx.step.lease
+        self._heart.vitals[ctx.step.lease.step_id] = ctx.vital
         self._contexts[ctx.step.lease.step_id] = (ctx, task)
         self.bench.record.started(ctx)
 
     def _leave_step(self, ctx: Context) -> None:
         ctx.count()
-        self._heart.leases.pop(ctx.step.lease.step_id, None)
-        self._contexts.pop(ctx.step.lease.step_id, None)
+        self._forget(ctx.step.lease.step_id)
 
-    def _on_waiting(self, ctx: Context) -> None:
-        self._heart.waiting[ctx.step.lease.step_id] = ctx.waiting_on
+    def _forget(self, step: StepId) -> None:
+        self._heart.leases.pop(step, None)
+        self._heart.vitals.pop(step, None)
+        self._contexts.pop(step, None)
 
     async def _settle(self, ctx: Context, error: BaseException) -> None:
         """What became of the step goes into the ledger even while we are being cancelled."""
@@ -293,6 +294,17 @@ class Worker:
                 entry[0].lost = True
                 if entry[0].step.kind != INDEX:
                     entry[1].cancel()
+
+    def _on_hanging(self, steps: set[StepId]) -> None:
+        """They work without progress for longer than their workflow allows: end them, so that they are tried again."""
+        for step in steps:
+            ctx, task = self._contexts.get(step, (None, None))
+            if ctx is None or task is None or ctx.lost or ctx.finishing or not ctx.vital.overdue:
+                continue
+            if ctx.step.kind != INDEX or not ctx.timed_out:
+                # Steps of an index group share a task, which then settles all of them: it must not be cancelled twice.
+                task.cancel()
+            ctx.timed_out = True
 
     async def _index_loop(self, bell: asyncio.Event) -> None:
         while not self.stopping:
@@ -319,7 +331,8 @@ class Worker:
         task = asyncio.create_task(self._index_group(steps))
         self._tasks.add(task)
         try:
-            await asyncio.shield(task)
+            # What it raises, `_ended` finds: this loop does not end with a group that was cancelled.
+            await asyncio.wait([task])
         finally:
             await asyncio.wait([task])
             self._heart.locks.pop(key, None)
@@ -348,8 +361,7 @@ class Worker:
             for ctx in contexts:
                 ctx.count()
             for step in steps:
-                self._heart.leases.pop(step.lease.step_id, None)
-                self._contexts.pop(step.lease.step_id, None)
+                self._forget(step.lease.step_id)
 
     async def _upkeep_loop(self) -> None:
         """Backed-off steps that are due, leases of the dead, purges whose grace is over."""

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 
-from penstock.ledger.migrations import m0001_initial, m0002_password, m0003_lock_audit
+from penstock.ledger.migrations import m0001_initial, m0002_password, m0003_lock_audit, m0005_timeouts
 
 MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0001_initial.statements,
     m0002_password.statements,
     m0003_lock_audit.statements,
+    m0005_timeouts.statements,
 )
 LATEST = len(MIGRATIONS)
