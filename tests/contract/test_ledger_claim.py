@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.contract.ledger_kit import ANNA, BERT, Desk, output
 
-from penstock.ledger import queue, runs
+from penstock.ledger import queue, runs, waking
 from penstock.ledger.database import NOW
 from penstock.model.nouns import Lease, Step, StepId, Token, WorkerId
 
@@ -184,3 +184,20 @@ async def test_a_claim_crosses_owners(desk: Desk, owner: str) -> None:
     await desk.submit("/a", owner=ANNA)
     await desk.submit("/a", owner=BERT)
     assert owner in {step.owner for step in await desk.claim(2)}
+
+
+async def test_a_step_with_a_pool_is_claimed_by_that_name_only(desk: Desk) -> None:
+    await desk.submit("/a", first=runs.FirstStep("one", "extract", "gpu"))
+    await desk.submit("/b")
+    [plain] = await desk.claim(9, "extract")
+    assert plain.pool is None
+    [step] = await desk.claim(9, "gpu")
+    assert (step.kind, step.pool, step.lane) == ("extract", "gpu", "gpu")
+    done = desk.completion(step, "embed", chain=True)
+    done = msgspec.structs.replace(done, next=msgspec.structs.replace(done.next, pool="cheap"))
+    following = (await desk.ledger.write(queue.COMPLETE, done)).next
+    assert following is not None
+    assert following.pool == "cheap"
+    assert await desk.ledger.write(queue.RELEASE, queue.Release(following, give_back=True))
+    assert await desk.ledger.read(waking.claimable, ("embed", "gpu", "cheap")) == {"cheap"}
+    assert [s.lane for s in await desk.claim(9, "embed", "gpu", "cheap")] == ["cheap"]

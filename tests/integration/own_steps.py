@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import Transient
+from penstock.errors import Permanent, Transient
 from penstock.model.items import Page
 from penstock.stages.base import StepContext, StepResult
 
@@ -92,4 +92,18 @@ async def block(ctx: StepContext) -> StepResult:
             time.sleep(0.02)  # noqa: ASYNC251
         await ctx.checkpoint.append([{"n": 1}], {"n": 1}, keep=True)
         (here / "written").touch()
+    return StepResult({"pid": os.getpid()})
+
+
+async def press(ctx: StepContext) -> StepResult:
+    """Nobody else may be in here at the same time: says so if somebody is."""
+    here = Path(ctx.params["folder"]) / "inside"
+    try:
+        here.touch(exist_ok=False)
+    except FileExistsError:
+        raise Permanent("two are in here at once", reason="crowd") from None
+    try:
+        await asyncio.sleep(ctx.params.get("seconds", 0.03))
+    finally:
+        here.unlink()
     return StepResult({"pid": os.getpid()})

@@ -197,7 +197,10 @@ _AGAIN = Statement(
     "UPDATE steps SET status = 'PENDING', finished_at = NULL, attempts = 0 WHERE id = :step AND status = 'COMPLETED'"
 )
 # The last claim behind its lock may have found nothing there.
-_READY = Statement("UPDATE locks SET ready = 1 WHERE resource_key = (SELECT resource_key FROM steps WHERE id = :step)")
+_READY = Statement(
+    "UPDATE locks SET ready = 1, kind = (SELECT coalesce(s.pool, s.kind) FROM steps s WHERE s.id = :step) "
+    "WHERE resource_key = (SELECT resource_key FROM steps WHERE id = :step)"
+)
 
 
 def _rewind(connection: Connection, rewinds: Sequence[Rewind]) -> list[bool]:

@@ -17,6 +17,8 @@ from penstock.model.states import SHOWN_AS, WORKING, DocumentStatus
 REAP_BATCH = 1000
 SUSPECT = 2
 """Crashes without progress after which a step runs alone."""
+OWN_KEYS = "step:"
+"""What the keys begin with that workflows name for steps of their own: behind one of them runs one step at a time."""
 GRACE_S = 60.0
 """How long a replaced generation stays for readers whose snapshot still shows it."""
 
@@ -24,13 +26,14 @@ GRACE_S = 60.0
 class ClaimRequest(msgspec.Struct, frozen=True):
     worker: WorkerId
     kinds: tuple[str, ...]
+    """Or the pools that steps name."""
     count: int
     token: Token
     lease_s: float
 
 
 class KeyedClaim(msgspec.Struct, frozen=True):
-    """A claim of a kind that has resource keys: take a free lock, then steps behind it."""
+    """A claim of a kind, or pool, that has resource keys: take a free lock, then steps behind it."""
 
     worker: WorkerId
     kind: str
@@ -49,6 +52,11 @@ class NextStep(msgspec.Struct, frozen=True):
     token: Token | None
     fingerprint: str | None = None
     """Of the artifact that it makes: opened along, if the step is claimed along."""
+    pool: str | None = None
+
+    @property
+    def lane(self) -> str:
+        return self.pool or self.kind
 
 
 class Completion(msgspec.Struct, frozen=True):
@@ -119,7 +127,7 @@ class Reap(msgspec.Struct, frozen=True):
 
 _STEP = (
     "id, lease_token, epoch, resource_key, run_id, document_id, generation_id, owner, snapshot, position, "
-    "kind, name, priority, rank, attempts, crashes, errors"
+    "kind, name, priority, rank, attempts, crashes, errors, pool"
 )
 
 
@@ -139,6 +147,7 @@ def _step(row: Row) -> Step:
         attempts=row[14],
         crashes=row[15],
         errors=row[16],
+        pool=row[17],
     )
 
 
@@ -150,7 +159,7 @@ def _claim_statement(kinds: int) -> Statement:
     if kinds not in _claims:
         selects = " UNION ALL ".join(
             "SELECT * FROM (SELECT id, priority, rank FROM steps WHERE status = 'PENDING' AND resource_key IS NULL "
-            f"AND kind = :kind{i} ORDER BY priority DESC, rank LIMIT :count {{skip}}) AS k{i}"
+            f"AND coalesce(pool, kind) = :kind{i} ORDER BY priority DESC, rank LIMIT :count {{skip}}) AS k{i}"
             for i in range(kinds)
         )
         _claims[kinds] = Statement(
@@ -192,12 +201,25 @@ _CLAIM_KEYED = Statement(
     "lease_until = {now} + :lease_s, worker_id = :worker, started_at = coalesce(started_at, {now}), waiting_on = NULL, "
     "timeout_at = NULL "
     "WHERE status = 'PENDING' AND id IN (SELECT id FROM steps WHERE status = 'PENDING' AND resource_key IS NOT NULL "
-    f"AND kind = :kind AND resource_key = :key ORDER BY priority DESC, rank LIMIT :count) RETURNING {_STEP}"
+    "AND coalesce(pool, kind) = :kind AND resource_key = :key ORDER BY priority DESC, rank LIMIT :count) "
+    f"RETURNING {_STEP}"
 )
 _UNTAKE_KEY = Statement(
     "UPDATE locks SET token = NULL, worker_id = NULL, purpose = NULL, lease_until = NULL, ready = 0, "
     "released_at = {now} WHERE resource_key = :key AND token = :token"
 )
+# Where different kinds wait behind one key, it goes to those of the first.
+_HAND_ON = Statement(
+    "UPDATE locks SET ready = 1, kind = (SELECT coalesce(s.pool, s.kind) FROM steps s WHERE s.status = 'PENDING' "
+    "AND s.resource_key IS NOT NULL AND s.resource_key = :key ORDER BY s.priority DESC, s.rank LIMIT 1) "
+    "WHERE resource_key = :key AND EXISTS (SELECT 1 FROM steps s WHERE s.status = 'PENDING' "
+    "AND s.resource_key IS NOT NULL AND s.resource_key = :key)"
+)
+
+
+def hand_on(connection: Connection, key: str) -> None:
+    """After a statement that freed the key: on PostgreSQL whoever begins to wait behind it now waits for us first."""
+    connection.run(_HAND_ON, key=key)
 
 
 def _claim_keyed(connection: Connection, requests: Sequence[KeyedClaim]) -> list[list[Step]]:
@@ -209,9 +231,11 @@ def _claim_keyed(connection: Connection, requests: Sequence[KeyedClaim]) -> list
             answers.append([])
             continue
         key = keys[0][0]
-        rows = connection.run(_CLAIM_KEYED, key=key, count=request.count, **taken)
+        count = 1 if key.startswith(OWN_KEYS) else request.count
+        rows = connection.run(_CLAIM_KEYED, key=key, count=count, **taken)
         if not rows:
             connection.run(_UNTAKE_KEY, key=key, token=request.token)
+            hand_on(connection, key)
         steps = sorted((_step(row) for row in rows), key=lambda step: (-step.priority, step.rank))
         _show(connection, [(step.document_id, step.kind) for step in steps])
         answers.append(steps)
@@ -241,19 +265,19 @@ _COMPLETE = Statement(
 )
 # The next step is claimed along, unless something more urgent waits.
 _NEXT = Statement(
-    "INSERT INTO steps (run_id, position, document_id, generation_id, owner, snapshot, name, kind, status, priority, "
-    "rank, resource_key, attempts, epoch, lease_token, lease_until, worker_id, created_at, started_at) "
-    "SELECT run_id, position, document_id, generation_id, owner, snapshot, name, kind, "
+    "INSERT INTO steps (run_id, position, document_id, generation_id, owner, snapshot, name, kind, pool, status, "
+    "priority, rank, resource_key, attempts, epoch, lease_token, lease_until, worker_id, created_at, started_at) "
+    "SELECT run_id, position, document_id, generation_id, owner, snapshot, name, kind, pool, "
     "CASE WHEN token IS NULL THEN 'PENDING' ELSE 'RUNNING' END, priority, rank, resource_key, "
     "CASE WHEN token IS NULL THEN 0 ELSE 1 END, CASE WHEN token IS NULL THEN 0 ELSE 1 END, token, "
     "CASE WHEN token IS NOT NULL THEN {now} + :lease_s END, "
     "CASE WHEN token IS NOT NULL THEN :worker END, {now}, CASE WHEN token IS NOT NULL THEN {now} END "
-    "FROM (SELECT r.run_id, r.position, r.document_id, r.generation_id, r.owner, r.snapshot, r.name, r.kind, "
+    "FROM (SELECT r.run_id, r.position, r.document_id, r.generation_id, r.owner, r.snapshot, r.name, r.kind, r.pool, "
     "r.priority, r.rank, r.resource_key, CASE WHEN r.priority >= coalesce((SELECT s.priority FROM steps s "
     "WHERE s.status = 'PENDING' AND s.epoch = 0 ORDER BY s.priority DESC LIMIT 1), r.priority) THEN r.token END "
     "AS token FROM {rows}) AS n WHERE true RETURNING id, run_id, lease_token",
     rows="run_id text, position int, document_id text, generation_id bigint, owner text, snapshot text, name text, "
-    "kind text, priority int, rank bigint, resource_key text, token text",
+    "kind text, pool text, priority int, rank bigint, resource_key text, token text",
 )
 _MEDIA_TYPE = Statement(
     "UPDATE documents SET media_type = r.media FROM {rows} WHERE {documents.id = r.document}",
@@ -281,6 +305,7 @@ def _following(done: Completion, step: int) -> Step:
         attempts=1,
         crashes=0,
         errors=0,
+        pool=done.next.pool,
     )
 
 
@@ -332,6 +357,7 @@ def _insert_next(connection: Connection, done: Sequence[Completion]) -> dict[Run
             c.step.snapshot,
             c.next.name,
             c.next.kind,
+            c.next.pool,
             c.step.priority,
             c.step.rank,
             c.next.resource_key,
@@ -342,7 +368,7 @@ def _insert_next(connection: Connection, done: Sequence[Completion]) -> dict[Run
     inserted = connection.run(_NEXT, rows, lease_s=done[0].lease_s, worker=done[0].worker)
     by_run = {c.step.run_id: c for c in done}
     claimed = {RunId(row[1]): _following(by_run[row[1]], row[0]) for row in inserted if row[2] is not None}
-    ready(connection, [(c.next.resource_key, c.next.kind) for c in done if c.next.resource_key is not None])
+    ready(connection, [(c.next.resource_key, c.next.lane) for c in done if c.next.resource_key is not None])
     before = {c.step.run_id: SHOWN_AS.get(c.step.kind) for c in done}
     _show(
         connection,
@@ -357,11 +383,12 @@ _DONE = (
     "WITH done AS (UPDATE steps SET status = 'COMPLETED', lease_token = NULL, finished_at = {now}, meta = r.meta, "
     "error = NULL, waiting_on = NULL FROM {rows} WHERE {steps.id = r.step} AND steps.lease_token = r.token "
     "RETURNING steps.id, steps.run_id, steps.document_id, steps.generation_id, steps.owner, steps.snapshot, "
-    "steps.priority, steps.rank, r.next_position, r.next_name, r.next_kind, r.next_key, r.next_token{carried}), "
-    "following AS (INSERT INTO steps (run_id, position, document_id, generation_id, owner, snapshot, name, kind, "
+    "steps.priority, steps.rank, r.next_position, r.next_name, r.next_kind, r.next_pool, r.next_key, "
+    "r.next_token{carried}), "
+    "following AS (INSERT INTO steps (run_id, position, document_id, generation_id, owner, snapshot, name, kind, pool, "
     "status, priority, rank, resource_key, attempts, epoch, lease_token, lease_until, worker_id, created_at, "
     "started_at) SELECT run_id, next_position, document_id, generation_id, owner, snapshot, next_name, next_kind, "
-    "CASE WHEN token IS NULL THEN 'PENDING' ELSE 'RUNNING' END, priority, rank, next_key, "
+    "next_pool, CASE WHEN token IS NULL THEN 'PENDING' ELSE 'RUNNING' END, priority, rank, next_key, "
     "CASE WHEN token IS NULL THEN 0 ELSE 1 END, CASE WHEN token IS NULL THEN 0 ELSE 1 END, token, "
     "CASE WHEN token IS NOT NULL THEN {now} + :lease_s END, CASE WHEN token IS NOT NULL THEN :worker END, {now}, "
     "CASE WHEN token IS NOT NULL THEN {now} END FROM (SELECT done.*, CASE WHEN priority >= coalesce((SELECT s.priority "
@@ -384,13 +411,14 @@ _MADE = (
     "JOIN done ON done.artifact = m.artifact)"
 )
 _KEYED = (
-    ", ready AS (INSERT INTO locks (resource_key, kind, ready) SELECT DISTINCT next_key, next_kind, 1 FROM done "
-    "WHERE next_key IS NOT NULL ORDER BY next_key ON CONFLICT (resource_key) DO UPDATE SET ready = 1, "
+    ", ready AS (INSERT INTO locks (resource_key, kind, ready) SELECT next_key, "
+    "min(coalesce(next_pool, next_kind)), 1 FROM done WHERE next_key IS NOT NULL GROUP BY next_key ORDER BY next_key "
+    "ON CONFLICT (resource_key) DO UPDATE SET ready = 1, "
     "kind = excluded.kind)"
 )
 _DONE_COLUMNS = (
-    "step bigint, token text, meta text, next_position int, next_name text, next_kind text, next_key text, "
-    "next_token text"
+    "step bigint, token text, meta text, next_position int, next_name text, next_kind text, next_pool text, "
+    "next_key text, next_token text"
 )
 _SHOWN_COLUMNS = ", shown text, media text"
 _MADE_COLUMNS = ", artifact bigint, pos text, total bigint, count int, info text"
@@ -421,7 +449,7 @@ def _complete_at_once(connection: Connection, completions: Sequence[Completion])
             following.name,
             following.kind,
         )
-        row += (following.resource_key, following.token, *(seen if shown else ()))
+        row += (following.pool, following.resource_key, following.token, *(seen if shown else ()))
         rows.append((*row, *(checkpoints.output_row(c.output) if made else ())))
     segments = [segment for c in completions for segment in checkpoints.output_segments(c.output)] if made else None
     statement = _complete_statement(shown, made, keyed)
@@ -446,7 +474,8 @@ _READY = Statement(
     rows="key text, kind text",
 )
 _READY_STEPS = Statement(
-    "SELECT DISTINCT resource_key, kind FROM steps JOIN {rows} ON {steps.id = r.step} WHERE resource_key IS NOT NULL",
+    "SELECT DISTINCT resource_key, coalesce(pool, kind) FROM steps JOIN {rows} ON {steps.id = r.step} "
+    "WHERE resource_key IS NOT NULL",
     rows="step bigint",
 )
 
@@ -455,7 +484,7 @@ def ready(connection: Connection, keys: Sequence[tuple[str | None, str]]) -> Non
     """Steps wait behind these keys. The row is written each time, even if it says so already: on PostgreSQL that
     makes us wait for a claim that is just about to find nothing there."""
     if keys:
-        connection.run(_READY, sorted(set(keys), key=str))
+        connection.run(_READY, sorted(dict(keys).items(), key=str))
 
 
 def ready_steps(connection: Connection, steps: Sequence[StepId]) -> None:

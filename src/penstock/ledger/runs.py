@@ -9,7 +9,7 @@ import msgspec
 from penstock.errors import UsageError
 from penstock.ledger import dead_letters, generations
 from penstock.ledger.database import Connection, Statement
-from penstock.ledger.queue import GRACE_S, ready_steps
+from penstock.ledger.queue import GRACE_S, ready, ready_steps
 from penstock.ledger.writer import Verb
 from penstock.model.nouns import DocumentId, Json, Owner, RunId, StepId
 
@@ -33,6 +33,8 @@ class NewDocument(msgspec.Struct, frozen=True):
 class FirstStep(msgspec.Struct, frozen=True):
     name: str
     kind: str
+    pool: str | None = None
+    resource_key: str | None = None
 
 
 class Submission(msgspec.Struct, frozen=True):
@@ -119,9 +121,9 @@ _RUN = Statement(
     rows="id text, document text, generation bigint, rank bigint",
 )
 _STEP = Statement(
-    "INSERT INTO steps (run_id, position, document_id, generation_id, owner, snapshot, name, kind, status, priority, "
-    "rank, created_at) SELECT r.id, 0, r.document, r.generation, :owner, :snapshot, :name, :kind, 'PENDING', "
-    ":priority, r.rank, {now} FROM {rows} WHERE true",
+    "INSERT INTO steps (run_id, position, document_id, generation_id, owner, snapshot, name, kind, pool, "
+    "resource_key, status, priority, rank, created_at) SELECT r.id, 0, r.document, r.generation, :owner, :snapshot, "
+    ":name, :kind, :pool, :key, 'PENDING', :priority, r.rank, {now} FROM {rows} WHERE true",
     rows="id text, document text, generation bigint, rank bigint",
 )
 # Start-time fair queuing: an owner starts at the front of what has not begun, never before it.
@@ -243,7 +245,10 @@ def _start(connection: Connection, s: Submission, fresh: Sequence[tuple[NewDocum
         runs.append((d.run_id, document, made[document], rank + i))
     common = {"owner": s.owner, "snapshot": s.snapshot, "priority": s.priority}
     connection.run(_RUN, runs, settings=s.settings, **common)
-    connection.run(_STEP, runs, name=s.first.name, kind=s.first.kind, **common)
+    first = s.first
+    connection.run(_STEP, runs, name=first.name, kind=first.kind, pool=first.pool, key=first.resource_key, **common)
+    if first.resource_key is not None:
+        ready(connection, [(first.resource_key, first.pool or first.kind)])
 
 
 def _next_rank(connection: Connection, s: Submission, count: int) -> int:

@@ -117,17 +117,11 @@ CREATE TABLE steps (
   meta TEXT NOT NULL DEFAULT '{}',
   created_at REAL NOT NULL,
   started_at REAL,
-  finished_at REAL, timeout_at REAL, progress_at REAL,
+  finished_at REAL, timeout_at REAL, progress_at REAL, pool TEXT,
   UNIQUE (run_id, position),
   CHECK ((status = 'RUNNING') = (lease_token IS NOT NULL)),
   CHECK (status <> 'ERROR' OR not_before IS NOT NULL)
 );
-
-CREATE INDEX steps_claim ON steps (kind, priority DESC, rank)
-  WHERE status = 'PENDING' AND resource_key IS NULL;
-
-CREATE INDEX steps_claim_keyed ON steps (kind, resource_key, priority DESC, rank)
-  WHERE status = 'PENDING' AND resource_key IS NOT NULL;
 
 CREATE INDEX steps_unclaimed ON steps (priority, rank) WHERE status = 'PENDING' AND epoch = 0;
 
@@ -278,3 +272,9 @@ CREATE INDEX lock_releases_owner ON lock_releases (owner, id);
 
 CREATE INDEX steps_timed ON steps (timeout_at)
   WHERE status = 'RUNNING' AND timeout_at IS NOT NULL;
+
+CREATE INDEX steps_claim ON steps (coalesce(pool, kind), priority DESC, rank)
+  WHERE status = 'PENDING' AND resource_key IS NULL;
+
+CREATE INDEX steps_claim_keyed ON steps (resource_key, priority DESC, rank)
+  WHERE status = 'PENDING' AND resource_key IS NOT NULL;

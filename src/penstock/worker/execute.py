@@ -12,7 +12,7 @@ from penstock.artifacts.fingerprints import fingerprint
 from penstock.blobs.base import Blobs
 from penstock.errors import BudgetSpent, Cancelled, LeaseLost, StepError, StorageError, TornSegment, Transient
 from penstock.ledger import checkpoints, queue
-from penstock.ledger.locks import index_key
+from penstock.ledger.locks import index_key, own_key
 from penstock.ledger.store import Ledger
 from penstock.model.nouns import ArtifactId, Step, StepDefinition, Token, WorkerId
 from penstock.model.states import DocumentStatus
@@ -75,7 +75,7 @@ class Bench:
         """Room to run a stage. A step that was there when its worker died, again and again, gets all of it."""
         step = ctx.step
         if step.crashes < queue.SUSPECT:
-            room = self._rooms[pool_of(step.kind, self._sizes) or REST]
+            room = self._rooms[pool_of(step.lane, self._sizes) or REST]
             if room.locked():
                 ctx.waiting(ROOM)
             async with room:
@@ -114,7 +114,7 @@ class Bench:
 
 async def execute(bench: Bench, ctx: Context, chain: Callable[[str], bool]) -> Context | None:
     """Run the step. Returns the context of the next one if it was claimed along with the completion; `chain` says
-    whether there is room for its kind."""
+    whether there is room in its lane."""
     stage = bench.stage(ctx.definition)
     if stage is None:
         raise LeaseLost(f"no stage of kind {ctx.step.kind!r} here")
@@ -149,13 +149,16 @@ async def execute(bench: Bench, ctx: Context, chain: Callable[[str], bool]) -> C
 def _upcoming(bench: Bench, ctx: Context, position: int, chain: Callable[[str], bool]) -> queue.NextStep:
     """What comes after the step; with a token and its artifact's fingerprint if we may go on with it ourselves."""
     definition = ctx.state.workflow.steps[position]
-    keyed = definition.kind == INDEX
-    key = index_key(ctx.step.owner, ctx.document.collection, ctx.generation.index_version) if keyed else None
+    owner, collection = ctx.step.owner, ctx.document.collection
+    key = own_key(owner, collection, definition.resource_key)
+    if definition.kind == INDEX:
+        key = index_key(owner, collection, ctx.generation.index_version)
+    upcoming = queue.NextStep(position, definition.name, definition.kind, key, None, pool=definition.pool)
     stage = bench.stage(definition)
-    if not chain(definition.kind) or stage is None or not bench.budget.fits(definition.kind):
-        return queue.NextStep(position, definition.name, definition.kind, key, None)
+    if not chain(definition.lane) or key is not None or stage is None or not bench.budget.fits(definition.kind):
+        return upcoming
     made = artifact_fingerprint(bench.ports, ctx.state, position, stage) if stage.codec is not None else None
-    return queue.NextStep(position, definition.name, definition.kind, key, Token(bench.runtime.token()), made)
+    return msgspec.structs.replace(upcoming, token=Token(bench.runtime.token()), fingerprint=made)
 
 
 async def _work(bench: Bench, ctx: Context, stage: Stage) -> tuple[StepResult, checkpoints.Output | None]:

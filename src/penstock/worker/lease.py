@@ -106,8 +106,11 @@ class Heart:
             raise
         for vital, _, news in told:
             vital.tell(news)
-        self.lost_locks.update(token for key, token in locks if key not in beaten.locks)
-        lost = {lease for lease in leases if lease.step_id not in beaten.alive}
+        gone = {token for key, token in locks if key not in beaten.locks}
+        self.lost_locks |= gone
+        # The lock came with the lease, and goes with it.
+        behind = {lease for lease in leases if lease.resource_key is not None and lease.token in gone}
+        lost = behind | {lease for lease in leases if lease.step_id not in beaten.alive}
         if lost:
             self._call(self._lost, lost)
         if hanging := {step for step, vital in vitals if vital.overdue}:
