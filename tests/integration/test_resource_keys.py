@@ -35,9 +35,9 @@ async def test_two_workers_are_never_behind_one_key_at_once(
     database = None if dialect == "sqlite" else request.getfixturevalue("postgres")
     app, other = await start_app(database=database), await start_app(database=database)
     define(app, press(tmp_path))
-    await app.ingest([some(files, 24)], workflow="x", wait=False)
+    await app.ingest([some(files, 12)], workflow="x", wait=False)
     await asyncio.gather(app.run(), other.run())
-    assert (await app.status())["documents"] == {"COMPLETED": 24}, await app.list_dead_letters()
+    assert (await app.status())["documents"] == {"COMPLETED": 12}, await app.list_dead_letters()
 
 
 async def test_a_key_is_held_with_a_lease_and_shown(app: App, files: Files, tmp_path: Path) -> None:
