@@ -261,3 +261,28 @@ async def test_i10_a_key_of_one_s_own_is_seen_and_forced_by_its_owner_only(desk:
 def test_i10_the_keys_of_two_owners_never_meet() -> None:
     assert locks.own_key(ANNA, "c", "press") != locks.own_key(BERT, "c", "press")
     assert locks.own_key(ANNA, "c", "{owner}-{collection}-{owner}") == "step:anna/anna-c-anna"
+
+
+async def test_a_free_key_is_for_the_lane_that_waits_first(desk: Desk) -> None:
+    await behind(desk, "/a")
+    await behind(desk, "/b", kind="route")
+    [step] = await claim_behind(desk, "route")
+    await desk.ledger.write(locks.RELEASE, (OWN, step.lease.token))
+    assert await desk.one("SELECT kind FROM locks") == "enrich"
+
+
+async def test_who_finds_nothing_of_its_lane_hands_the_key_on(desk: Desk) -> None:
+    await behind(desk, "/a")
+    await desk.rows("UPDATE locks SET kind = 'route'")
+    assert await claim_behind(desk, "route") == []
+    assert len(await claim_behind(desk, "enrich")) == 1
+
+
+async def test_steps_of_different_lanes_may_come_back_behind_one_key_at_once(desk: Desk) -> None:
+    for source, kind in (("/a", "enrich"), ("/b", "route")):
+        await behind(desk, source, kind=kind)
+        [step] = await claim_behind(desk, kind)
+        await desk.fail(step, retry_in=-1.0)
+        await desk.ledger.write(locks.RELEASE, (OWN, step.lease.token))
+    assert await desk.ledger.write(queue.DUE, 100) == 2
+    assert await desk.ledger.read(audit.unheard, ANNA) == []

@@ -64,6 +64,16 @@ async def test_one_that_waits_or_gets_on_is_left_alone(start_app: StartApp, file
         assert own["started_at"] < own["last_progress"] < own["finished_at"]
 
 
+async def test_one_that_waits_for_room_in_its_worker_is_left_alone(
+    start_app: StartApp, files: Files, tmp_path: Path
+) -> None:
+    app = await start_app(worker={"slots": 1})
+    options = f"timeout: 0.7, retries: 1, parameters: {{folder: {tmp_path}, seconds: 0.5}}"
+    define(app, ending(f"{{kind: enrich, method: {OWN}.press, {options}}}"))
+    done = await app.ingest([files(**{f"{i}.txt": text(3, f"word{i}x") for i in range(3)})], workflow="x")
+    assert done.completed == 3, done.remarks
+
+
 async def test_an_index_step_that_hangs_is_tried_again_and_its_loop_goes_on(
     app: App, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
