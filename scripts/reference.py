@@ -75,7 +75,7 @@ DOCUMENT = dict.fromkeys(
     )
 )
 PROGRESS = ("phase", "pages", "total_pages", "chunks", "total_chunks", "embedded", "indexed", "last_checkpoint")
-STEP = ("name", "kind", "status", "attempts", "waiting_on", "started_at", "finished_at", "meta")
+STEP = ("name", "kind", "status", "attempts", "waiting_on", "started_at", "finished_at", "meta", "last_progress")
 BLOCK = dict.fromkeys(("page", "kind", "start", "end", "level", "title", "text"))
 CHUNK = dict.fromkeys(("ordinal", "page", "page_end", "start", "end", "headings", "text"))
 STATUS = {

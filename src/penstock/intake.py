@@ -15,6 +15,7 @@ from penstock.blobs.base import Blobs
 from penstock.errors import SourceError, UsageError
 from penstock.ledger import groups, runs
 from penstock.ledger.groups import GroupStart
+from penstock.ledger.locks import own_key
 from penstock.ledger.runs import Known, NewDocument, Submission, Submitted
 from penstock.ledger.store import Ledger
 from penstock.model.nouns import DocumentId, Owner, RunId, Workflow
@@ -213,6 +214,7 @@ class Intake:
 def submission(order: Order, documents: tuple[NewDocument, ...], seal: bool = False) -> Submission:
     snapshot, body = encode(order.workflow)
     first = order.workflow.steps[0]
+    key = own_key(order.owner, order.collection, first.resource_key)
     return Submission(
         order.owner,
         order.collection,
@@ -220,7 +222,7 @@ def submission(order: Order, documents: tuple[NewDocument, ...], seal: bool = Fa
         snapshot,
         body,
         order.settings,
-        runs.FirstStep(first.name, first.kind),
+        runs.FirstStep(first.name, first.kind, first.pool, key),
         order.priority,
         order.batch,
         order.retry,

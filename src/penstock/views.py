@@ -68,6 +68,7 @@ def _status(owner: Owner, connection: Connection, name: str) -> dict[str, Any]:
                 "started_at": step.started_at,
                 "finished_at": step.finished_at,
                 "meta": step.meta,
+                "last_progress": step.last_progress,
             }
             for step in steps
         ]
@@ -78,7 +79,7 @@ def _status(owner: Owner, connection: Connection, name: str) -> dict[str, Any]:
 def _later(name: str, kind: str, status: str) -> dict[str, Any]:
     return {
         "name": name, "kind": kind, "status": status, "attempts": 0, "waiting_on": None, "started_at": None,
-        "finished_at": None, "meta": {},
+        "finished_at": None, "meta": {}, "last_progress": None,
     }  # fmt: skip
 
 

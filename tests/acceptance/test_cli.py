@@ -116,7 +116,7 @@ def test_status_of_a_document_shows_its_steps(library: Cli) -> None:
     }
     assert [step["name"] for step in answer["steps"]] == ["validate", "extract", "clean", "chunk", "embed", "index"]
     assert set(answer["steps"][0]) == {
-        *("name", "kind", "status", "attempts", "waiting_on", "started_at", "finished_at", "meta"),
+        *("name", "kind", "status", "attempts", "waiting_on", "started_at", "finished_at", "meta", "last_progress"),
     }
     assert [step["status"] for step in answer["steps"]] == ["FAILED", *5 * ["CANCELLED"]]
     assert ISO.fullmatch(answer["steps"][0]["started_at"])

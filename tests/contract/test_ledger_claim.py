@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.contract.ledger_kit import ANNA, BERT, Desk, output
 
-from penstock.ledger import queue, runs
+from penstock.ledger import queue, runs, waking
 from penstock.ledger.database import NOW
 from penstock.model.nouns import Lease, Step, StepId, Token, WorkerId
 
@@ -171,8 +171,8 @@ async def test_a_heartbeat_extends_what_is_ours_and_tells_what_is_lost(desk: Des
     kept, lost = await desk.started("/a", lease_s=0.5), await desk.started("/b", lease_s=-1.0)
     await desk.reap()
     leases = (kept.lease, lost.lease, Lease(StepId(10**9), Token("x"), 1))
-    waiting = ((kept.lease.step_id, "artifact"),)
-    beat = queue.Beat(WorkerId("w1"), leases, (), waiting, 100.0)
+    signs = (queue.Sign(kept.lease.step_id, "artifact", moved=False),)
+    beat = queue.Beat(WorkerId("w1"), leases, (), signs, 100.0)
     beaten = await desk.ledger.write(queue.HEARTBEAT, beat)
     assert beaten.alive == {kept.lease.step_id}
     assert await desk.step(kept, "waiting_on") == "artifact"
@@ -184,3 +184,20 @@ async def test_a_claim_crosses_owners(desk: Desk, owner: str) -> None:
     await desk.submit("/a", owner=ANNA)
     await desk.submit("/a", owner=BERT)
     assert owner in {step.owner for step in await desk.claim(2)}
+
+
+async def test_a_step_with_a_pool_is_claimed_by_that_name_only(desk: Desk) -> None:
+    await desk.submit("/a", first=runs.FirstStep("one", "extract", "gpu"))
+    await desk.submit("/b")
+    [plain] = await desk.claim(9, "extract")
+    assert plain.pool is None
+    [step] = await desk.claim(9, "gpu")
+    assert (step.kind, step.pool, step.lane) == ("extract", "gpu", "gpu")
+    done = desk.completion(step, "embed", chain=True)
+    done = msgspec.structs.replace(done, next=msgspec.structs.replace(done.next, pool="cheap"))
+    following = (await desk.ledger.write(queue.COMPLETE, done)).next
+    assert following is not None
+    assert following.pool == "cheap"
+    assert await desk.ledger.write(queue.RELEASE, queue.Release(following, give_back=True))
+    assert await desk.ledger.read(waking.claimable, ("embed", "gpu", "cheap")) == {"cheap"}
+    assert [s.lane for s in await desk.claim(9, "embed", "gpu", "cheap")] == ["cheap"]

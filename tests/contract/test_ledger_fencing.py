@@ -61,9 +61,9 @@ async def _release_lock(desk: Desk, step: Step, artifact: ArtifactId) -> object:
 
 
 async def _heartbeat(desk: Desk, step: Step, artifact: ArtifactId) -> object:
-    waiting = ((step.lease.step_id, "a stale wait"),)
+    signs = (queue.Sign(step.lease.step_id, "a stale wait", moved=True, timeout_s=1.0),)
     held = ((KEY, step.lease.token),)
-    beat = queue.Beat(WorkerId("w1"), (step.lease,), held, waiting, LEASE_S)
+    beat = queue.Beat(WorkerId("w1"), (step.lease,), held, signs, LEASE_S)
     beaten = await desk.ledger.write(queue.HEARTBEAT, beat)
     return bool(beaten.alive or beaten.locks)
 

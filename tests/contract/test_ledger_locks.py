@@ -1,11 +1,13 @@
 """Resource locks: steps behind a key are claimed through it, by one at a time, and no wakeup is lost."""
 
 import asyncio
+from functools import partial
 
+import msgspec
 from tests.contract.ledger_kit import ANNA, BERT, EXPIRED_S, KEY, Desk
 
-from penstock.ledger import locks, queue
-from penstock.model.nouns import Token, WorkerId
+from penstock.ledger import audit, locks, queue, runs, stats
+from penstock.model.nouns import Step, Token, WorkerId
 
 
 def acquire(token: str, lease_s: float = 60.0, key: str = KEY) -> locks.Acquire:
@@ -181,3 +183,106 @@ async def test_no_wakeup_is_lost_while_another_claims(desk: Desk, second: Desk) 
 
     await asyncio.gather(insert(), drain())
     assert len(claimed) == len(set(claimed)) == count
+
+
+OWN = locks.own_key(ANNA, "default", "press-{collection}") or ""
+
+
+async def behind(desk: Desk, *sources: str, kind: str = "enrich", pool: str | None = None) -> None:
+    """Documents whose step waits behind a key of the workflow's own."""
+    assert OWN == "step:anna/press-default"
+    await desk.submit(*sources)
+    for step in await desk.claim(len(sources)):
+        done = desk.completion(step, kind, key=OWN)
+        done = msgspec.structs.replace(done, next=msgspec.structs.replace(done.next, pool=pool))
+        assert (await desk.ledger.write(queue.COMPLETE, done)).took
+
+
+async def claim_behind(desk: Desk, lane: str) -> list[Step]:
+    return await desk.ledger.write(queue.CLAIM_KEYED, queue.KeyedClaim(WorkerId("w1"), lane, 64, desk.token(), 60.0))
+
+
+async def test_behind_a_key_of_one_s_own_runs_one_step_at_a_time(desk: Desk) -> None:
+    await behind(desk, "/a", "/b")
+    [first] = await claim_behind(desk, "enrich")
+    assert await claim_behind(desk, "enrich") == []
+    assert await desk.ledger.write(locks.RELEASE, (OWN, first.lease.token))
+    assert len(await claim_behind(desk, "enrich")) == 1
+
+
+async def test_different_lanes_behind_one_key_take_turns(desk: Desk) -> None:
+    await behind(desk, "/a", "/b")
+    await behind(desk, "/c", pool="gpu")
+    await behind(desk, "/d", kind="route")
+    lanes = []
+    for _ in range(12):
+        for lane in ("route", "gpu", "enrich"):
+            for step in await claim_behind(desk, lane):
+                lanes.append(step.lane)
+                await desk.complete(step)
+                await desk.ledger.write(locks.RELEASE, (OWN, step.lease.token))
+    assert sorted(lanes) == ["enrich", "enrich", "gpu", "route"]
+    assert await desk.ledger.read(audit.unheard, ANNA) == []
+
+
+async def test_different_lanes_may_come_behind_one_key_at_once(desk: Desk) -> None:
+    await desk.submit("/a", "/b")
+    one, two = await desk.claim(2)
+    done = [desk.completion(one, "enrich", key=OWN), desk.completion(two, "route", key=OWN)]
+    assert [c.took for c in await asyncio.gather(*(desk.ledger.write(queue.COMPLETE, c) for c in done))] == [True] * 2
+    assert await desk.ledger.read(audit.unheard, ANNA) == []
+    assert len(await claim_behind(desk, "enrich") + await claim_behind(desk, "route")) == 1
+
+
+async def test_a_lane_that_waits_behind_a_key_for_nobody_is_found(desk: Desk) -> None:
+    await behind(desk, "/a")
+    await desk.rows("UPDATE locks SET kind = 'route'")
+    assert await desk.ledger.read(audit.unheard, ANNA) == [(OWN, "enrich", 1)]
+
+
+async def test_the_first_step_of_a_run_may_wait_behind_a_key(desk: Desk) -> None:
+    await desk.submit("/a", first=runs.FirstStep("one", "enrich", "gpu", OWN))
+    assert await desk.claim(1, "enrich", "gpu") == []
+    [step] = await claim_behind(desk, "gpu")
+    assert (step.pool, step.lease.resource_key) == ("gpu", OWN)
+
+
+async def test_i10_a_key_of_one_s_own_is_seen_and_forced_by_its_owner_only(desk: Desk) -> None:
+    await behind(desk, "/a")
+    [step] = await claim_behind(desk, "enrich")
+    assert [x.key for x in await desk.ledger.read(partial(stats.locks, ANNA))] == [OWN]
+    assert await desk.ledger.read(partial(stats.locks, BERT)) == []
+    assert await desk.ledger.write(locks.FORCE, locks.Force(BERT, OWN, "bert")) is None
+    assert await desk.ledger.write(locks.FORCE, locks.Force(ANNA, OWN, "anna")) is not None
+    assert not (await desk.complete(step)).took
+    assert len(await claim_behind(desk, "enrich")) == 1
+
+
+def test_i10_the_keys_of_two_owners_never_meet() -> None:
+    assert locks.own_key(ANNA, "c", "press") != locks.own_key(BERT, "c", "press")
+    assert locks.own_key(ANNA, "c", "{owner}-{collection}-{owner}") == "step:anna/anna-c-anna"
+
+
+async def test_a_free_key_is_for_the_lane_that_waits_first(desk: Desk) -> None:
+    await behind(desk, "/a")
+    await behind(desk, "/b", kind="route")
+    [step] = await claim_behind(desk, "route")
+    await desk.ledger.write(locks.RELEASE, (OWN, step.lease.token))
+    assert await desk.one("SELECT kind FROM locks") == "enrich"
+
+
+async def test_who_finds_nothing_of_its_lane_hands_the_key_on(desk: Desk) -> None:
+    await behind(desk, "/a")
+    await desk.rows("UPDATE locks SET kind = 'route'")
+    assert await claim_behind(desk, "route") == []
+    assert len(await claim_behind(desk, "enrich")) == 1
+
+
+async def test_steps_of_different_lanes_may_come_back_behind_one_key_at_once(desk: Desk) -> None:
+    for source, kind in (("/a", "enrich"), ("/b", "route")):
+        await behind(desk, source, kind=kind)
+        [step] = await claim_behind(desk, kind)
+        await desk.fail(step, retry_in=-1.0)
+        await desk.ledger.write(locks.RELEASE, (OWN, step.lease.token))
+    assert await desk.ledger.write(queue.DUE, 100) == 2
+    assert await desk.ledger.read(audit.unheard, ANNA) == []

@@ -30,12 +30,14 @@ HOT: Verbs = {
     "release": (queue._RELEASE, {}, [(7, "t", 1)]),
     "error": (queue._ERROR, {}, [(7, "t", "it broke", 1.0)]),
     "heartbeat": (queue._BEAT, {"lease_s": 1.0}, [(i, "t") for i in range(64)]),
-    "checkpoint": (checkpoints._FORGIVE, {"lease_s": 1.0}, [(7, "t")]),
+    "heartbeat with signs": (queue._SIGN, {"lease_s": 1.0}, [(i, "t", None, 1, 9.0) for i in range(64)]),
+    "overdue": (queue._OVERDUE, {"count": 100}, None),
+    "checkpoint": (checkpoints._FORGIVE, {"lease_s": 1.0}, [(7, "t", None)]),
 }
 AT_ONCE = (
     "complete and chain",
     queue._complete_statement(True, True, True),
-    [(7, "t", "{}", 1, "n", "chunk", "k", None, "CHUNKING", "text/plain", 1, "{}", 2, 1, "{}")],
+    [(7, "t", "{}", 1, "n", "chunk", None, "k", None, "CHUNKING", "text/plain", 1, "{}", 2, 1, "{}")],
 )
 
 
@@ -119,7 +121,7 @@ def test_i11_on_sqlite_no_hot_statement_scans(tmp_path: Path, connect: Connect, 
     assert "USING INDEX steps_claim (" in explain(connection, *HOT["claim of one kind"])
     three = explain(connection, *HOT["claim of three kinds"])
     assert three.count("INDEX steps_claim (") == 3, three
-    assert "INDEX steps_claim_keyed (kind=? AND resource_key=?)" in explain(connection, *HOT["claim behind a key"])
+    assert "INDEX steps_claim_keyed (resource_key=?)" in explain(connection, *HOT["claim behind a key"])
     assert "steps_backed_off" in explain(connection, *HOT["due"])
 
 

@@ -1,9 +1,12 @@
 """Steps of a user's own, named by their dotted path in the workflows of test_workflows.py."""
 
 import asyncio
+import os
+import time
+from pathlib import Path
 from typing import Any
 
-from penstock.errors import Transient
+from penstock.errors import Permanent, Transient
 from penstock.model.items import Page
 from penstock.stages.base import StepContext, StepResult
 
@@ -57,3 +60,50 @@ async def wrong(ctx: StepContext) -> Any:
 
 async def nothing(ctx: StepContext) -> None:
     return None
+
+
+async def hang(ctx: StepContext) -> None:
+    """Never ends, as often as `params` say; then it does."""
+    calls.append("hang")
+    if calls.count("hang") <= ctx.params["times"]:
+        await asyncio.sleep(600)
+
+
+async def linger(ctx: StepContext) -> None:
+    """Works, gets on or waits, for longer than it may work in one go."""
+    calls.append("linger")
+    for _ in range(6):
+        if ctx.params["how"] == "waits":
+            ctx.waiting("limit")
+        elif ctx.params["how"] == "appends":
+            await ctx.checkpoint.append([{"n": 1}], {"n": len(calls)})
+        else:
+            ctx.progress()
+        await asyncio.sleep(0.3)
+    ctx.waiting(None)
+
+
+async def block(ctx: StepContext) -> StepResult:
+    """Stands still with its whole worker, the first time, until somebody says go."""
+    here = Path(ctx.params["folder"])
+    if not (here / "blocked").exists():
+        (here / "blocked").touch()
+        while not (here / "go").exists():
+            time.sleep(0.02)  # noqa: ASYNC251
+        await ctx.checkpoint.append([{"n": 1}], {"n": 1}, keep=True)
+        (here / "written").touch()
+    return StepResult({"pid": os.getpid()})
+
+
+async def press(ctx: StepContext) -> StepResult:
+    """Nobody else may be in here at the same time: says so if somebody is."""
+    here = Path(ctx.params["folder"]) / "inside"
+    try:
+        here.touch(exist_ok=False)
+    except FileExistsError:
+        raise Permanent("two are in here at once", reason="crowd") from None
+    try:
+        await asyncio.sleep(ctx.params.get("seconds", 0.03))
+    finally:
+        here.unlink()
+    return StepResult({"pid": os.getpid()})

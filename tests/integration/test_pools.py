@@ -21,19 +21,21 @@ Files = Callable[..., Path]
 def test_pools_are_read_from_a_line() -> None:
     assert pool_sizes("extract=2, embed=4,index=1,*=4") == {"extract": 2, "embed": 4, "index": 1, "*": 4}
     assert pool_sizes("route=1,index=0") == {"route": 1, "index": 0}
+    assert pool_sizes("gpu=2,*=1") == {"gpu": 2, "*": 1}
 
 
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("", "KIND=NUMBER"),
-        ("extract", "'extract' is not KIND=NUMBER"),
-        ("extract=two", "KIND=NUMBER"),
-        ("extract=-1", "KIND=NUMBER"),
-        ("extract=1001", "KIND=NUMBER"),
-        ("=3", "KIND=NUMBER"),
+        ("", "NAME=NUMBER"),
+        ("extract", "'extract' is not NAME=NUMBER"),
+        ("extract=two", "NAME=NUMBER"),
+        ("extract=-1", "NAME=NUMBER"),
+        ("extract=1001", "NAME=NUMBER"),
+        ("=3", "NAME=NUMBER"),
         ("extract=1,", "'' is not"),
         ("extrakt=1", "There are validate, extract, clean, chunk, embed, index, enrich, route"),
+        ("GPU=1", "no kind of step is called 'GPU'"),
         ("*=1,*=2", "named twice"),
         ("extract=0,*=0", "nothing would be worked on"),
     ],
@@ -126,7 +128,7 @@ async def test_a_step_goes_on_in_its_run_where_the_next_pool_has_room(
 
     async def noted(self: pool.Worker, of: Any) -> Any:
         got = await claim(self, of)
-        claimed.extend(step.kind for step in got)
+        claimed.extend(step.kind for group in got for step in group)
         return got
 
     monkeypatch.setattr(pool.Worker, "_claim_for", noted)

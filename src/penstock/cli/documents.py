@@ -149,12 +149,17 @@ def overview(d: dict[str, Any]) -> list[str]:
         "attempts": f"{d['attempts']}" + (f", retried {d['retry_count']} times" if d["retry_count"] else ""),
         "submitted": when(d["created_at"]),
         "checkpoint": when(p["last_checkpoint"]),
+        "got on": when(max((s["last_progress"] for s in _at_work(d) if s["last_progress"]), default=None)),
         "error": d["error"],
     }
     steps = [
         [step["name"], step["status"], step["attempts"], _took(step), step["waiting_on"] or ""] for step in d["steps"]
     ]
     return [*labelled(fields), "", *table([["STEP", "STATUS", "ATTEMPTS", "TOOK", "WAITING ON"], *steps])]
+
+
+def _at_work(d: dict[str, Any]) -> list[dict[str, Any]]:
+    return [step for step in d["steps"] if step["status"] == "RUNNING"]
 
 
 def _took(step: dict[str, Any]) -> str:

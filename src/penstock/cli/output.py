@@ -11,16 +11,9 @@ from datetime import UTC, datetime
 from typing import IO, Any, TextIO
 
 TIMES = (
-    "created_at",
-    "started_at",
-    "finished_at",
-    "last_checkpoint",
-    "oldest",
-    "since",
-    "until",
-    "released_at",
-    "artifacts_dropped_at",
-)
+    "created_at", "started_at", "finished_at", "last_checkpoint", "last_progress", "oldest", "since", "until",
+    "released_at", "artifacts_dropped_at",
+)  # fmt: skip
 """Fields that the ledger keeps in seconds and that JSON shows in ISO 8601."""
 
 

@@ -30,6 +30,7 @@ WAITS = {
     "limit": "a provider's limit",
     "lock": "the index lock",
     "parser": "a parser",
+    "room": "room in the worker",
 }
 DOING = {
     "extract": "page",

@@ -57,7 +57,7 @@ async def workers(call: Call) -> Answer:
 
 @click.group(cls=InOrder, no_args_is_help=False)
 def lock() -> None:
-    """Locks on indexes: list, release."""
+    """Locks on indexes and on what steps name: list, release."""
 
 
 @lock.command("list")

@@ -14,14 +14,15 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--pools", metavar="SIZES", help="Kinds of steps to work on, as in extract=2,embed=4,index=1,*=4.")
+@click.option("--pools", metavar="SIZES", help="Kinds of steps, or pools of workflows, as in extract=2,gpu=1,*=4.")
 @click.option("--processes", metavar="N", type=click.IntRange(1, 256), default=1, help="So many workers side by side.")
 @body
 async def worker(call: Call, pools: str | None, processes: int) -> Answer:
     """Work until told to stop, whoever submits.
 
-    Ctrl-C or SIGTERM hands over within two seconds what is being worked on. A pool takes only steps of its kind, so
-    many at once; * stands for all kinds that no other pool names, and 0 leaves a kind to other workers.
+    Ctrl-C or SIGTERM hands over within two seconds what is being worked on. A pool takes only steps of its kind, or
+    those whose workflow names it, so many at once; * stands for all that no other pool names, and 0 leaves them to
+    other workers.
     """
     if processes > 1:
         return await _supervise(call, pools, processes)

@@ -32,6 +32,8 @@ class Progress(msgspec.Struct, frozen=True):
     items: int
     segments: tuple[Segment, ...]
     lease_s: float
+    timeout_s: float | None = None
+    """So long until others take the step away, if it gets no further."""
 
 
 class Output(msgspec.Struct, frozen=True):
@@ -98,9 +100,10 @@ def open_many(connection: Connection, requests: Sequence[Open]) -> list[Opened]:
 
 
 _FORGIVE = Statement(
-    "UPDATE steps SET attempts = 0, crashes = 0, errors = 0, alone = 0, lease_until = {now} + :lease_s FROM {rows} "
+    "UPDATE steps SET attempts = 0, crashes = 0, errors = 0, alone = 0, lease_until = {now} + :lease_s, "
+    "progress_at = {now}, timeout_at = {now} + r.timeout FROM {rows} "
     "WHERE {steps.id = r.step} AND steps.lease_token = r.lease RETURNING id",
-    rows="step bigint, lease text",
+    rows="step bigint, lease text, timeout float8",
 )
 _ADVANCE = Statement(
     "UPDATE artifacts SET cursor = r.pos, items = r.total, segments = segments + r.more, updated_at = {now} "
@@ -119,7 +122,7 @@ _SEGMENT = Statement(
 
 def _checkpoint(connection: Connection, flushes: Sequence[Progress]) -> list[bool]:
     """Progress forgives: the counters of I7 start again at zero."""
-    rows = [(p.step.lease.step_id, p.step.lease.token) for p in flushes]
+    rows = [(p.step.lease.step_id, p.step.lease.token, p.timeout_s) for p in flushes]
     took: set[StepId] = {row[0] for row in connection.run(_FORGIVE, rows, lease_s=flushes[0].lease_s)}
     done = [p for p in flushes if p.step.lease.step_id in took]
     if done:
@@ -196,7 +199,10 @@ _AGAIN = Statement(
     "UPDATE steps SET status = 'PENDING', finished_at = NULL, attempts = 0 WHERE id = :step AND status = 'COMPLETED'"
 )
 # The last claim behind its lock may have found nothing there.
-_READY = Statement("UPDATE locks SET ready = 1 WHERE resource_key = (SELECT resource_key FROM steps WHERE id = :step)")
+_READY = Statement(
+    "UPDATE locks SET ready = 1, kind = (SELECT coalesce(s.pool, s.kind) FROM steps s WHERE s.id = :step) "
+    "WHERE resource_key = (SELECT resource_key FROM steps WHERE id = :step)"
+)
 
 
 def _rewind(connection: Connection, rewinds: Sequence[Rewind]) -> list[bool]:

@@ -34,7 +34,7 @@ _PREFIX = Statement(
     "SELECT id FROM documents WHERE owner = :owner AND deleted_at IS NULL AND id >= :low AND id < :high LIMIT 2"
 )
 _STEPS = Statement(
-    "SELECT name, kind, status, attempts, waiting_on, started_at, finished_at, meta, position, run_id FROM steps "
+    "SELECT name, kind, status, attempts, waiting_on, started_at, finished_at, meta, progress_at FROM steps "
     "WHERE owner = :owner AND generation_id = (SELECT max(generation_id) FROM runs WHERE document_id = :id) "
     "AND document_id = :id ORDER BY position"
 )
@@ -154,7 +154,7 @@ def last_run(owner: Owner, connection: Connection, document: DocumentId) -> Last
 
 def steps(owner: Owner, connection: Connection, document: DocumentId) -> list[StepView]:
     return [
-        StepView(row[0], row[1], StepStatus(row[2]), row[3], row[4], row[5], row[6], json.loads(row[7]))
+        StepView(row[0], row[1], StepStatus(row[2]), row[3], row[4], row[5], row[6], json.loads(row[7]), row[8])
         for row in connection.run(_STEPS, owner=owner, id=document)
     ]
 

@@ -6,19 +6,26 @@ from collections.abc import Sequence
 import msgspec
 
 from penstock.ledger.database import Connection, Statement
-from penstock.ledger.queue import ready_steps
+from penstock.ledger.queue import OWN_KEYS, hand_on, ready_steps
 from penstock.ledger.writer import Verb
 from penstock.model.nouns import Owner, StepId, Token, WorkerId
 
 
 def index_key(owner: str, collection: str, version: int) -> str:
     """One writer per index table."""
-    return f"{prefix(owner)}{collection}/{version}"
+    return f"index:{owner}/{collection}/{version}"
 
 
-def prefix(owner: str) -> str:
+def own_key(owner: str, collection: str, named: str | None) -> str | None:
+    """What a workflow names for a step of its own: a wall stands between the keys of two owners."""
+    if named is None:
+        return None
+    return f"{OWN_KEYS}{owner}/" + named.replace("{owner}", owner).replace("{collection}", collection)
+
+
+def prefixes(owner: str) -> tuple[str, str]:
     """What the keys of an owner's locks begin with."""
-    return f"index:{owner}/"
+    return f"index:{owner}/", f"{OWN_KEYS}{owner}/"
 
 
 class Acquire(msgspec.Struct, frozen=True):
@@ -96,8 +103,11 @@ def _release(connection: Connection, held: Sequence[tuple[str, Token]]) -> list[
 
 
 def give_back(connection: Connection, key: str, token: Token) -> bool:
-    """Within a transaction that does more than that."""
-    return bool(connection.run(_RELEASE, key=key, token=token))
+    """Within a transaction that may do more than that."""
+    took = bool(connection.run(_RELEASE, key=key, token=token))
+    if took:
+        hand_on(connection, key)
+    return took
 
 
 def _force(connection: Connection, requests: Sequence[Force]) -> list[Forced | None]:
@@ -106,7 +116,7 @@ def _force(connection: Connection, requests: Sequence[Force]) -> list[Forced | N
 
 
 def _take_away(connection: Connection, request: Force) -> Forced | None:
-    if not request.key.startswith(prefix(request.owner)):
+    if not request.key.startswith(prefixes(request.owner)):
         return None
     for token, worker, purpose, until in connection.run(_HOLDER, key=request.key):
         steps = [StepId(row[0]) for row in connection.run(_HAND_BACK, key=request.key, token=token)]

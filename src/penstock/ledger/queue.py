@@ -20,6 +20,8 @@ from penstock.model.states import SHOWN_AS, WORKING, DocumentStatus
 REAP_BATCH = 1000
 SUSPECT = 2
 """Crashes without progress after which a step runs alone."""
+OWN_KEYS = "step:"
+"""What the keys begin with that workflows name for steps of their own: behind one of them runs one step at a time."""
 GRACE_S = 60.0
 """How long a replaced generation stays for readers whose snapshot still shows it."""
 
@@ -27,13 +29,14 @@ GRACE_S = 60.0
 class ClaimRequest(msgspec.Struct, frozen=True):
     worker: WorkerId
     kinds: tuple[str, ...]
+    """Or the pools that steps name."""
     count: int
     token: Token
     lease_s: float
 
 
 class KeyedClaim(msgspec.Struct, frozen=True):
-    """A claim of a kind that has resource keys: take a free lock, then steps behind it."""
+    """A claim of a kind, or pool, that has resource keys: take a free lock, then steps behind it."""
 
     worker: WorkerId
     kind: str
@@ -52,6 +55,11 @@ class NextStep(msgspec.Struct, frozen=True):
     token: Token | None
     fingerprint: str | None = None
     """Of the artifact that it makes: opened along, if the step is claimed along."""
+    pool: str | None = None
+
+    @property
+    def lane(self) -> str:
+        return self.pool or self.kind
 
 
 class Completion(msgspec.Struct, frozen=True):
@@ -92,11 +100,23 @@ class Release(msgspec.Struct, frozen=True):
     """The attempt is given back: the cursor moved, or no batch was begun (I7)."""
 
 
+class Sign(msgspec.Struct, frozen=True):
+    """What is new about a step that its worker holds."""
+
+    step: StepId
+    waiting_on: str | None
+    moved: bool
+    """It made progress."""
+    timeout_s: float | None = None
+    """From now on so long until others take it away; None: as it was."""
+
+
 class Beat(msgspec.Struct, frozen=True):
     worker: WorkerId
     leases: tuple[Lease, ...]
     locks: tuple[tuple[str, Token], ...]
-    waiting: tuple[tuple[StepId, str | None], ...]
+    signs: tuple[Sign, ...]
+    """Of those leases about which there is something to say."""
     lease_s: float
 
 
@@ -110,7 +130,7 @@ class Reap(msgspec.Struct, frozen=True):
 
 _STEP = (
     "id, lease_token, epoch, resource_key, run_id, document_id, generation_id, owner, snapshot, position, "
-    "kind, name, priority, rank, attempts, crashes, errors"
+    "kind, name, priority, rank, attempts, crashes, errors, pool"
 )
 
 
@@ -130,6 +150,7 @@ def _step(row: Row) -> Step:
         attempts=row[14],
         crashes=row[15],
         errors=row[16],
+        pool=row[17],
     )
 
 
@@ -141,13 +162,13 @@ def _claim_statement(kinds: int) -> Statement:
     if kinds not in _claims:
         selects = " UNION ALL ".join(
             "SELECT * FROM (SELECT id, priority, rank FROM steps WHERE status = 'PENDING' AND resource_key IS NULL "
-            f"AND kind = :kind{i} ORDER BY priority DESC, rank LIMIT :count {{skip}}) AS k{i}"
+            f"AND coalesce(pool, kind) = :kind{i} ORDER BY priority DESC, rank LIMIT :count {{skip}}) AS k{i}"
             for i in range(kinds)
         )
         _claims[kinds] = Statement(
             "UPDATE steps SET status = 'RUNNING', lease_token = :token, epoch = epoch + 1, attempts = attempts + 1, "
             "lease_until = {now} + :lease_s, worker_id = :worker, started_at = coalesce(started_at, {now}), "
-            "waiting_on = NULL "
+            "waiting_on = NULL, timeout_at = NULL "
             f"WHERE id IN (SELECT id FROM ({selects}) AS candidates "
             f"ORDER BY priority DESC, rank LIMIT :count) RETURNING {_STEP}"
         )
@@ -181,14 +202,28 @@ _TAKE_KEY = Statement(
 )
 _CLAIM_KEYED = Statement(
     "UPDATE steps SET status = 'RUNNING', lease_token = :token, epoch = epoch + 1, attempts = attempts + 1, "
-    "lease_until = {now} + :lease_s, worker_id = :worker, started_at = coalesce(started_at, {now}), waiting_on = NULL "
+    "lease_until = {now} + :lease_s, worker_id = :worker, started_at = coalesce(started_at, {now}), waiting_on = NULL, "
+    "timeout_at = NULL "
     "WHERE status = 'PENDING' AND id IN (SELECT id FROM steps WHERE status = 'PENDING' AND resource_key IS NOT NULL "
-    f"AND kind = :kind AND resource_key = :key ORDER BY priority DESC, rank LIMIT :count) RETURNING {_STEP}"
+    "AND coalesce(pool, kind) = :kind AND resource_key = :key ORDER BY priority DESC, rank LIMIT :count) "
+    f"RETURNING {_STEP}"
 )
 _UNTAKE_KEY = Statement(
     "UPDATE locks SET token = NULL, worker_id = NULL, purpose = NULL, lease_until = NULL, ready = 0, "
     "released_at = {now} WHERE resource_key = :key AND token = :token"
 )
+# Where different kinds wait behind one key, it goes to those of the first.
+_HAND_ON = Statement(
+    "UPDATE locks SET ready = 1, kind = (SELECT coalesce(s.pool, s.kind) FROM steps s WHERE s.status = 'PENDING' "
+    "AND s.resource_key IS NOT NULL AND s.resource_key = :key ORDER BY s.priority DESC, s.rank LIMIT 1) "
+    "WHERE resource_key = :key AND EXISTS (SELECT 1 FROM steps s WHERE s.status = 'PENDING' "
+    "AND s.resource_key IS NOT NULL AND s.resource_key = :key)"
+)
+
+
+def hand_on(connection: Connection, key: str) -> None:
+    """After a statement that freed the key: on PostgreSQL whoever begins to wait behind it now waits for us first."""
+    connection.run(_HAND_ON, key=key)
 
 
 def _claim_keyed(connection: Connection, requests: Sequence[KeyedClaim]) -> list[list[Step]]:
@@ -200,9 +235,11 @@ def _claim_keyed(connection: Connection, requests: Sequence[KeyedClaim]) -> list
             answers.append([])
             continue
         key = keys[0][0]
-        rows = connection.run(_CLAIM_KEYED, key=key, count=request.count, **taken)
+        count = 1 if key.startswith(OWN_KEYS) else request.count
+        rows = connection.run(_CLAIM_KEYED, key=key, count=count, **taken)
         if not rows:
             connection.run(_UNTAKE_KEY, key=key, token=request.token)
+            hand_on(connection, key)
         steps = sorted((_step(row) for row in rows), key=lambda step: (-step.priority, step.rank))
         _show(connection, [(step.document_id, step.kind) for step in steps])
         outbox.tell(connection, _started(steps))
@@ -240,19 +277,19 @@ _COMPLETE = Statement(
 )
 # The next step is claimed along, unless something more urgent waits.
 _NEXT = Statement(
-    "INSERT INTO steps (run_id, position, document_id, generation_id, owner, snapshot, name, kind, status, priority, "
-    "rank, resource_key, attempts, epoch, lease_token, lease_until, worker_id, created_at, started_at) "
-    "SELECT run_id, position, document_id, generation_id, owner, snapshot, name, kind, "
+    "INSERT INTO steps (run_id, position, document_id, generation_id, owner, snapshot, name, kind, pool, status, "
+    "priority, rank, resource_key, attempts, epoch, lease_token, lease_until, worker_id, created_at, started_at) "
+    "SELECT run_id, position, document_id, generation_id, owner, snapshot, name, kind, pool, "
     "CASE WHEN token IS NULL THEN 'PENDING' ELSE 'RUNNING' END, priority, rank, resource_key, "
     "CASE WHEN token IS NULL THEN 0 ELSE 1 END, CASE WHEN token IS NULL THEN 0 ELSE 1 END, token, "
     "CASE WHEN token IS NOT NULL THEN {now} + :lease_s END, "
     "CASE WHEN token IS NOT NULL THEN :worker END, {now}, CASE WHEN token IS NOT NULL THEN {now} END "
-    "FROM (SELECT r.run_id, r.position, r.document_id, r.generation_id, r.owner, r.snapshot, r.name, r.kind, "
+    "FROM (SELECT r.run_id, r.position, r.document_id, r.generation_id, r.owner, r.snapshot, r.name, r.kind, r.pool, "
     "r.priority, r.rank, r.resource_key, CASE WHEN r.priority >= coalesce((SELECT s.priority FROM steps s "
     "WHERE s.status = 'PENDING' AND s.epoch = 0 ORDER BY s.priority DESC LIMIT 1), r.priority) THEN r.token END "
     "AS token FROM {rows}) AS n WHERE true RETURNING id, run_id, lease_token",
     rows="run_id text, position int, document_id text, generation_id bigint, owner text, snapshot text, name text, "
-    "kind text, priority int, rank bigint, resource_key text, token text",
+    "kind text, pool text, priority int, rank bigint, resource_key text, token text",
 )
 _MEDIA_TYPE = Statement(
     "UPDATE documents SET media_type = r.media FROM {rows} WHERE {documents.id = r.document}",
@@ -280,6 +317,7 @@ def _following(done: Completion, step: int) -> Step:
         attempts=1,
         crashes=0,
         errors=0,
+        pool=done.next.pool,
     )
 
 
@@ -348,6 +386,7 @@ def _insert_next(connection: Connection, done: Sequence[Completion]) -> dict[Run
             c.step.snapshot,
             c.next.name,
             c.next.kind,
+            c.next.pool,
             c.step.priority,
             c.step.rank,
             c.next.resource_key,
@@ -358,7 +397,7 @@ def _insert_next(connection: Connection, done: Sequence[Completion]) -> dict[Run
     inserted = connection.run(_NEXT, rows, lease_s=done[0].lease_s, worker=done[0].worker)
     by_run = {c.step.run_id: c for c in done}
     claimed = {RunId(row[1]): _following(by_run[row[1]], row[0]) for row in inserted if row[2] is not None}
-    ready(connection, [(c.next.resource_key, c.next.kind) for c in done if c.next.resource_key is not None])
+    ready(connection, [(c.next.resource_key, c.next.lane) for c in done if c.next.resource_key is not None])
     before = {c.step.run_id: SHOWN_AS.get(c.step.kind) for c in done}
     _show(
         connection,
@@ -373,11 +412,12 @@ _DONE = (
     "WITH done AS (UPDATE steps SET status = 'COMPLETED', lease_token = NULL, finished_at = {now}, meta = r.meta, "
     "error = NULL, waiting_on = NULL FROM {rows} WHERE {steps.id = r.step} AND steps.lease_token = r.token "
     "RETURNING steps.id, steps.run_id, steps.document_id, steps.generation_id, steps.owner, steps.snapshot, "
-    "steps.priority, steps.rank, r.next_position, r.next_name, r.next_kind, r.next_key, r.next_token{carried}), "
-    "following AS (INSERT INTO steps (run_id, position, document_id, generation_id, owner, snapshot, name, kind, "
+    "steps.priority, steps.rank, r.next_position, r.next_name, r.next_kind, r.next_pool, r.next_key, "
+    "r.next_token{carried}), "
+    "following AS (INSERT INTO steps (run_id, position, document_id, generation_id, owner, snapshot, name, kind, pool, "
     "status, priority, rank, resource_key, attempts, epoch, lease_token, lease_until, worker_id, created_at, "
     "started_at) SELECT run_id, next_position, document_id, generation_id, owner, snapshot, next_name, next_kind, "
-    "CASE WHEN token IS NULL THEN 'PENDING' ELSE 'RUNNING' END, priority, rank, next_key, "
+    "next_pool, CASE WHEN token IS NULL THEN 'PENDING' ELSE 'RUNNING' END, priority, rank, next_key, "
     "CASE WHEN token IS NULL THEN 0 ELSE 1 END, CASE WHEN token IS NULL THEN 0 ELSE 1 END, token, "
     "CASE WHEN token IS NOT NULL THEN {now} + :lease_s END, CASE WHEN token IS NOT NULL THEN :worker END, {now}, "
     "CASE WHEN token IS NOT NULL THEN {now} END FROM (SELECT done.*, CASE WHEN priority >= coalesce((SELECT s.priority "
@@ -400,13 +440,14 @@ _MADE = (
     "JOIN done ON done.artifact = m.artifact)"
 )
 _KEYED = (
-    ", ready AS (INSERT INTO locks (resource_key, kind, ready) SELECT DISTINCT next_key, next_kind, 1 FROM done "
-    "WHERE next_key IS NOT NULL ORDER BY next_key ON CONFLICT (resource_key) DO UPDATE SET ready = 1, "
+    ", ready AS (INSERT INTO locks (resource_key, kind, ready) SELECT next_key, "
+    "min(coalesce(next_pool, next_kind)), 1 FROM done WHERE next_key IS NOT NULL GROUP BY next_key ORDER BY next_key "
+    "ON CONFLICT (resource_key) DO UPDATE SET ready = 1, "
     "kind = excluded.kind)"
 )
 _DONE_COLUMNS = (
-    "step bigint, token text, meta text, next_position int, next_name text, next_kind text, next_key text, "
-    "next_token text"
+    "step bigint, token text, meta text, next_position int, next_name text, next_kind text, next_pool text, "
+    "next_key text, next_token text"
 )
 _SHOWN_COLUMNS = ", shown text, media text"
 _MADE_COLUMNS = ", artifact bigint, pos text, total bigint, count int, info text"
@@ -437,7 +478,7 @@ def _complete_at_once(connection: Connection, completions: Sequence[Completion])
             following.name,
             following.kind,
         )
-        row += (following.resource_key, following.token, *(seen if shown else ()))
+        row += (following.pool, following.resource_key, following.token, *(seen if shown else ()))
         rows.append((*row, *(checkpoints.output_row(c.output) if made else ())))
     segments = [segment for c in completions for segment in checkpoints.output_segments(c.output)] if made else None
     statement = _complete_statement(shown, made, keyed)
@@ -462,7 +503,8 @@ _READY = Statement(
     rows="key text, kind text",
 )
 _READY_STEPS = Statement(
-    "SELECT DISTINCT resource_key, kind FROM steps JOIN {rows} ON {steps.id = r.step} WHERE resource_key IS NOT NULL",
+    "SELECT DISTINCT resource_key, coalesce(pool, kind) FROM steps JOIN {rows} ON {steps.id = r.step} "
+    "WHERE resource_key IS NOT NULL",
     rows="step bigint",
 )
 
@@ -471,7 +513,7 @@ def ready(connection: Connection, keys: Sequence[tuple[str | None, str]]) -> Non
     """Steps wait behind these keys. The row is written each time, even if it says so already: on PostgreSQL that
     makes us wait for a claim that is just about to find nothing there."""
     if keys:
-        connection.run(_READY, sorted(set(keys), key=str))
+        connection.run(_READY, sorted(dict(keys).items(), key=str))
 
 
 def ready_steps(connection: Connection, steps: Sequence[StepId]) -> None:
@@ -674,14 +716,18 @@ _BEAT = Statement(
     "WHERE {steps.id = r.step} AND steps.lease_token = r.token RETURNING id",
     rows="step bigint, token text",
 )
+# The same for those about which there is something to say.
+_SIGN = Statement(
+    "UPDATE steps SET lease_until = {now} + :lease_s, waiting_on = r.waiting, "
+    "progress_at = CASE WHEN r.moved = 1 THEN {now} ELSE progress_at END, "
+    "timeout_at = CASE WHEN r.timeout IS NULL THEN timeout_at ELSE {now} + r.timeout END FROM {rows} "
+    "WHERE {steps.id = r.step} AND steps.lease_token = r.token RETURNING id",
+    rows="step bigint, token text, waiting text, moved int, timeout float8",
+)
 _BEAT_LOCKS = Statement(
     "UPDATE locks SET lease_until = {now} + :lease_s FROM {rows} "
     "WHERE locks.resource_key = r.key AND locks.token = r.token RETURNING resource_key",
     rows="key text, token text",
-)
-_WAITING = Statement(
-    "UPDATE steps SET waiting_on = r.waiting FROM {rows} WHERE {steps.id = r.step} AND steps.status = 'RUNNING'",
-    rows="step bigint, waiting text",
 )
 _SEEN = Statement("UPDATE workers SET seen_at = {now} WHERE id = :worker")
 
@@ -695,20 +741,28 @@ def _heartbeat(connection: Connection, beats: Sequence[Beat]) -> list[Beaten]:
     """Extends the leases that are still ours, and tells which these are: the others are lost."""
     answers = []
     for beat in beats:
-        rows = connection.run(_BEAT, [(x.step_id, x.token) for x in beat.leases], lease_s=beat.lease_s)
-        alive = frozenset(StepId(row[0]) for row in rows)
+        signs = {sign.step: sign for sign in beat.signs}
+        silent = [(x.step_id, x.token) for x in beat.leases if x.step_id not in signs]
+        told = [_sign_row(x, signs[x.step_id]) for x in beat.leases if x.step_id in signs]
+        rows = connection.run(_BEAT, silent, lease_s=beat.lease_s) if silent else []
+        rows += connection.run(_SIGN, told, lease_s=beat.lease_s) if told else []
         held = connection.run(_BEAT_LOCKS, list(beat.locks), lease_s=beat.lease_s) if beat.locks else []
-        waiting = [(step, on) for step, on in beat.waiting if step in alive]
-        if waiting:
-            connection.run(_WAITING, waiting)
         connection.run(_SEEN, worker=beat.worker)
-        answers.append(Beaten(alive, frozenset(row[0] for row in held)))
+        answers.append(Beaten(frozenset(StepId(row[0]) for row in rows), frozenset(row[0] for row in held)))
     return answers
+
+
+def _sign_row(lease: Lease, sign: Sign) -> tuple[object, ...]:
+    return (lease.step_id, lease.token, sign.waiting_on, int(sign.moved), sign.timeout_s)
 
 
 _EXPIRED = Statement(
     "SELECT id, lease_token FROM steps WHERE status = 'RUNNING' AND lease_until < {now} "
     "ORDER BY lease_until LIMIT :count"
+)
+_OVERDUE = Statement(
+    "SELECT id, lease_token FROM steps WHERE status = 'RUNNING' AND timeout_at IS NOT NULL AND timeout_at < {now} "
+    "ORDER BY timeout_at LIMIT :count"
 )
 _OF_THE_DEAD = Statement(
     "SELECT id, lease_token FROM steps WHERE status = 'RUNNING' AND worker_id IN (SELECT r.worker FROM {rows})",
@@ -720,9 +774,17 @@ _REAP = Statement(
     "UPDATE steps SET status = CASE WHEN crashes + 1 >= :limit AND alone = 1 THEN 'FAILED' ELSE 'PENDING' END, "
     f"crashes = CASE WHEN alone = 1 OR crashes < {SUSPECT} THEN crashes + 1 ELSE crashes END, alone = 0, "
     "lease_token = NULL, waiting_on = NULL, "
-    "error = 'the worker ' || worker_id || ' died or was stopped while this step ran' "
-    f"FROM {{rows}} WHERE {{steps.id = r.step}} AND steps.lease_token = r.lease RETURNING {_STEP}, status",
-    rows="step bigint, lease text",
+    "error = 'the worker ' || worker_id || CASE WHEN r.overdue = 1 THEN ' hung in this step: no progress within its "
+    "timeout' ELSE ' died or was stopped while this step ran' END "
+    f"FROM {{rows}} WHERE {{steps.id = r.step}} AND steps.lease_token = r.lease "
+    f"AND (r.overdue = 0 OR steps.timeout_at < {{now}}) RETURNING {_STEP}, status",
+    rows="step bigint, lease text, overdue int",
+)
+# Who hangs beats on, for its locks too.
+_FREE_HUNG = Statement(
+    "UPDATE locks SET token = NULL, worker_id = NULL, purpose = NULL, lease_until = NULL, released_at = {now} "
+    "WHERE token IN (SELECT r.lease FROM {rows})",
+    rows="lease text",
 )
 _SWEEP = Statement(
     "UPDATE locks SET token = NULL, worker_id = NULL, purpose = NULL, lease_until = NULL, released_at = {now} "
@@ -734,13 +796,20 @@ _BURY_WORKERS = Statement("DELETE FROM workers WHERE id IN (SELECT r.id FROM {ro
 
 
 def _reap(connection: Connection, requests: Sequence[Reap]) -> list[int]:
-    """Takes back the steps and locks of the dead: by lease, whatever worker it was, but never what we hold (I7)."""
+    """Takes back the steps and locks of the dead: by lease, whatever worker it was, but never what we hold (I7). A step
+    that hangs is taken from the living as well; what hangs here, the worker ends itself."""
     answers = []
     for request in requests:
         dead = [(worker,) for worker in request.dead]
         lapsed = connection.run(_EXPIRED, count=REAP_BATCH) + (connection.run(_OF_THE_DEAD, dead) if dead else [])
-        taken = sorted({(step, token) for step, token in lapsed if step not in request.held})
+        found = dict.fromkeys(connection.run(_OVERDUE, count=REAP_BATCH), 1)
+        found |= dict.fromkeys(lapsed, 0)
+        taken = sorted((step, token, hung) for (step, token), hung in found.items() if step not in request.held)
         rows = connection.run(_REAP, taken, limit=request.crashes) if taken else []
+        reaped = {row[0] for row in rows}
+        hung = sorted({(token,) for step, token, hung in taken if hung and step in reaped})
+        if hung:
+            connection.run(_FREE_HUNG, hung)
         failed = [
             StepFailure(_step((row[0], "", *row[2:])), "crash_loop", _crash_sentence(request.crashes, row))
             for row in rows
@@ -758,8 +827,8 @@ def _reap(connection: Connection, requests: Sequence[Reap]) -> list[int]:
 
 def _crash_sentence(limit: int, row: Row) -> str:
     return (
-        f"step {row[11]!r} took its worker down {limit} times in a row without progress: the document may be what "
-        f"kills it. Look at it, then `penstock retry {row[5]}`"
+        f"step {row[11]!r} took its worker down, or hung it, {limit} times in a row without progress: the document may "
+        f"be what does it. Look at it, then `penstock retry {row[5]}`"
     )
 
 

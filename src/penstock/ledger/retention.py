@@ -190,7 +190,7 @@ _TIMES_UP = {
 }
 """Tables of what happened, by name: which of their rows go, in the order of their ids."""
 HISTORY = tuple(_TIMES_UP)
-_CLEAR = {
+_CLEAR: dict[str, tuple[Statement, ...]] = {
     table: (Statement(f"DELETE FROM {table} WHERE id IN (SELECT r.id FROM {{rows}})", rows="id bigint"),)
     for table in HISTORY
 }

@@ -9,7 +9,7 @@ import msgspec
 from penstock.errors import UsageError
 from penstock.ledger import dead_letters, generations, groups, outbox
 from penstock.ledger.database import Connection, Statement
-from penstock.ledger.queue import GRACE_S, ready_steps
+from penstock.ledger.queue import GRACE_S, ready, ready_steps
 from penstock.ledger.writer import Verb
 from penstock.model.nouns import DocumentId, Json, Owner, RunId, StepId
 
@@ -33,6 +33,8 @@ class NewDocument(msgspec.Struct, frozen=True):
 class FirstStep(msgspec.Struct, frozen=True):
     name: str
     kind: str
+    pool: str | None = None
+    resource_key: str | None = None
 
 
 class Submission(msgspec.Struct, frozen=True):
@@ -118,9 +120,9 @@ _RUN = Statement(
     rows="id text, document text, generation bigint, rank bigint, family text",
 )
 _STEP = Statement(
-    "INSERT INTO steps (run_id, position, document_id, generation_id, owner, snapshot, name, kind, status, priority, "
-    "rank, created_at) SELECT r.id, 0, r.document, r.generation, :owner, :snapshot, :name, :kind, 'PENDING', "
-    ":priority, r.rank, {now} FROM {rows} WHERE true",
+    "INSERT INTO steps (run_id, position, document_id, generation_id, owner, snapshot, name, kind, pool, "
+    "resource_key, status, priority, rank, created_at) SELECT r.id, 0, r.document, r.generation, :owner, :snapshot, "
+    ":name, :kind, :pool, :key, 'PENDING', :priority, r.rank, {now} FROM {rows} WHERE true",
     rows="id text, document text, generation bigint, rank bigint",
 )
 # Start-time fair queuing: an owner starts at the front of what has not begun, never before it.
@@ -254,7 +256,10 @@ def _start(connection: Connection, s: Submission, fresh: Sequence[tuple[NewDocum
     common = {"owner": s.owner, "snapshot": s.snapshot, "priority": s.priority}
     in_groups = [(*run, family) for run, family in zip(runs, families, strict=True)]
     connection.run(_RUN, in_groups, settings=s.settings, **common)
-    connection.run(_STEP, runs, name=s.first.name, kind=s.first.kind, **common)
+    first = s.first
+    connection.run(_STEP, runs, name=first.name, kind=first.kind, pool=first.pool, key=first.resource_key, **common)
+    if first.resource_key is not None:
+        ready(connection, [(first.resource_key, first.pool or first.kind)])
     # Last: whoever ends a run of the group waits for us from here on.
     if s.group is None:
         groups.reopen(connection, families, new=True)
@@ -546,8 +551,8 @@ class Remake(msgspec.Struct, frozen=True):
 
 _LOST = Statement(
     "SELECT d.id, d.sha256, d.status, x.id, x.settings, g.id, g.raw_key, d.source, d.name, d.size, d.metadata, "
-    "d.collection, x.snapshot, x.priority, s.name, s.kind FROM {rows} JOIN documents d ON d.id = r.document "
-    "AND {d.owner} AND d.deleted_at IS NULL AND d.status IN ('COMPLETED', 'NOT_INDEXABLE') "
+    "d.collection, x.snapshot, x.priority, s.name, s.kind, s.pool, s.resource_key FROM {rows} "
+    "JOIN documents d ON d.id = r.document AND {d.owner} AND d.deleted_at IS NULL AND d.status IN ('COMPLETED', 'NOT_INDEXABLE') "
     "JOIN generations g ON g.document_id = d.id AND g.state = 'ACTIVE' "
     "JOIN runs x ON x.document_id = d.id AND x.generation_id = g.id JOIN steps s ON s.run_id = x.id AND s.position = 0 "
     "WHERE g.artifacts_dropped_at IS NOT NULL OR (g.chunks > 0 AND NOT EXISTS (SELECT 1 FROM artifact_refs f "
@@ -566,7 +571,7 @@ def _remake(connection: Connection, requests: Sequence[Remake]) -> list[set[Docu
         for row in rows:
             old = Known(*row[:7])
             new = NewDocument(old.id, names[old.id], row[7], row[8], old.sha256, row[9], None, json.loads(row[10]))
-            first = FirstStep(row[14], row[15])
+            first = FirstStep(*row[14:18])
             s = Submission(request.owner, row[11], (new,), row[12], "", old.settings, first, priority=row[13])
             _start(connection, s, [(new, old)])
         answers.append({DocumentId(row[0]) for row in rows})

@@ -115,17 +115,11 @@ CREATE TABLE steps (
   meta TEXT NOT NULL DEFAULT '{}',
   created_at REAL NOT NULL,
   started_at REAL,
-  finished_at REAL,
+  finished_at REAL, timeout_at REAL, progress_at REAL, pool TEXT,
   UNIQUE (run_id, position),
   CHECK ((status = 'RUNNING') = (lease_token IS NOT NULL)),
   CHECK (status <> 'ERROR' OR not_before IS NOT NULL)
 );
-
-CREATE INDEX steps_claim ON steps (kind, priority DESC, rank)
-  WHERE status = 'PENDING' AND resource_key IS NULL;
-
-CREATE INDEX steps_claim_keyed ON steps (kind, resource_key, priority DESC, rank)
-  WHERE status = 'PENDING' AND resource_key IS NOT NULL;
 
 CREATE INDEX steps_unclaimed ON steps (priority, rank) WHERE status = 'PENDING' AND epoch = 0;
 
@@ -346,6 +340,15 @@ CREATE INDEX dead_letters_owner ON dead_letters (owner, id) WHERE state = 'OPEN'
 CREATE INDEX dead_letters_event ON dead_letters (event_id) WHERE event_id IS NOT NULL;
 
 CREATE UNIQUE INDEX dead_letters_open_event ON dead_letters (event_id, handler) WHERE state = 'OPEN' AND event_id IS NOT NULL;
+
+CREATE INDEX steps_timed ON steps (timeout_at)
+  WHERE status = 'RUNNING' AND timeout_at IS NOT NULL;
+
+CREATE INDEX steps_claim ON steps (coalesce(pool, kind), priority DESC, rank)
+  WHERE status = 'PENDING' AND resource_key IS NULL;
+
+CREATE INDEX steps_claim_keyed ON steps (resource_key, priority DESC, rank)
+  WHERE status = 'PENDING' AND resource_key IS NOT NULL;
 
 CREATE TABLE index_checksums (
   owner TEXT NOT NULL,

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from penstock.ledger.database import Connection, Statement
-from penstock.ledger.locks import prefix
+from penstock.ledger.locks import prefixes
 from penstock.model.nouns import Owner
 from penstock.model.states import StepStatus
 
@@ -63,7 +63,8 @@ class ListedStep(msgspec.Struct, frozen=True):
 _SINCE = (
     "CASE WHEN s.status = 'PENDING' THEN s.created_at "
     "WHEN s.status IN ('RUNNING', 'ERROR') THEN (SELECT max(moved) FROM (SELECT s.started_at AS moved "
-    "UNION ALL SELECT d.updated_at UNION ALL SELECT a.updated_at FROM artifact_refs f JOIN artifacts a "
+    "UNION ALL SELECT s.progress_at UNION ALL SELECT d.updated_at "
+    "UNION ALL SELECT a.updated_at FROM artifact_refs f JOIN artifacts a "
     "ON a.id = f.artifact_id WHERE f.generation_id = s.generation_id AND f.step = s.name) AS moves) "
     "ELSE coalesce(s.finished_at, s.created_at) END"
 )
@@ -122,7 +123,8 @@ class LockRelease(msgspec.Struct, frozen=True):
 _LOCKS = Statement(
     "SELECT l.resource_key, l.purpose, l.worker_id, w.host, w.pid, l.lease_until, (SELECT count(*) FROM steps s "
     "WHERE s.status = 'RUNNING' AND s.lease_token = l.token) FROM locks l LEFT JOIN workers w ON w.id = l.worker_id "
-    "WHERE l.token IS NOT NULL AND substr(l.resource_key, 1, length(:prefix)) = :prefix ORDER BY l.resource_key"
+    "WHERE l.token IS NOT NULL AND (substr(l.resource_key, 1, length(:index)) = :index "
+    "OR substr(l.resource_key, 1, length(:own)) = :own) ORDER BY l.resource_key"
 )
 _LOCK_RELEASES = Statement(
     "SELECT resource_key, purpose, worker_id, lease_until, steps, released_by, released_at FROM lock_releases "
@@ -132,7 +134,8 @@ _LOCK_RELEASES = Statement(
 
 def locks(owner: Owner, connection: Connection) -> list[ListedLock]:
     """Those that are held."""
-    return [ListedLock(*row) for row in connection.run(_LOCKS, prefix=prefix(owner))]
+    index, own = prefixes(owner)
+    return [ListedLock(*row) for row in connection.run(_LOCKS, index=index, own=own)]
 
 
 def lock_releases(owner: Owner, connection: Connection, count: int) -> list[LockRelease]:

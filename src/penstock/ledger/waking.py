@@ -17,9 +17,9 @@ _LISTEN = "LISTEN penstock"
 _DATA_VERSION = "PRAGMA data_version"
 # Scalar subqueries, not EXISTS: PostgreSQL may turn the latter into a hash of all that waits.
 _CLAIMABLE = Statement(
-    "SELECT r.kind FROM {rows} WHERE coalesce((SELECT 1 FROM steps s WHERE s.kind = r.kind AND s.status = 'PENDING' "
-    "AND s.resource_key IS NULL LIMIT 1), (SELECT 1 FROM locks l WHERE l.kind = r.kind AND l.ready = 1 "
-    "AND l.token IS NULL LIMIT 1)) = 1",
+    "SELECT r.kind FROM {rows} WHERE coalesce((SELECT 1 FROM steps s WHERE coalesce(s.pool, s.kind) = r.kind "
+    "AND s.status = 'PENDING' AND s.resource_key IS NULL LIMIT 1), (SELECT 1 FROM locks l "
+    "WHERE l.kind = r.kind AND l.ready = 1 AND l.token IS NULL LIMIT 1)) = 1",
     rows="kind text",
 )
 

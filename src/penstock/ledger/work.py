@@ -1,5 +1,7 @@
 """What is left to do, across owners: for a worker that wants to know whether to wait, and for how long."""
 
+from collections.abc import Container
+
 import msgspec
 
 from penstock.ledger.database import Connection, Statement
@@ -25,7 +27,7 @@ _LEFT = Statement(
 )
 _DUE_IN = Statement("SELECT min(not_before) - {now} FROM steps WHERE status = 'ERROR'")
 _OPEN = Statement("SELECT count(*) FROM runs WHERE status = 'OPEN'")
-_KINDS = Statement("SELECT body FROM snapshots")
+_HASHES = Statement("SELECT hash FROM snapshots")
 _SNAPSHOT = Statement("SELECT body FROM snapshots WHERE hash = :hash")
 _PACES = Statement("SELECT kind, seconds FROM paces")
 _PACE = Statement(
@@ -57,8 +59,10 @@ def snapshot(connection: Connection, digest: str) -> str:
     return body
 
 
-def snapshots(connection: Connection) -> list[str]:
-    return [row[0] for row in connection.run(_KINDS)]
+def snapshots(connection: Connection, known: Container[str]) -> dict[str, str]:
+    """The snapshots that are not known yet, by their hash."""
+    hashes = [row[0] for row in connection.run(_HASHES)]
+    return {digest: snapshot(connection, digest) for digest in hashes if digest not in known}
 
 
 def paces(connection: Connection) -> dict[str, float]:

@@ -69,6 +69,11 @@ class StepDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     repeatable: bool = False
     """What it makes can be made again from what is kept, and need not survive a power cut."""
 
+    @property
+    def lane(self) -> str:
+        """What it is claimed by."""
+        return self.pool or self.kind
+
 
 class Handler(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Somebody who is told of a lifecycle event: a function by its dotted path, or a webhook by its name."""
@@ -130,6 +135,12 @@ class Step(msgspec.Struct, frozen=True):
     """Claims since the cursor last moved, this one included."""
     crashes: int
     errors: int
+    pool: str | None = None
+
+    @property
+    def lane(self) -> str:
+        """What it is claimed by."""
+        return self.pool or self.kind
 
 
 class StepView(msgspec.Struct, frozen=True):
@@ -143,6 +154,8 @@ class StepView(msgspec.Struct, frozen=True):
     started_at: float | None
     finished_at: float | None
     meta: Json
+    last_progress: float | None = None
+    """When a checkpoint or a heartbeat last told that it got on."""
 
 
 class Segment(msgspec.Struct, frozen=True):

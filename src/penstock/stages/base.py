@@ -84,6 +84,9 @@ class StepContext(Protocol):
     def waiting(self, on: str | None) -> None:
         """Say what the step waits on; None: it works again."""
 
+    def progress(self) -> None:
+        """The step gets on: its `timeout` begins anew. An append to the checkpoint says so by itself."""
+
 
 def _never_ends(meta: Json) -> DocumentStatus | None:
     return None

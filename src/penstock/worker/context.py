@@ -1,6 +1,6 @@
 """What a stage is given: its document, its inputs as streams, its checkpoint, its deadline."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +31,7 @@ from penstock.runtime import Runtime
 from penstock.stages.base import Ports
 from penstock.worker.budget import Budget
 from penstock.worker.look import Tally
+from penstock.worker.vital import Vital
 from penstock.workflows.load import decode
 
 
@@ -139,8 +140,9 @@ class Context:
         """The write that ends the step is under way: only its own answer tells whether the lease was still ours."""
         self.ended = False
         """What became of the step is in the ledger."""
-        self.waiting_on: str | None = None
-        self.on_waiting: Callable[[Context], None] | None = None
+        self.timed_out = False
+        """It hung, and its task was cancelled for that."""
+        self.vital = Vital(runtime.clock, self.definition.timeout)
         self._ledger = ledger
         self._blobs = blobs
         self._budget = budget
@@ -199,11 +201,16 @@ class Context:
         if self.lost:
             raise Cancelled(f"the run of {self.document.name!r} was cancelled or taken over")
 
+    @property
+    def waiting_on(self) -> str | None:
+        return self.vital.waiting_on
+
     def waiting(self, on: str | None) -> None:
         if on != self.waiting_on:
-            self.waiting_on = on
-            if self.on_waiting is not None:
-                self.on_waiting(self)
+            self.vital.wait(on)
+
+    def progress(self) -> None:
+        self.vital.progress()
 
     def input_meta(self, kind: str) -> Json:
         return self.state.artifact(kind, self.step.position)[0].meta
@@ -249,6 +256,7 @@ class Context:
                 flush.items,
                 flush.segments,
                 self._lease_s,
+                self.vital.reaped_in,
             ),
         )
         if not took:
@@ -265,6 +273,7 @@ class Context:
 
     async def _after_batch(self) -> None:
         """Between two batches: measure the pace, and stop here if we have to."""
+        self.progress()
         now = self.runtime.clock()
         self._budget.measure(self.step.kind, now - self._batch_began)
         self.count()

@@ -10,9 +10,9 @@ import msgspec
 
 from penstock.artifacts.fingerprints import fingerprint
 from penstock.blobs.base import Blobs
-from penstock.errors import BudgetSpent, Cancelled, LeaseLost, StepError, StorageError, TornSegment
+from penstock.errors import BudgetSpent, Cancelled, LeaseLost, StepError, StorageError, TornSegment, Transient
 from penstock.ledger import checkpoints, queue
-from penstock.ledger.locks import index_key
+from penstock.ledger.locks import index_key, own_key
 from penstock.ledger.store import Ledger
 from penstock.model.nouns import ArtifactId, Step, StepDefinition, Token, WorkerId
 from penstock.model.states import DocumentStatus
@@ -29,6 +29,8 @@ from penstock.workflows.way import following
 
 EXTRACT, EMBED, INDEX = "extract", "embed", "index"
 ARTIFACT_POLL_S = 0.05
+ROOM = "room"
+"""What a step waits on until its worker has room for it."""
 
 
 @dataclass
@@ -69,12 +71,18 @@ class Bench:
         return custom(definition)
 
     @asynccontextmanager
-    async def room(self, step: Step) -> AsyncIterator[None]:
+    async def room(self, ctx: Context) -> AsyncIterator[None]:
         """Room to run a stage. A step that was there when its worker died, again and again, gets all of it."""
+        step = ctx.step
         if step.crashes < queue.SUSPECT:
-            async with self._rooms[pool_of(step.kind, self._sizes) or REST]:
+            room = self._rooms[pool_of(step.lane, self._sizes) or REST]
+            if room.locked():
+                ctx.waiting(ROOM)
+            async with room:
+                ctx.waiting(None)
                 yield
             return
+        ctx.waiting(ROOM)
         async with self._one_suspect:
             await self.warm.wait()
             held = []
@@ -84,6 +92,7 @@ class Bench:
                     held.append(place)
                 if not await self.ledger.write(queue.GO_ALONE, step.lease):
                     raise LeaseLost(f"step {step.lease.step_id} belongs to somebody else now")
+                ctx.waiting(None)
                 yield
             finally:
                 for place in held:
@@ -105,7 +114,7 @@ class Bench:
 
 async def execute(bench: Bench, ctx: Context, chain: Callable[[str], bool]) -> Context | None:
     """Run the step. Returns the context of the next one if it was claimed along with the completion; `chain` says
-    whether there is room for its kind."""
+    whether there is room in its lane."""
     stage = bench.stage(ctx.definition)
     if stage is None:
         raise LeaseLost(f"no stage of kind {ctx.step.kind!r} here")
@@ -140,19 +149,22 @@ async def execute(bench: Bench, ctx: Context, chain: Callable[[str], bool]) -> C
 def _upcoming(bench: Bench, ctx: Context, position: int, chain: Callable[[str], bool]) -> queue.NextStep:
     """What comes after the step; with a token and its artifact's fingerprint if we may go on with it ourselves."""
     definition = ctx.state.workflow.steps[position]
-    keyed = definition.kind == INDEX
-    key = index_key(ctx.step.owner, ctx.document.collection, ctx.generation.index_version) if keyed else None
+    owner, collection = ctx.step.owner, ctx.document.collection
+    key = own_key(owner, collection, definition.resource_key)
+    if definition.kind == INDEX:
+        key = index_key(owner, collection, ctx.generation.index_version)
+    upcoming = queue.NextStep(position, definition.name, definition.kind, key, None, pool=definition.pool)
     stage = bench.stage(definition)
-    if not chain(definition.kind) or stage is None or not bench.budget.fits(definition.kind):
-        return queue.NextStep(position, definition.name, definition.kind, key, None)
+    if not chain(definition.lane) or key is not None or stage is None or not bench.budget.fits(definition.kind):
+        return upcoming
     made = artifact_fingerprint(bench.ports, ctx.state, position, stage) if stage.codec is not None else None
-    return queue.NextStep(position, definition.name, definition.kind, key, Token(bench.runtime.token()), made)
+    return msgspec.structs.replace(upcoming, token=Token(bench.runtime.token()), fingerprint=made)
 
 
 async def _work(bench: Bench, ctx: Context, stage: Stage) -> tuple[StepResult, checkpoints.Output | None]:
     """The stage's result: made now, or made before and found by its fingerprint."""
     if stage.codec is None:
-        async with bench.room(ctx.step):
+        async with bench.room(ctx):
             return await stage.run(ctx), None
     # Outside the room: those who wait for an artifact must not keep out the one that makes it.
     key = artifact_fingerprint(bench.ports, ctx.state, ctx.step.position, stage)
@@ -161,7 +173,7 @@ async def _work(bench: Bench, ctx: Context, stage: Stage) -> tuple[StepResult, c
     if artifact.complete:
         ctx.state.artifacts[ctx.definition.name] = artifact
         return StepResult({**artifact.meta, "reused": True}), None
-    async with bench.room(ctx.step):
+    async with bench.room(ctx):
         ctx.begin(artifact, stage.codec, stage.durable)
         result = await stage.run(ctx)
         flush = await ctx.checkpoint.close()
@@ -242,6 +254,11 @@ async def settle(bench: Bench, ctx: Context, error: BaseException) -> None:
     if isinstance(error, LeaseLost | Cancelled) or ctx.lost:
         return
     ctx.finishing = True
+    if ctx.timed_out:
+        error = Transient(
+            f"step {step.name!r} made no progress for {ctx.definition.timeout:g} s, the timeout of its workflow",
+            reason="timeout",
+        )
     if isinstance(error, TornSegment):
         rewind = checkpoints.Rewind(step, ArtifactId(error.artifact_id), error.ordinal)
         if await bench.ledger.write(checkpoints.REWIND, rewind):

@@ -14,7 +14,7 @@ from penstock.model.nouns import Token
 from penstock.model.states import DocumentStatus
 from penstock.stages import index as stage
 from penstock.worker.context import Context
-from penstock.worker.execute import Bench, flip, open_artifact, settle
+from penstock.worker.execute import ROOM, Bench, flip, open_artifact, settle
 
 Entry = stage.Entry[Context]
 
@@ -43,7 +43,10 @@ class Indexer:
         except BaseException as error:
             await asyncio.gather(*(settle(self._bench, ctx, error) for ctx in contexts))
             return
-        for number, batch in enumerate(_batches(entries)):
+        batches = list(_batches(entries))
+        for entry in (entry for batch in batches[1:] for entry in batch):
+            entry.ctx.waiting(ROOM)
+        for number, batch in enumerate(batches):
             # Every claim does at least one batch, whatever the budget (I7).
             if number and (any(ctx.stopping for ctx in contexts) or not self._bench.budget.fits("index")):
                 handed = BudgetSpent("handed over between two commits")
@@ -56,7 +59,9 @@ class Indexer:
 
     async def _write_in_room(self, batch: list[Entry], table: IndexTable, verify: Verify) -> None:
         try:
-            async with self._bench.room(batch[0].ctx.step):
+            async with self._bench.room(batch[0].ctx):
+                for entry in batch:
+                    entry.ctx.waiting(None)
                 began = self._bench.runtime.clock()
                 await self._write(batch, table, verify)
                 self._bench.budget.measure("index", self._bench.runtime.clock() - began)
@@ -64,7 +69,7 @@ class Indexer:
             # Stopped while it waited for room, or no longer ours.
             waiting = [entry.ctx for entry in batch if not entry.ctx.finishing]
             await asyncio.gather(*(settle(self._bench, ctx, error) for ctx in waiting))
-            if not isinstance(error, PenstockError):
+            if not isinstance(error, PenstockError) and not any(ctx.timed_out for ctx in waiting):
                 raise
 
     def verifier(self, key: str, token: Token) -> Verify:

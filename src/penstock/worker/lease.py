@@ -12,25 +12,34 @@ from penstock.ledger.database import Connection
 from penstock.ledger.liveness import Liveness
 from penstock.ledger.store import Ledger
 from penstock.model.nouns import Lease, StepId, Token, WorkerId
+from penstock.worker.vital import Vital
 
 BEAT_S = 0.5
 
 
 class Heart:
-    """Beats while the worker lives. What it finds lost it tells the loop."""
+    """Beats while the worker lives. What it finds lost, or hanging, it tells the loop."""
 
     def __init__(
-        self, ledger: Ledger, liveness: Liveness, worker: WorkerId, lease_s: float, lost: Callable[[set[Lease]], None]
+        self,
+        ledger: Ledger,
+        liveness: Liveness,
+        worker: WorkerId,
+        lease_s: float,
+        lost: Callable[[set[Lease]], None],
+        hanging: Callable[[set[StepId]], None] = lambda steps: None,
     ) -> None:
         self.leases: dict[StepId, Lease] = {}
         self.locks: dict[str, Token] = {}
         self.lost_locks: set[Token] = set()
-        self.waiting: dict[StepId, str | None] = {}
+        self.vitals: dict[StepId, Vital] = {}
         self._ledger = ledger
         self._liveness = liveness
         self.worker = worker
         self._lease_s = lease_s
         self._lost = lost
+        self._hanging = hanging
+        self._loop_lives = True
         self._stop = threading.Event()
         self._connection: Connection | None = None
         self._thread: threading.Thread | None = None
@@ -76,9 +85,13 @@ class Heart:
 
     def _beat(self, connection: Connection) -> None:
         leases = tuple(self.leases.values())
-        waiting, self.waiting = tuple(self.waiting.items()), {}
+        vitals = tuple(self.vitals.items())
+        loop_lives, self._loop_lives = self._loop_lives, False
+        self._call(self._live)
+        told = [(vital, *vital.sign(step, loop_lives)) for step, vital in vitals]
         locks = tuple(self.locks.items())
-        beat = queue.Beat(self.worker, leases, locks, waiting, self._lease_s)
+        signs = tuple(sign for _, sign, _ in told if sign is not None)
+        beat = queue.Beat(self.worker, leases, locks, signs, self._lease_s)
         failpoints = self._ledger.database.runtime.failpoints
         connection.begin()
         try:
@@ -91,10 +104,24 @@ class Heart:
         except BaseException:
             connection.rollback()
             raise
-        self.lost_locks.update(token for key, token in locks if key not in beaten.locks)
-        lost = {lease for lease in leases if lease.step_id not in beaten.alive}
-        if lost and self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._lost, lost)
+        for vital, _, news in told:
+            vital.tell(news)
+        gone = {token for key, token in locks if key not in beaten.locks}
+        self.lost_locks |= gone
+        # The lock came with the lease, and goes with it.
+        behind = {lease for lease in leases if lease.resource_key is not None and lease.token in gone}
+        lost = behind | {lease for lease in leases if lease.step_id not in beaten.alive}
+        if lost:
+            self._call(self._lost, lost)
+        if hanging := {step for step, vital in vitals if vital.overdue}:
+            self._call(self._hanging, hanging)
+
+    def _live(self) -> None:
+        self._loop_lives = True
+
+    def _call(self, function: Callable[..., None], *arguments: object) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function, *arguments)
 
     def _drop(self) -> None:
         if self._connection is not None and self._ledger.database.dialect == "postgres":

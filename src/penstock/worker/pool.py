@@ -8,11 +8,12 @@ from penstock.ledger import locks, queue, waking, work
 from penstock.ledger.liveness import Liveness
 from penstock.model.nouns import DocumentId, Lease, Owner, RunId, Step, StepId, Token, Workflow
 from penstock.worker.context import Context, RunState, load
-from penstock.worker.execute import EMBED, INDEX, Bench, execute, settle
+from penstock.worker.execute import EMBED, INDEX, ROOM, Bench, execute, settle
 from penstock.worker.indexing import Indexer
 from penstock.worker.lease import Heart, reap
 from penstock.worker.look import InHand, in_hand
 from penstock.worker.pools import REST, Place, Pool, Pools
+from penstock.workflows.load import decode
 from penstock.workflows.read import OPEN_KINDS
 
 Chore = Callable[[], Awaitable[object]]
@@ -44,16 +45,18 @@ class Worker:
         self._liveness = liveness
         self._chores = chores
         self._indexer = Indexer(bench)
-        self._heart = Heart(bench.ledger, liveness, bench.worker, bench.lease_s, self._on_lost)
+        self._heart = Heart(bench.ledger, liveness, bench.worker, bench.lease_s, self._on_lost, self._on_hanging)
         self._tasks: set[asyncio.Task[None]] = set()
         self._contexts: dict[StepId, tuple[Context, asyncio.Task[None]]] = {}
         self._wake = asyncio.Event()
         self._claimed_once = False
         self._workflows: dict[str, Workflow] = {}
         self._carried: dict[RunId, RunState] = {}
-        kinds = (*bench.stages, *OPEN_KINDS)
-        self._pools = Pools(bench.pools or {REST: slots}, kinds)
-        self._kinds = tuple(kind for kind in (*kinds, INDEX) if self._pools.of(kind) is not None)
+        self._pools = Pools(bench.pools or {REST: slots}, (*bench.stages, *OPEN_KINDS))
+        self._keyed_lanes: set[str] = set()
+        """Those with resource keys, besides INDEX, which has loops of its own."""
+        self._learned: set[str] = set()
+        """Snapshots whose pools and keys we know."""
         self._wake_index = [asyncio.Event() for _ in range(self._pools.groups(INDEX))]
         self._ears = waking.ears(bench.ledger.database)
         self._fatal: Exception | None = None
@@ -69,6 +72,7 @@ class Worker:
         loops: list[asyncio.Task[None]] = []
         try:
             await self._reap()
+            await self._learn()
             loops += [asyncio.create_task(f()) for f in (self._listen_loop, self._upkeep_loop)]
             loops += [asyncio.create_task(self._warm_up(at_once=done is None))]
             loops += [asyncio.create_task(self._index_loop(bell)) for bell in self._wake_index]
@@ -84,6 +88,26 @@ class Worker:
         if self._fatal is not None:
             raise self._fatal
 
+    @property
+    def _lanes(self) -> tuple[str, ...]:
+        """All that we can claim."""
+        index = (INDEX,) if self._pools.of(INDEX) is not None else ()
+        return (*(lane for pool in self._pools.claiming for lane in pool.lanes), *index)
+
+    async def _learn(self) -> bool:
+        """Which pools and resource keys the workflows of the ledger name. Whether we work on something new from now
+        on."""
+        before = (self._lanes, len(self._keyed_lanes))
+        found = await self.bench.ledger.read(work.snapshots, self._learned)
+        self._learned |= set(found)
+        for body in found.values():
+            for step in decode(body).steps:
+                if step.pool not in (None, INDEX):
+                    self._pools.learn([step.lane])
+                if step.lane != INDEX and (step.resource_key is not None or step.kind == INDEX):
+                    self._keyed_lanes.add(step.lane)
+        return before != (self._lanes, len(self._keyed_lanes))
+
     async def _warm_up(self, at_once: bool) -> None:
         """Load models and libraries while the first documents are read, or (`at_once`) before any comes. What dies of
         that is nobody's crash: a suspect does not begin before."""
@@ -92,7 +116,7 @@ class Worker:
             if at_once or (await self.bench.ledger.read(work.left)).anything:
                 # Loading takes the interpreter for itself: first the parser processes should have something to do.
                 await runtime.sleep(WARM_UP_AFTER_S)
-                await asyncio.gather(*(self._warm_up_kind(kind) for kind in (EMBED, INDEX) if kind in self._kinds))
+                await asyncio.gather(*(self._warm_up_kind(kind) for kind in (EMBED, INDEX) if kind in self._lanes))
         except Exception as error:
             self._fail(error)
         finally:
@@ -116,7 +140,7 @@ class Worker:
     def in_hand(self) -> list[InHand]:
         """The documents that are being worked on, the longest first."""
         working = (ctx for ctx, _ in self._contexts.values() if not ctx.ended)
-        return [in_hand(ctx) for ctx in working if ctx.has_checkpoint or ctx.waiting_on]
+        return [in_hand(ctx) for ctx in working if ctx.has_checkpoint or ctx.waiting_on not in (None, ROOM)]
 
     def wake(self) -> None:
         """There is work, or there may be."""
@@ -124,13 +148,13 @@ class Worker:
             event.set()
 
     async def _listen_loop(self) -> None:
-        """Wake when others made work of our kinds."""
+        """Wake when others made work in our lanes."""
         while not self.stopping:
             try:
                 await self._ears.open()
                 while True:
                     await self._ears.change()
-                    if await self.bench.ledger.read(waking.claimable, self._kinds):
+                    if await self.bench.ledger.read(waking.claimable, self._lanes):
                         self.wake()
             except Exception:
                 # Till we can hear again we look ourselves, now and then.
@@ -165,45 +189,69 @@ class Worker:
             await self.bench.runtime.sleep(LINGER_S)
         if self.bench.pools is not None:
             # A claim that finds nothing would hold places for a moment that steps of runs in hand could go on in.
-            waiting = await self.bench.ledger.read(waking.claimable, self._kinds)
-            pools = [pool for pool in pools if waiting.intersection(pool.kinds)]
+            waiting = await self.bench.ledger.read(waking.claimable, self._lanes)
+            pools = [pool for pool in pools if waiting.intersection(pool.lanes)]
         if self.stopping:
             return False
         answers = await asyncio.gather(*(self._claim_for(pool) for pool in pools if pool.free > 0))
-        steps = [step for answer in answers for step in answer]
-        if not steps:
+        groups = [group for answer in answers for group in answer]
+        if not groups:
             return False
         self._claimed_once = True
-        for step in steps:
+        for step in (step for group in groups for step in group):
             self._heart.leases[step.lease.step_id] = step.lease
-        states = await self.bench.ledger.read(load, steps, self._workflows)
-        for step, state in zip(steps, states, strict=True):
-            place = Place(self._pools, step.kind)
-            if state is None:
-                place.leave()
-                self._heart.leases.pop(step.lease.step_id, None)
-                await self.bench.ledger.write(queue.DROP, step.lease)
-                continue
-            task = asyncio.create_task(self._work(step, state, place))
+        single = [group[0] for group in groups if group[0].kind != INDEX]
+        states = iter(await self.bench.ledger.read(load, single, self._workflows) if single else [])
+        for group in groups:
+            place = Place(self._pools, group[0].lane)
+            pooled = group[0].kind == INDEX
+            work = self._index_in(group, place) if pooled else self._work(group[0], next(states), place)
+            task = asyncio.create_task(work)
             self._tasks.add(task)
             task.add_done_callback(self._ended)
         return True
 
-    async def _claim_for(self, pool: Pool) -> list[Step]:
-        """Fill the pool. Its free places are taken while the claim is under way: nobody else moves in."""
+    async def _claim_for(self, pool: Pool) -> list[list[Step]]:
+        """Fill the pool, with what has a resource key first. Its free places are taken while the claim is under way:
+        nobody else moves in. What one lock lets in together comes together and has one place."""
         bench = self.bench
-        kinds = tuple(kind for kind in pool.kinds if not self._claimed_once or bench.budget.fits(kind))
-        if not kinds:
+        lanes = tuple(lane for lane in pool.lanes if not self._claimed_once or bench.budget.fits(lane))
+        if not lanes:
             return []
-        steps: list[Step] = []
+        groups: list[list[Step]] = []
         free = pool.free
         pool.held += free
         try:
-            request = queue.ClaimRequest(bench.worker, kinds, free, Token(bench.runtime.token()), bench.lease_s)
-            steps = await bench.ledger.write(queue.CLAIM, request)
+            for lane in sorted(self._keyed_lanes.intersection(lanes)):
+                while len(groups) < free and (group := await self._claim_keyed(lane)):
+                    groups.append(group)
+            if len(groups) < free:
+                token = Token(bench.runtime.token())
+                request = queue.ClaimRequest(bench.worker, lanes, free - len(groups), token, bench.lease_s)
+                groups += [[step] for step in await bench.ledger.write(queue.CLAIM, request)]
         finally:
-            pool.held -= free - len(steps)
+            pool.held -= free - len(groups)
+        return groups
+
+    async def _claim_keyed(self, lane: str) -> list[Step]:
+        """A free lock with the steps behind it, all of one index or one of a workflow's own key."""
+        bench = self.bench
+        token = Token(bench.runtime.token())
+        claim = queue.KeyedClaim(bench.worker, lane, INDEX_GROUP, token, bench.lease_s)
+        steps = await bench.ledger.write(queue.CLAIM_KEYED, claim)
+        for step in steps:
+            assert step.lease.resource_key is not None
+            self._heart.locks[step.lease.resource_key] = token
         return steps
+
+    async def _let_go(self, lease: Lease) -> None:
+        """Of the lock that came with the claim, if one did."""
+        if lease.resource_key is not None:
+            self._heart.locks.pop(lease.resource_key, None)
+            await asyncio.shield(self.bench.ledger.write(locks.RELEASE, (lease.resource_key, lease.token)))
+            if lease.resource_key.startswith(queue.OWN_KEYS):
+                self.wake()
+                self.bench.ledger.wake_others()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -211,20 +259,32 @@ class Worker:
         if not task.cancelled() and isinstance(error := task.exception(), Exception):
             self._fail(error)
 
-    async def _work(self, step: Step, state: RunState, place: Place) -> None:
+    async def _work(self, step: Step, state: RunState | None, place: Place) -> None:
         """A run, step after step, for as long as each next one is claimed with the completion of the one before."""
-        ctx: Context | None = self.bench.context(step, state)
         try:
+            if state is None:
+                self._forget(step.lease.step_id)
+                await self.bench.ledger.write(queue.DROP, step.lease)
+                await self._let_go(step.lease)
+                return
+            ctx: Context | None = self.bench.context(step, state)
             while ctx is not None:
                 ctx = await self._work_on(ctx, place)
         finally:
             place.leave()
 
+    async def _index_in(self, steps: Sequence[Step], place: Place) -> None:
+        try:
+            await self._index_group(steps)
+        finally:
+            place.leave()
+            await self._let_go(steps[0].lease)
+
     async def _work_on(self, ctx: Context, place: Place) -> Context | None:
         self._enter(ctx)
         following: Context | None = None
         try:
-            following = await execute(self.bench, ctx, lambda kind: not self.stopping and place.reach(kind))
+            following = await execute(self.bench, ctx, lambda lane: not self.stopping and place.reach(lane))
             self.steps_done += 1
             if place.refused:
                 self.bench.ledger.wake_others()
@@ -232,6 +292,7 @@ class Worker:
             await self._settle(ctx, error)
         finally:
             self._leave_step(ctx)
+            await self._let_go(ctx.step.lease)
             if place.move(following is not None):
                 self.wake()
         if following is not None:
@@ -258,18 +319,19 @@ class Worker:
         assert task is not None
         ctx.stopping = self.stopping
         self.touched.setdefault(ctx.step.owner, set()).add(ctx.step.document_id)
-        ctx.on_waiting = self._on_waiting
         self._heart.leases[ctx.step.lease.step_id] = ctx.step.lease
+        self._heart.vitals[ctx.step.lease.step_id] = ctx.vital
         self._contexts[ctx.step.lease.step_id] = (ctx, task)
         self.bench.record.started(ctx)
 
     def _leave_step(self, ctx: Context) -> None:
         ctx.count()
-        self._heart.leases.pop(ctx.step.lease.step_id, None)
-        self._contexts.pop(ctx.step.lease.step_id, None)
+        self._forget(ctx.step.lease.step_id)
 
-    def _on_waiting(self, ctx: Context) -> None:
-        self._heart.waiting[ctx.step.lease.step_id] = ctx.waiting_on
+    def _forget(self, step: StepId) -> None:
+        self._heart.leases.pop(step, None)
+        self._heart.vitals.pop(step, None)
+        self._contexts.pop(step, None)
 
     async def _settle(self, ctx: Context, error: BaseException) -> None:
         """What became of the step goes into the ledger even while we are being cancelled."""
@@ -294,6 +356,17 @@ class Worker:
                 if entry[0].step.kind != INDEX:
                     entry[1].cancel()
 
+    def _on_hanging(self, steps: set[StepId]) -> None:
+        """They work without progress for longer than their workflow allows: end them, so that they are tried again."""
+        for step in steps:
+            ctx, task = self._contexts.get(step, (None, None))
+            if ctx is None or task is None or ctx.lost or ctx.finishing or not ctx.vital.overdue:
+                continue
+            if ctx.step.kind != INDEX or not ctx.timed_out:
+                # Steps of an index group share a task, which then settles all of them: it must not be cancelled twice.
+                task.cancel()
+            ctx.timed_out = True
+
     async def _index_loop(self, bell: asyncio.Event) -> None:
         while not self.stopping:
             bell.clear()
@@ -307,23 +380,18 @@ class Worker:
         bench = self.bench
         if self._claimed_once and not bench.budget.fits(INDEX):
             return False
-        token = Token(bench.runtime.token())
-        claim = queue.KeyedClaim(bench.worker, INDEX, INDEX_GROUP, token, bench.lease_s)
-        steps = await bench.ledger.write(queue.CLAIM_KEYED, claim)
+        steps = await self._claim_keyed(INDEX)
         if not steps:
             return False
         self._claimed_once = True
-        key = steps[0].lease.resource_key
-        assert key is not None
-        self._heart.locks[key] = token
         task = asyncio.create_task(self._index_group(steps))
         self._tasks.add(task)
         try:
-            await asyncio.shield(task)
+            # What it raises, `_ended` finds: this loop does not end with a group that was cancelled.
+            await asyncio.wait([task])
         finally:
             await asyncio.wait([task])
-            self._heart.locks.pop(key, None)
-            await asyncio.shield(bench.ledger.write(locks.RELEASE, (key, token)))
+            await self._let_go(steps[0].lease)
             self._ended(task)
         return True
 
@@ -348,8 +416,7 @@ class Worker:
             for ctx in contexts:
                 ctx.count()
             for step in steps:
-                self._heart.leases.pop(step.lease.step_id, None)
-                self._contexts.pop(step.lease.step_id, None)
+                self._forget(step.lease.step_id)
 
     async def _upkeep_loop(self) -> None:
         """Backed-off steps that are due, leases of the dead, purges whose grace is over."""
@@ -366,6 +433,8 @@ class Worker:
                 if runtime.clock() >= next_reap:
                     next_reap = runtime.clock() + min(UPKEEP_S, bench.lease_s / 4)
                     await self._reap()
+                    if await self._learn():
+                        self.wake()
                     for chore in self._chores:
                         if await chore():
                             self.wake()

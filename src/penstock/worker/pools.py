@@ -1,27 +1,32 @@
-"""Typed pools: which kinds of steps a worker works on, and how many of them side by side."""
+"""Typed pools: which steps a worker works on, and how many of them side by side. A step belongs to the pool that its
+workflow names, else to the one of its kind: that word is its lane."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from penstock.errors import UsageError
+from penstock.workflows.read import is_pool_name
 
 REST = "*"
-"""The pool of every kind that no other pool names."""
+"""The pool of every lane that no other pool names."""
 MOST = 1000
 _EXAMPLE = "extract=2,embed=4,index=1,*=4"
 
 
 def parse_pools(text: str, kinds: Iterable[str]) -> dict[str, int]:
-    """`extract=2,*=4` → sizes by name. A size of 0: such steps are left to others."""
+    """`extract=2,*=4` → sizes by name. A size of 0: such steps are left to others. What is no kind is the name of
+    a pool in somebody's workflow, unless it looks like a slip."""
     known = tuple(kinds)
     sizes: dict[str, int] = {}
     for part in text.split(","):
         name, _, number = (word.strip() for word in part.partition("="))
         if not name or not (number.isascii() and number.isdecimal() and int(number) <= MOST):
-            raise UsageError(f"pools {text!r}: {part.strip()!r} is not KIND=NUMBER (0 to {MOST}), as in {_EXAMPLE}")
-        if name != REST and name not in known:
+            raise UsageError(f"pools {text!r}: {part.strip()!r} is not NAME=NUMBER (0 to {MOST}), as in {_EXAMPLE}")
+        if name != REST and name not in known and (not is_pool_name(name) or get_close_matches(name, known, 1, 0.75)):
             raise UsageError(
-                f"pools {text!r}: no kind of step is called {name!r}. There are {', '.join(known)}, and * for the rest"
+                f"pools {text!r}: no kind of step is called {name!r}. There are {', '.join(known)}, * for the rest, "
+                "and the pools that workflows name"
             )
         if name in sizes:
             raise UsageError(f"pools {text!r}: {name} is named twice")
@@ -31,15 +36,15 @@ def parse_pools(text: str, kinds: Iterable[str]) -> dict[str, int]:
     return sizes
 
 
-def pool_of(kind: str, sizes: Mapping[str, int]) -> str | None:
-    """The name of the pool that a kind belongs to, if it is worked on at all."""
-    name = kind if kind in sizes else REST
+def pool_of(lane: str, sizes: Mapping[str, int]) -> str | None:
+    """The name of the pool that a lane belongs to, if it is worked on at all."""
+    name = lane if lane in sizes else REST
     return name if sizes.get(name) else None
 
 
 @dataclass(eq=False)
 class Pool:
-    kinds: tuple[str, ...]
+    lanes: tuple[str, ...]
     """Those it claims."""
     size: int
     held: int = 0
@@ -50,21 +55,25 @@ class Pool:
 
 
 class Pools:
-    def __init__(self, sizes: Mapping[str, int], kinds: Sequence[str]) -> None:
-        """`kinds`: all that a worker can claim."""
+    def __init__(self, sizes: Mapping[str, int], lanes: Sequence[str]) -> None:
+        """`lanes`: all that a worker can claim, as far as it knows."""
         self._sizes = sizes
-        self._by_name = {
-            name: Pool(tuple(kind for kind in kinds if pool_of(kind, sizes) == name), size)
-            for name, size in sizes.items()
-            if size
-        }
+        self._by_name = {name: Pool((), size) for name, size in sizes.items() if size}
+        self.learn(lanes)
+
+    def learn(self, lanes: Iterable[str]) -> None:
+        """There are these lanes as well."""
+        for lane in lanes:
+            pool = self.of(lane)
+            if pool is not None and lane not in pool.lanes:
+                pool.lanes += (lane,)
 
     @property
     def claiming(self) -> list[Pool]:
-        return [pool for pool in self._by_name.values() if pool.kinds]
+        return [pool for pool in self._by_name.values() if pool.lanes]
 
-    def of(self, kind: str) -> Pool | None:
-        name = pool_of(kind, self._sizes)
+    def of(self, lane: str) -> Pool | None:
+        name = pool_of(lane, self._sizes)
         return self._by_name[name] if name is not None else None
 
     def groups(self, kind: str) -> int:
@@ -77,8 +86,8 @@ class Place:
     """What a claimed run holds in a pool. With a step that is claimed along it moves on to the next pool, if there is
     room."""
 
-    def __init__(self, pools: Pools, kind: str) -> None:
-        pool = pools.of(kind)
+    def __init__(self, pools: Pools, lane: str) -> None:
+        pool = pools.of(lane)
         assert pool is not None
         self._pools = pools
         self._pool = pool
@@ -86,9 +95,9 @@ class Place:
         self.refused = False
         """There was no room for the next step here."""
 
-    def reach(self, kind: str) -> bool:
+    def reach(self, lane: str) -> bool:
         """Take a place for the next step; False where there is none."""
-        pool = self._pools.of(kind)
+        pool = self._pools.of(lane)
         if pool is not self._pool:
             if pool is None or pool.free <= 0:
                 self.refused = True

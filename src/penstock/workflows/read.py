@@ -3,6 +3,7 @@
 Two forms are read: ours (`steps`, by list or by name) and that of workflow systems which list `item_steps` by kind and
 name functions of their own for the shipped work: those words are taken for ours."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -143,10 +144,37 @@ def _check_step(source: Source, place: Place, step: dict[str, Any]) -> None:
         source.complain(place, "a route needs `choices`: the step that follows each answer")
     if kind != "route" and step.get("choices"):
         source.complain((*place, "choices"), "only a step of kind route has choices")
+    _check_pool(source, place, step)
+    _check_resource_key(source, place, step)
     for name in ("retries", "timeout"):
         value = step.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value <= 0):
             source.complain((*place, name), f"{name} is a number above zero, not {value!r}")
+
+
+def is_pool_name(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[a-z][a-z0-9_-]*", value) is not None
+
+
+def _check_pool(source: Source, place: Place, step: dict[str, Any]) -> None:
+    pool = step.get("pool")
+    if pool is not None and not is_pool_name(pool):
+        source.complain((*place, "pool"), f"pool is a word of small letters, digits, - and _, not {pool!r}")
+    elif pool == "index" != step["kind"]:
+        source.complain((*place, "pool"), "the pool `index` is for index steps only: they are written many at a time")
+
+
+def _check_resource_key(source: Source, place: Place, step: dict[str, Any]) -> None:
+    key = step.get("resource_key")
+    if key is None:
+        return
+    if not isinstance(key, str) or not key or not key.isprintable():
+        source.complain((*place, "resource_key"), f"resource_key is a word or several, not {key!r}")
+    elif strange := set(re.findall(r"\{.*?\}", key)) - {"{owner}", "{collection}"}:
+        names = ", ".join(sorted(strange))
+        source.complain((*place, "resource_key"), f"resource_key knows {{owner}} and {{collection}}, not {names}")
+    if not step.get("method") or step["kind"] == "index":
+        source.complain((*place, "resource_key"), "only a step with a `method` of your own has a resource_key")
 
 
 def _check_graph(source: Source, key: str, steps: list[tuple[Place, dict[str, Any]]]) -> None:

@@ -7,6 +7,7 @@ from penstock.ledger.migrations import (
     m0002_password,
     m0003_lock_audit,
     m0004_groups,
+    m0005_timeouts,
     m0006_checksums,
     m0007_retention,
 )
@@ -16,6 +17,7 @@ MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0002_password.statements,
     m0003_lock_audit.statements,
     m0004_groups.statements,
+    m0005_timeouts.statements,
     m0006_checksums.statements,
     m0007_retention.statements,
 )
