@@ -14,6 +14,7 @@ from penstock.errors import BudgetSpent, Cancelled, LeaseLost, StepError, Storag
 from penstock.ledger import checkpoints, queue
 from penstock.ledger.locks import index_key
 from penstock.ledger.store import Ledger
+from penstock.metrics.base import NOTHING, Metrics
 from penstock.model.nouns import ArtifactId, Step, StepDefinition, Token, WorkerId
 from penstock.model.states import DocumentStatus
 from penstock.runtime import Runtime
@@ -50,9 +51,10 @@ class Bench:
     broadcast: Broadcast = field(default_factory=Broadcast)
     pools: Mapping[str, int] | None = None
     """Sizes of typed pools, by kind; None: one pool for all kinds."""
+    metrics: Metrics = NOTHING
 
     def __post_init__(self) -> None:
-        self.record = Record(self.broadcast, self.runtime)
+        self.record = Record(self.broadcast, self.runtime, self.metrics)
         # Those who read documents wait for the parser processes most of the time, and must not keep out the others.
         self._sizes = self.pools or {EXTRACT: self.slots, REST: self.slots}
         self._rooms = {name: asyncio.Semaphore(size) for name, size in self._sizes.items()}
@@ -69,10 +71,12 @@ class Bench:
         return custom(definition)
 
     @asynccontextmanager
-    async def room(self, step: Step) -> AsyncIterator[None]:
+    async def room(self, ctx: Context) -> AsyncIterator[None]:
         """Room to run a stage. A step that was there when its worker died, again and again, gets all of it."""
+        step = ctx.step
         if step.crashes < queue.SUSPECT:
             async with self._rooms[pool_of(step.kind, self._sizes) or REST]:
+                ctx.began = self.runtime.clock()
                 yield
             return
         async with self._one_suspect:
@@ -82,8 +86,8 @@ class Bench:
                 for place in [room for name, room in self._rooms.items() for _ in range(self._sizes[name])]:
                     await place.acquire()
                     held.append(place)
-                if not await self.ledger.write(queue.GO_ALONE, step.lease):
-                    raise LeaseLost(f"step {step.lease.step_id} belongs to somebody else now")
+                _must(await self.ledger.write(queue.GO_ALONE, step.lease), ctx, "alone")
+                ctx.began = self.runtime.clock()
                 yield
             finally:
                 for place in held:
@@ -100,6 +104,7 @@ class Bench:
             budget=self.budget,
             lease_s=self.lease_s,
             tally=self.record.tally,
+            metrics=self.metrics,
         )
 
 
@@ -120,7 +125,7 @@ async def execute(bench: Bench, ctx: Context, chain: Callable[[str], bool]) -> C
     if isinstance(after, DocumentStatus):
         end = after
         took = await bench.ledger.write(queue.FLIP, flip(ctx, end, meta, output))
-        _must(took, ctx)
+        _must(took, ctx, "complete")
         bench.record.completed(ctx, result.meta, end)
         return None
     if result.media_type is not None:
@@ -128,10 +133,11 @@ async def execute(bench: Bench, ctx: Context, chain: Callable[[str], bool]) -> C
     upcoming = _upcoming(bench, ctx, after, chain)
     completion = queue.Completion(ctx.step, bench.worker, bench.lease_s, meta, upcoming, output, result.media_type)
     completed = await bench.ledger.write(queue.COMPLETE, completion)
-    _must(completed.took, ctx)
+    _must(completed.took, ctx, "complete")
     bench.record.completed(ctx, result.meta)
     if completed.next is None:
         return None
+    bench.metrics.incr("step_chained", kind=completed.next.kind)
     context = bench.context(completed.next, ctx.state)
     context.opened = completed.opened
     return context
@@ -152,7 +158,7 @@ def _upcoming(bench: Bench, ctx: Context, position: int, chain: Callable[[str], 
 async def _work(bench: Bench, ctx: Context, stage: Stage) -> tuple[StepResult, checkpoints.Output | None]:
     """The stage's result: made now, or made before and found by its fingerprint."""
     if stage.codec is None:
-        async with bench.room(ctx.step):
+        async with bench.room(ctx):
             return await stage.run(ctx), None
     # Outside the room: those who wait for an artifact must not keep out the one that makes it.
     key = artifact_fingerprint(bench.ports, ctx.state, ctx.step.position, stage)
@@ -161,7 +167,7 @@ async def _work(bench: Bench, ctx: Context, stage: Stage) -> tuple[StepResult, c
     if artifact.complete:
         ctx.state.artifacts[ctx.definition.name] = artifact
         return StepResult({**artifact.meta, "reused": True}), None
-    async with bench.room(ctx.step):
+    async with bench.room(ctx):
         ctx.begin(artifact, stage.codec, stage.durable)
         result = await stage.run(ctx)
         flush = await ctx.checkpoint.close()
@@ -240,16 +246,21 @@ async def settle(bench: Bench, ctx: Context, error: BaseException) -> None:
     """A step that did not complete: hand it over, rewind, back off, or bury it. The one classifier of errors."""
     step = ctx.step
     if isinstance(error, LeaseLost | Cancelled) or ctx.lost:
+        ctx.lose("work")
         return
     ctx.finishing = True
     if isinstance(error, TornSegment):
         rewind = checkpoints.Rewind(step, ArtifactId(error.artifact_id), error.ordinal)
         if await bench.ledger.write(checkpoints.REWIND, rewind):
+            bench.metrics.incr("step_rewound", kind=step.kind)
             return
     if isinstance(error, BudgetSpent | StorageError) or not isinstance(error, Exception):
         moved = ctx.has_checkpoint and ctx.checkpoint.moved
         begun = ctx.has_checkpoint and ctx.checkpoint.begun
-        await bench.ledger.write(queue.RELEASE, queue.Release(step, give_back=moved or not begun))
+        if await bench.ledger.write(queue.RELEASE, queue.Release(step, give_back=moved or not begun)):
+            bench.metrics.incr("step_released", kind=step.kind)
+        else:
+            ctx.lose("release")
         return
     reason = error.reason if isinstance(error, StepError) else "error"
     errors = 0 if ctx.has_checkpoint and ctx.checkpoint.moved else step.errors
@@ -261,9 +272,11 @@ async def settle(bench: Bench, ctx: Context, error: BaseException) -> None:
     if await bench.ledger.write(queue.ERROR, failure):
         bench.record.failed(ctx, failure)
         bench.backed_off.set()
+    else:
+        ctx.lose("error")
 
 
-def _must(took: bool, ctx: Context) -> None:
+def _must(took: bool, ctx: Context, phase: str) -> None:
     if not took:
-        ctx.lost = True
+        ctx.lose(phase)
         raise LeaseLost(f"step {ctx.step.lease.step_id} belongs to somebody else now")

@@ -183,6 +183,7 @@ class Worker:
                 place.leave()
                 self._heart.leases.pop(step.lease.step_id, None)
                 await self.bench.ledger.write(queue.DROP, step.lease)
+                self.bench.metrics.incr("claim_lost_race", pool=self._pools.name(step.kind))
                 continue
             task = asyncio.create_task(self._work(step, state, place))
             self._tasks.add(task)
@@ -200,9 +201,25 @@ class Worker:
         pool.held += free
         try:
             request = queue.ClaimRequest(bench.worker, kinds, free, Token(bench.runtime.token()), bench.lease_s)
-            steps = await bench.ledger.write(queue.CLAIM, request)
+            steps = await self._measured(pool.name, bench.ledger.write(queue.CLAIM, request))
         finally:
             pool.held -= free - len(steps)
+        return steps
+
+    async def _measured(self, pool: str, claim: Awaitable[list[Step]]) -> list[Step]:
+        metrics, clock = self.bench.metrics, self.bench.runtime.clock
+        began = clock()
+        metrics.incr("claim_attempts", pool=pool)
+        try:
+            steps = await claim
+        except Exception:
+            metrics.incr("claim_error", pool=pool)
+            raise
+        metrics.observe("claim_duration", clock() - began, pool=pool)
+        if steps:
+            metrics.incr("claim_success", len(steps), pool=pool)
+        else:
+            metrics.incr("claim_idle", pool=pool)
         return steps
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -290,7 +307,7 @@ class Worker:
             if entry is None or entry[0].step.lease != lease:
                 continue
             if not entry[0].lost and not entry[0].finishing:
-                entry[0].lost = True
+                entry[0].lose("heartbeat")
                 if entry[0].step.kind != INDEX:
                     entry[1].cancel()
 
@@ -309,7 +326,7 @@ class Worker:
             return False
         token = Token(bench.runtime.token())
         claim = queue.KeyedClaim(bench.worker, INDEX, INDEX_GROUP, token, bench.lease_s)
-        steps = await bench.ledger.write(queue.CLAIM_KEYED, claim)
+        steps = await self._measured(INDEX, bench.ledger.write(queue.CLAIM_KEYED, claim))
         if not steps:
             return False
         self._claimed_once = True
@@ -338,6 +355,7 @@ class Worker:
         for step, state in zip(steps, states, strict=True):
             if state is None:
                 await self.bench.ledger.write(queue.DROP, step.lease)
+                self.bench.metrics.incr("claim_lost_race", pool=INDEX)
         for ctx in contexts:
             self._enter(ctx)
         try:
@@ -379,7 +397,7 @@ class Worker:
     async def _reap(self) -> None:
         bench = self.bench
         held = frozenset(self._heart.leases)
-        if await reap(bench.ledger, self._liveness, bench.worker, held, bench.policy.crashes):
+        if await reap(bench.ledger, self._liveness, bench.worker, held, bench.policy.crashes, bench.metrics):
             self.wake()
 
     async def _drain(self) -> None:

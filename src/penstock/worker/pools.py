@@ -39,6 +39,7 @@ def pool_of(kind: str, sizes: Mapping[str, int]) -> str | None:
 
 @dataclass(eq=False)
 class Pool:
+    name: str
     kinds: tuple[str, ...]
     """Those it claims."""
     size: int
@@ -54,7 +55,7 @@ class Pools:
         """`kinds`: all that a worker can claim."""
         self._sizes = sizes
         self._by_name = {
-            name: Pool(tuple(kind for kind in kinds if pool_of(kind, sizes) == name), size)
+            name: Pool(name, tuple(kind for kind in kinds if pool_of(kind, sizes) == name), size)
             for name, size in sizes.items()
             if size
         }
@@ -66,6 +67,9 @@ class Pools:
     def of(self, kind: str) -> Pool | None:
         name = pool_of(kind, self._sizes)
         return self._by_name[name] if name is not None else None
+
+    def name(self, kind: str) -> str:
+        return pool_of(kind, self._sizes) or REST
 
     def groups(self, kind: str) -> int:
         """How many groups at once, of a kind whose steps are claimed many at a time: one, where it has no own pool."""
