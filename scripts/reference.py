@@ -93,7 +93,7 @@ LETTER = dict.fromkeys(DeadLetter.__struct_fields__)
 SHAPES: dict[str, dict[str, Shape]] = {
     "ingest": {"": SUMMARY},
     "run": {"": SUMMARY},
-    "worker": {"": {"processes": None, "restarts": None, **SUMMARY}},
+    "worker": {"": {"processes": None, "restarts": None, "metrics_port": None, **SUMMARY}},
     "status": {
         "": {"documents": {"…": None}, "steps": {"…": None}, "dead_letters": None, "running": None},
         "ID": STATUS,

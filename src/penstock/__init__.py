@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     )
     from penstock.jobs import Progress, Summary
     from penstock.ledger.dead_letters import DeadLetter
+    from penstock.metrics.base import Metrics
+    from penstock.metrics.prometheus import PrometheusMetrics
     from penstock.model.events import Event, EventKind
     from penstock.model.items import Block, Chunk, Page
     from penstock.model.states import DocumentStatus
@@ -42,11 +44,13 @@ __all__ = [
     "LeaseLost",
     "LedgerTooNew",
     "LockHeld",
+    "Metrics",
     "NotFound",
     "Page",
     "PenstockError",
     "Permanent",
     "Progress",
+    "PrometheusMetrics",
     "StepContext",
     "StepResult",
     "StorageError",
@@ -68,6 +72,8 @@ _HOMES = {
     "jobs": ("Progress", "Summary"),
     "stages.base": ("StepContext", "StepResult"),
     "ledger.dead_letters": ("DeadLetter",),
+    "metrics.base": ("Metrics",),
+    "metrics.prometheus": ("PrometheusMetrics",),
     "model.events": ("Event", "EventKind"),
     "model.items": ("Block", "Chunk", "Page"),
     "model.states": ("DocumentStatus",),

@@ -26,6 +26,7 @@ from penstock.ledger.locks import Forced, index_key
 from penstock.ledger.migrations import LATEST
 from penstock.ledger.stats import ListedStep
 from penstock.ledger.store import Ledger
+from penstock.metrics.base import NOTHING, Guarded, Metrics
 from penstock.model.nouns import DocumentId, Owner, RunId, WorkerId, Workflow
 from penstock.model.states import DocumentStatus, StepStatus
 from penstock.runtime import Failpoints, Runtime
@@ -59,10 +60,11 @@ IN_HAND = 4
 class App:
     """An open Penstock. Every verb takes an owner; where none is given it is the configured one."""
 
-    def __init__(self, config: Config, runtime: Runtime) -> None:
+    def __init__(self, config: Config, runtime: Runtime, metrics: Metrics | None = None) -> None:
         self.config = config
         self.runtime = runtime
-        self.ledger = Ledger(Database(config.database_url, runtime))
+        self._metrics = NOTHING if metrics is None else Guarded(metrics)
+        self.ledger = Ledger(Database(config.database_url, runtime), self._metrics)
         self.blobs = LocalBlobs(config.blobs_path, runtime)
         self._broadcast = Broadcast()
         self._worker: Worker | None = None
@@ -709,6 +711,7 @@ class App:
             slots=self.config.worker.slots,
             broadcast=self._broadcast,
             pools=pools,
+            metrics=self._metrics,
         )
 
         async def purge_due() -> bool:
@@ -745,7 +748,7 @@ class App:
         from penstock.worker.lease import reap
         from penstock.worker.retry import RetryPolicy
 
-        return await reap(self.ledger, self._liveness(), name, frozenset(), RetryPolicy().crashes)
+        return await reap(self.ledger, self._liveness(), name, frozenset(), RetryPolicy().crashes, self._metrics)
 
     def _liveness(self) -> Liveness:
         if self.ledger.database.dialect == "postgres":
@@ -775,10 +778,13 @@ def pool_sizes(text: str) -> dict[str, int]:
 
 
 @asynccontextmanager
-async def open_app(config: Config | None = None, **settings: Any) -> AsyncIterator[App]:
-    """`async with open_app(home="…") as app:` – settings by name, or a whole Config."""
+async def open_app(
+    config: Config | None = None, *, metrics: Metrics | None = None, **settings: Any
+) -> AsyncIterator[App]:
+    """`async with open_app(home="…") as app:` – settings by name, or a whole Config. `metrics` is told what is counted
+    and measured."""
     chosen = config or load_config(settings)
-    app = App(chosen, Runtime(Failpoints(chosen.failpoints)))
+    app = App(chosen, Runtime(Failpoints(chosen.failpoints)), metrics)
     try:
         await app._open()
         yield app

@@ -52,6 +52,10 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Steps that run side by side."""
     lease_s: float = 15.0
     """How long a step belongs to a worker that no longer says so."""
+    metrics_port: int | None = None
+    """Where `penstock worker` shows its metrics, at /metrics; 0: any port that is free."""
+    metrics_host: str = "127.0.0.1"
+    """The address of that port. Whoever reaches it may read."""
 
 
 class ParsersConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

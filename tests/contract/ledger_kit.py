@@ -134,7 +134,7 @@ class Desk:
     async def reap(self, *dead: str, held: Sequence[Step] = (), crashes: int = 5) -> int:
         names = tuple(WorkerId(worker) for worker in dead)
         own = frozenset(step.lease.step_id for step in held)
-        return await self.ledger.write(queue.REAP, queue.Reap(own, names, crashes))
+        return (await self.ledger.write(queue.REAP, queue.Reap(own, names, crashes))).steps
 
     async def cancel(self, *documents: DocumentId, owner: Owner = ANNA) -> set[DocumentId]:
         return await self.ledger.write(runs.CANCEL, runs.Selected(owner, documents))

@@ -166,9 +166,9 @@ async def test_i11_who_has_no_such_workflow_claims_as_ever(
     asked: list[str] = []
     claim = pool.Worker._claim_keyed
 
-    async def noted(self: pool.Worker, lane: str) -> Any:
+    async def noted(self: pool.Worker, lane: str, name: str) -> Any:
         asked.append(lane)
-        return await claim(self, lane)
+        return await claim(self, lane, name)
 
     monkeypatch.setattr(pool.Worker, "_claim_keyed", noted)
     await app.ingest([some(files, 3)])

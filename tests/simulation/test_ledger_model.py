@@ -411,8 +411,8 @@ class LedgerMachine(RuleBasedStateMachine):
         dead = (self.one(pick)[1].worker,) if died else ()
         held = [(step, own) for step in self.live() if (own := self.held(step)) and own.worker == reaper]
         mine = frozenset(step.lease.step_id for step, _ in held)
-        [count] = self.write(queue.REAP, queue.Reap(mine, tuple(WorkerId(worker) for worker in dead), CRASHES))
-        assert count == self.model.reap(dead, [step for _, step in held])
+        [reaped] = self.write(queue.REAP, queue.Reap(mine, tuple(WorkerId(worker) for worker in dead), CRASHES))
+        assert reaped.steps == self.model.reap(dead, [step for _, step in held])
         self.agree()
 
     @move(lambda self: len(self.live()) > 1, worker=workers)

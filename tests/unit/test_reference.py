@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import msgspec
 import pytest
 from scripts import reference
@@ -12,6 +13,8 @@ from scripts import reference
 from penstock import config
 from penstock.cli.main import penstock
 from penstock.config import Config, load_config
+from penstock.metrics.base import COUNTERS, GAUGES, HISTOGRAMS, PHASES, exposed
+from penstock.worker.look import MADE
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "penstock"
@@ -34,7 +37,11 @@ def test_every_option_is_on_the_page() -> None:
     page = reference.commands_page()
     for path, command in reference.leaves(penstock):
         section = page.partition(f"## penstock {path}\n")[2].partition("\n## ")[0]
-        names = {parameter.opts[0] for parameter in command.params if parameter.param_type_name == "option"}
+        names = {
+            parameter.opts[0]
+            for parameter in command.params
+            if isinstance(parameter, click.Option) and not parameter.hidden
+        }
         assert names - set(re.findall(r"^\| `(-[^`]+)`", section, re.M)) == {"--home", "--config", "--owner", "--json"}
 
 
@@ -89,3 +96,21 @@ def test_every_reason_of_a_dead_letter_is_explained_and_no_other() -> None:
     assert len(given) >= 12
     assert not set(given) - set(listed), f"{REASONS.name} does not say what to do about these"
     assert not set(listed) - set(given), f"{REASONS.name} explains what nothing raises"
+
+
+def test_the_page_of_metrics_names_them_all_as_the_code_does() -> None:
+    page = (ROOT / "docs" / "how-to" / "metrics.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(penstock_\w+)` \| (.*?) ?\| (.*) \|$", page, re.M)
+    known = {**COUNTERS, **HISTOGRAMS, **GAUGES}
+    assert rows == [
+        (exposed(name), ", ".join(f"`{label}`" for label in metric.labels), metric.help)
+        for name, metric in known.items()
+    ]
+    assert [phase for phase in PHASES if f"`{phase}`" not in page] == []
+
+
+def test_every_metric_is_told_somewhere() -> None:
+    code = "".join(path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py") if path.parent.name != "metrics")
+    told = set(re.findall(r'(?:incr|observe|_measure|Gauge)\(\s*"(\w+)"', code)) | {"step_error"} | set(MADE.values())
+    assert told == {*COUNTERS, *HISTOGRAMS, *GAUGES}
+    assert set(re.findall(r'(?:\.lose\(|\b_must\(.*, )"(\w+)"\)', code)) == set(PHASES)

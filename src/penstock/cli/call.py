@@ -18,6 +18,7 @@ from penstock.cli.signals import Interrupted, Signals
 if TYPE_CHECKING:
     from penstock.app import App
     from penstock.config import Config
+    from penstock.metrics.base import Metrics
 
 _M_TRIM_THRESHOLD, _M_ARENA_MAX = -1, -8
 
@@ -56,18 +57,18 @@ class Call:
         return load_config(flags, file=Path(self.config) if self.config is not None else None)
 
     @asynccontextmanager
-    async def app(self) -> "AsyncIterator[App]":
+    async def app(self, metrics: "Metrics | None" = None) -> "AsyncIterator[App]":
         from penstock.app import open_app
 
-        async with open_app(self.settings()) as app:
+        async with open_app(self.settings(), metrics=metrics) as app:
             yield app
 
     @asynccontextmanager
-    async def working_app(self) -> "AsyncIterator[App]":
+    async def working_app(self, metrics: "Metrics | None" = None) -> "AsyncIterator[App]":
         """An app that is told to hand its work over when a signal comes, not just left."""
         _share_memory()
         loop, cancel = asyncio.get_running_loop(), self.signals.stop
-        async with self.app() as app:
+        async with self.app(metrics) as app:
             self.signals.working = True
             self.signals.stop = lambda: loop.call_soon_threadsafe(app.stop)
             if self.signals.received is not None:

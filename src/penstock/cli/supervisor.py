@@ -9,21 +9,28 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from penstock.cli.output import note
 from penstock.runtime import Runtime
 
+if TYPE_CHECKING:
+    from penstock.metrics.registry import Registry
+
 FIRST_S, LONGEST_S = 1.0, 30.0
 """Before a process that died is replaced; twice as long each time, unless it lived for longer than the longest."""
 USAGE = 2
+LONGEST_LINE = 1 << 20
 
 
 class Supervisor:
-    def __init__(self, arguments: Sequence[str], count: int, runtime: Runtime) -> None:
+    def __init__(
+        self, arguments: Sequence[str], count: int, runtime: Runtime, registry: "Registry | None" = None
+    ) -> None:
+        """`registry`: where to add up what they count."""
         self.answers: list[dict[str, Any]] = []
         """What each process said at its end; one that was killed says nothing."""
         self.restarts = 0
@@ -32,6 +39,7 @@ class Supervisor:
         self._arguments = arguments
         self._count = count
         self._runtime = runtime
+        self._registry = registry
         self._running: set[asyncio.subprocess.Process] = set()
         self._stopping = asyncio.Event()
 
@@ -60,12 +68,26 @@ class Supervisor:
                 return
             wait_s = min(2 * wait_s, LONGEST_S)
             self.restarts += 1
+            if self._registry is not None:
+                self._registry.incr("worker_restarts")
 
     async def _one(self) -> tuple[int, int]:
         """One process, from its start to its end."""
+        if self._registry is None:
+            return await self._process()
+        reading, writing = os.pipe()
+        try:
+            counting = asyncio.create_task(_add_up(self._registry, reading))
+            ended = await self._process("--send-metrics", str(writing), keep=writing)
+        finally:
+            os.close(writing)
+        await counting
+        return ended
+
+    async def _process(self, *more: str, keep: int | None = None) -> tuple[int, int]:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "penstock.cli.supervisor", *self._arguments,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            sys.executable, "-P", "-m", "penstock.cli.supervisor", *self._arguments, *more,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, pass_fds=() if keep is None else (keep,),
         )  # fmt: skip
         self._running.add(process)
         if self._stopping.is_set():
@@ -82,6 +104,20 @@ class Supervisor:
             elif "error" not in answer:
                 self.answers.append(answer)
         return code, process.pid
+
+
+async def _add_up(registry: "Registry", descriptor: int) -> None:
+    """What a process sends, until nobody holds the other end of its pipe."""
+    from penstock.cli.metrics import received
+
+    stream = asyncio.StreamReader(limit=LONGEST_LINE)
+    with os.fdopen(descriptor, "rb") as pipe:
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(stream), pipe
+        )
+        with closing(transport):
+            async for line in stream:
+                received(registry, line)
 
 
 def _terminate(process: asyncio.subprocess.Process) -> None:

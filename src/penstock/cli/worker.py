@@ -1,6 +1,8 @@
 """`worker`: work until told to stop, in one process or in several."""
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,44 +13,87 @@ from penstock.cli.work import summary_line
 
 if TYPE_CHECKING:
     from penstock.jobs import Summary
+    from penstock.metrics.registry import Registry
 
 
 @click.command()
 @click.option("--pools", metavar="SIZES", help="Kinds of steps, or pools of workflows, as in extract=2,gpu=1,*=4.")
 @click.option("--processes", metavar="N", type=click.IntRange(1, 256), default=1, help="So many workers side by side.")
+@click.option("--metrics-port", metavar="P", type=click.IntRange(0, 65535), help="Show metrics here; 0: any free port.")
+@click.option("--metrics-host", metavar="ADDRESS", help="The address of that port  [default: 127.0.0.1]")
+@click.option("--send-metrics", metavar="FD", type=int, hidden=True)
 @body
-async def worker(call: Call, pools: str | None, processes: int) -> Answer:
+async def worker(
+    call: Call,
+    pools: str | None,
+    processes: int,
+    metrics_port: int | None,
+    metrics_host: str | None,
+    send_metrics: int | None,
+) -> Answer:
     """Work until told to stop, whoever submits.
 
     Ctrl-C or SIGTERM hands over within two seconds what is being worked on. A pool takes only steps of its kind, or
     those whose workflow names it, so many at once; * stands for all that no other pool names, and 0 leaves them to
     other workers.
+
+    With --metrics-port, http://127.0.0.1:P/metrics shows the metrics of all processes as Prometheus reads them.
     """
-    if processes > 1:
-        return await _supervise(call, pools, processes)
-    async with call.working_app() as app:
-        if not call.json:
-            note("Working until told to stop (Ctrl-C, SIGTERM).")
-        summary = await app.work(pools=pools)
-    return _answer(call, summary)
+    if pools is not None:
+        from penstock.app import pool_sizes
+
+        pool_sizes(pools)
+    with _shown(call, pools, metrics_port, metrics_host, send_metrics) as (registry, port):
+        if processes > 1:
+            return await _supervise(call, pools, processes, registry, port)
+        async with call.working_app(registry) as app:
+            if not call.json:
+                note("Working until told to stop (Ctrl-C, SIGTERM).")
+            summary = await app.work(pools=pools)
+    return _answer(call, summary, metrics_port=port)
 
 
-async def _supervise(call: Call, pools: str | None, processes: int) -> Answer:
+@contextmanager
+def _shown(
+    call: Call, pools: str | None, port: int | None, host: str | None, send: int | None
+) -> "Iterator[tuple[Registry | None, int | None]]":
+    """What is counted, if anybody wants to know, and the port where it is shown meanwhile."""
+    settings = call.settings()
+    chosen = settings.worker.metrics_port if port is None else port
+    if chosen is None and send is None:
+        yield None, None
+        return
+    from penstock.cli.metrics import MetricsServer, Sender, ledger_gauges, registry_for
+
+    registry = registry_for(pools)
+    if send is not None:
+        with Sender(registry, send):
+            yield registry, None
+        return
+    assert chosen is not None
+    host = host or settings.worker.metrics_host
+    with (
+        closing(ledger_gauges(settings.database_url)) as gauges,
+        MetricsServer(host, chosen, lambda: registry.render(gauges())) as server,
+    ):
+        note(f"Metrics: {server.url}")
+        yield registry, server.port
+
+
+async def _supervise(
+    call: Call, pools: str | None, processes: int, registry: "Registry | None", port: int | None
+) -> Answer:
     import asyncio
 
     import msgspec
 
-    from penstock.app import pool_sizes
     from penstock.cli.supervisor import Supervisor
     from penstock.jobs import Summary
     from penstock.runtime import Runtime
 
-    call.settings()
-    if pools is not None:
-        pool_sizes(pools)
     options = {"--home": call.home, "--config": call.config, "--owner": call.owner, "--pools": pools}
     given = [word for name, value in options.items() if value is not None for word in (name, value)]
-    supervisor = Supervisor(["worker", "--json", *given], processes, Runtime())
+    supervisor = Supervisor(["worker", "--json", *given], processes, Runtime(), registry)
     loop = asyncio.get_running_loop()
     call.signals.working = True
     call.signals.stop = lambda: loop.call_soon_threadsafe(supervisor.stop)
@@ -60,7 +105,7 @@ async def _supervise(call: Call, pools: str | None, processes: int) -> Answer:
     if supervisor.refused is not None:
         return Answer({"error": supervisor.refused}, code=2)
     parts = [msgspec.convert(part, Summary) for part in supervisor.answers]
-    return _answer(call, _sum(parts), processes=processes, restarts=supervisor.restarts)
+    return _answer(call, _sum(parts), processes=processes, restarts=supervisor.restarts, metrics_port=port)
 
 
 def _sum(parts: "list[Summary]") -> "Summary":
@@ -84,5 +129,5 @@ def _answer(call: Call, summary: "Summary", **more: Any) -> Answer:
     stopped = call.signals.received is not None
     summary.interrupted = stopped
     hints = ["What was begun is kept: any other worker goes on with it."] if stopped else []
-    data = {"processes": 1, "restarts": 0, **msgspec.to_builtins(summary), **more}
+    data = {"processes": 1, "restarts": 0, "metrics_port": None, **msgspec.to_builtins(summary), **more}
     return Answer(data, summary_line(summary), call.signals.code if stopped else 0, hints=hints)

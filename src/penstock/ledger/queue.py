@@ -128,6 +128,19 @@ class Reap(msgspec.Struct, frozen=True):
     crashes: int
 
 
+class Reaped(msgspec.Struct, frozen=True):
+    reset: tuple[str, ...]
+    """Kinds of the steps that wait again."""
+    failed: tuple[str, ...]
+    """Kinds of those that took their worker down once too often."""
+    workers: int
+    locks: int
+
+    @property
+    def steps(self) -> int:
+        return len(self.reset) + len(self.failed)
+
+
 _STEP = (
     "id, lease_token, epoch, resource_key, run_id, document_id, generation_id, owner, snapshot, position, "
     "kind, name, priority, rank, attempts, crashes, errors, pool"
@@ -792,10 +805,10 @@ _SWEEP = Statement(
     "RETURNING resource_key",
     rows="id text",
 )
-_BURY_WORKERS = Statement("DELETE FROM workers WHERE id IN (SELECT r.id FROM {rows})", rows="id text")
+_BURY_WORKERS = Statement("DELETE FROM workers WHERE id IN (SELECT r.id FROM {rows}) RETURNING id", rows="id text")
 
 
-def _reap(connection: Connection, requests: Sequence[Reap]) -> list[int]:
+def _reap(connection: Connection, requests: Sequence[Reap]) -> list[Reaped]:
     """Takes back the steps and locks of the dead: by lease, whatever worker it was, but never what we hold (I7). A step
     that hangs is taken from the living as well; what hangs here, the worker ends itself."""
     answers = []
@@ -817,11 +830,12 @@ def _reap(connection: Connection, requests: Sequence[Reap]) -> list[int]:
         ]
         _bury(connection, failed)
         ready_steps(connection, [StepId(row[0]) for row in rows if row[-1] == "PENDING"])
-        connection.run(_SWEEP, dead)
+        swept = connection.run(_SWEEP, dead)
         outbox.free(connection, request.dead)
         groups.seal_abandoned(connection, REAP_BATCH)
-        connection.run(_BURY_WORKERS, dead)
-        answers.append(len(rows))
+        buried = connection.run(_BURY_WORKERS, dead)
+        reset = tuple(row[10] for row in rows if row[-1] == "PENDING")
+        answers.append(Reaped(reset, tuple(f.step.kind for f in failed), len(buried), len(swept)))
     return answers
 
 
@@ -910,5 +924,5 @@ HEARTBEAT = Verb("heartbeat", _heartbeat)
 DROP = Verb("drop", _drop)
 LEAVE = Verb("leave", _leave, wakes=bool)
 GO_ALONE = Verb("alone", _go_alone, of=lambda lease: lease.step_id)
-REAP = Verb("reap", _reap, wakes=any)
+REAP = Verb("reap", _reap, wakes=lambda answers: any(reaped.steps for reaped in answers))
 DUE = Verb("due", _due, wakes=any)

@@ -552,8 +552,8 @@ class Remake(msgspec.Struct, frozen=True):
 _LOST = Statement(
     "SELECT d.id, d.sha256, d.status, x.id, x.settings, g.id, g.raw_key, d.source, d.name, d.size, d.metadata, "
     "d.collection, x.snapshot, x.priority, s.name, s.kind, s.pool, s.resource_key FROM {rows} "
-    "JOIN documents d ON d.id = r.document AND {d.owner} AND d.deleted_at IS NULL AND d.status IN ('COMPLETED', 'NOT_INDEXABLE') "
-    "JOIN generations g ON g.document_id = d.id AND g.state = 'ACTIVE' "
+    "JOIN documents d ON d.id = r.document AND {d.owner} AND d.deleted_at IS NULL "
+    "AND d.status IN ('COMPLETED', 'NOT_INDEXABLE') JOIN generations g ON g.document_id = d.id AND g.state = 'ACTIVE' "
     "JOIN runs x ON x.document_id = d.id AND x.generation_id = g.id JOIN steps s ON s.run_id = x.id AND s.position = 0 "
     "WHERE g.artifacts_dropped_at IS NOT NULL OR (g.chunks > 0 AND NOT EXISTS (SELECT 1 FROM artifact_refs f "
     "JOIN artifacts a ON a.id = f.artifact_id AND a.kind = 'chunk' WHERE f.generation_id = g.id))",

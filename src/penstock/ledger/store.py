@@ -9,6 +9,7 @@ from penstock.errors import LedgerTooNew, UsageError
 from penstock.ledger.database import Connection, Database, Statement, safe_url
 from penstock.ledger.migrations import LATEST, MIGRATIONS
 from penstock.ledger.writer import Item, Result, Verb, Writer
+from penstock.metrics.base import NOTHING, Metrics
 from penstock.runtime import Runtime
 
 P = ParamSpec("P")
@@ -24,10 +25,10 @@ _TABLES = {
 
 
 class Ledger:
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, metrics: Metrics = NOTHING) -> None:
         self.database = database
         self._runtime: Runtime = database.runtime
-        self._writer = Writer(database)
+        self._writer = Writer(database, metrics)
         self._idle: SimpleQueue[Connection] = SimpleQueue()
 
     @property

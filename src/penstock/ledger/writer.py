@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 from penstock.errors import PenstockError, StorageError
 from penstock.ledger.database import Connection, Database
 from penstock.ledger.waking import Bell
+from penstock.metrics.base import NOTHING, Metrics
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -52,7 +53,7 @@ class _Write:
 
 
 class Writer:
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, metrics: Metrics = NOTHING) -> None:
         self._database = database
         self._queue: queue.SimpleQueue[list[_Write] | None] = queue.SimpleQueue()
         self._handing: list[_Write] = []
@@ -61,6 +62,7 @@ class Writer:
         self._bell = Bell(database)
         self._failpoints = database.runtime.failpoints
         self.commits = 0
+        self._metrics = metrics
 
     async def write(self, verb: Verb[Item, Result], item: Item) -> Result:
         if self._thread is None:
@@ -163,6 +165,7 @@ class Writer:
                         self._pass(by_verb, "before")
                     connection.commit()
                 self.commits += 1
+                self._metrics.incr("ledger_commits")
                 if self._failpoints.armed:
                     self._pass(by_verb, "after")
                 return results

@@ -16,6 +16,7 @@ from penstock.errors import BudgetSpent, Cancelled, LeaseLost, TornSegment
 from penstock.ledger import checkpoints, documents, generations, work
 from penstock.ledger.database import Connection
 from penstock.ledger.store import Ledger
+from penstock.metrics.base import Metrics
 from penstock.model.nouns import (
     Artifact,
     ArtifactId,
@@ -127,6 +128,7 @@ class Context:
         budget: Budget,
         lease_s: float,
         tally: Tally,
+        metrics: Metrics,
     ) -> None:
         self.step = step
         self.state = state
@@ -148,13 +150,16 @@ class Context:
         self._budget = budget
         self._lease_s = lease_s
         self._tally = tally
+        self._metrics = metrics
+        self.began = runtime.clock()
+        """When it had room to run."""
         self._counted = 0
         self._reader = reader(ledger, blobs)
         self._checkpoint: Checkpoint[Any] | None = None
         self.opened: checkpoints.Opened | None = None
         """The artifact, if it was opened together with the claim."""
         self._artifact: Artifact | None = None
-        self._batch_began = runtime.clock()
+        self._batch_began = self.began
 
     @property
     def document(self) -> Document:
@@ -196,6 +201,12 @@ class Context:
             return 0
         rows: int = self._checkpoint.cursor.get("rows", 0)
         return rows if self.step.kind == "index" else self._checkpoint.total
+
+    def lose(self, phase: str) -> None:
+        """The lease is found gone, in one of `PHASES`; whoever finds it later finds nothing new."""
+        if not self.lost:
+            self.lost = True
+            self._metrics.incr("lease_lost", phase=phase)
 
     def raise_if_cancelled(self) -> None:
         if self.lost:
@@ -260,7 +271,7 @@ class Context:
             ),
         )
         if not took:
-            self.lost = True
+            self.lose("checkpoint")
             raise LeaseLost(f"step {self.step.lease.step_id} belongs to somebody else now")
 
     def count(self) -> None:

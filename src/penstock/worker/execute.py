@@ -14,6 +14,7 @@ from penstock.errors import BudgetSpent, Cancelled, LeaseLost, StepError, Storag
 from penstock.ledger import checkpoints, queue
 from penstock.ledger.locks import index_key, own_key
 from penstock.ledger.store import Ledger
+from penstock.metrics.base import NOTHING, Metrics
 from penstock.model.nouns import ArtifactId, Step, StepDefinition, Token, WorkerId
 from penstock.model.states import DocumentStatus
 from penstock.runtime import Runtime
@@ -52,9 +53,10 @@ class Bench:
     broadcast: Broadcast = field(default_factory=Broadcast)
     pools: Mapping[str, int] | None = None
     """Sizes of typed pools, by kind; None: one pool for all kinds."""
+    metrics: Metrics = NOTHING
 
     def __post_init__(self) -> None:
-        self.record = Record(self.broadcast, self.runtime)
+        self.record = Record(self.broadcast, self.runtime, self.metrics)
         # Those who read documents wait for the parser processes most of the time, and must not keep out the others.
         self._sizes = self.pools or {EXTRACT: self.slots, REST: self.slots}
         self._rooms = {name: asyncio.Semaphore(size) for name, size in self._sizes.items()}
@@ -80,6 +82,7 @@ class Bench:
                 ctx.waiting(ROOM)
             async with room:
                 ctx.waiting(None)
+                ctx.began = self.runtime.clock()
                 yield
             return
         ctx.waiting(ROOM)
@@ -90,9 +93,9 @@ class Bench:
                 for place in [room for name, room in self._rooms.items() for _ in range(self._sizes[name])]:
                     await place.acquire()
                     held.append(place)
-                if not await self.ledger.write(queue.GO_ALONE, step.lease):
-                    raise LeaseLost(f"step {step.lease.step_id} belongs to somebody else now")
+                _must(await self.ledger.write(queue.GO_ALONE, step.lease), ctx, "alone")
                 ctx.waiting(None)
+                ctx.began = self.runtime.clock()
                 yield
             finally:
                 for place in held:
@@ -109,6 +112,7 @@ class Bench:
             budget=self.budget,
             lease_s=self.lease_s,
             tally=self.record.tally,
+            metrics=self.metrics,
         )
 
 
@@ -129,7 +133,7 @@ async def execute(bench: Bench, ctx: Context, chain: Callable[[str], bool]) -> C
     if isinstance(after, DocumentStatus):
         end = after
         took = await bench.ledger.write(queue.FLIP, flip(ctx, end, meta, output))
-        _must(took, ctx)
+        _must(took, ctx, "complete")
         bench.record.completed(ctx, result.meta, end)
         return None
     if result.media_type is not None:
@@ -137,10 +141,11 @@ async def execute(bench: Bench, ctx: Context, chain: Callable[[str], bool]) -> C
     upcoming = _upcoming(bench, ctx, after, chain)
     completion = queue.Completion(ctx.step, bench.worker, bench.lease_s, meta, upcoming, output, result.media_type)
     completed = await bench.ledger.write(queue.COMPLETE, completion)
-    _must(completed.took, ctx)
+    _must(completed.took, ctx, "complete")
     bench.record.completed(ctx, result.meta)
     if completed.next is None:
         return None
+    bench.metrics.incr("step_chained", kind=completed.next.kind)
     context = bench.context(completed.next, ctx.state)
     context.opened = completed.opened
     return context
@@ -252,6 +257,7 @@ async def settle(bench: Bench, ctx: Context, error: BaseException) -> None:
     """A step that did not complete: hand it over, rewind, back off, or bury it. The one classifier of errors."""
     step = ctx.step
     if isinstance(error, LeaseLost | Cancelled) or ctx.lost:
+        ctx.lose("work")
         return
     ctx.finishing = True
     if ctx.timed_out:
@@ -262,11 +268,15 @@ async def settle(bench: Bench, ctx: Context, error: BaseException) -> None:
     if isinstance(error, TornSegment):
         rewind = checkpoints.Rewind(step, ArtifactId(error.artifact_id), error.ordinal)
         if await bench.ledger.write(checkpoints.REWIND, rewind):
+            bench.metrics.incr("step_rewound", kind=step.kind)
             return
     if isinstance(error, BudgetSpent | StorageError) or not isinstance(error, Exception):
         moved = ctx.has_checkpoint and ctx.checkpoint.moved
         begun = ctx.has_checkpoint and ctx.checkpoint.begun
-        await bench.ledger.write(queue.RELEASE, queue.Release(step, give_back=moved or not begun))
+        if await bench.ledger.write(queue.RELEASE, queue.Release(step, give_back=moved or not begun)):
+            bench.metrics.incr("step_released", kind=step.kind)
+        else:
+            ctx.lose("release")
         return
     reason = error.reason if isinstance(error, StepError) else "error"
     errors = 0 if ctx.has_checkpoint and ctx.checkpoint.moved else step.errors
@@ -278,9 +288,11 @@ async def settle(bench: Bench, ctx: Context, error: BaseException) -> None:
     if await bench.ledger.write(queue.ERROR, failure):
         bench.record.failed(ctx, failure)
         bench.backed_off.set()
+    else:
+        ctx.lose("error")
 
 
-def _must(took: bool, ctx: Context) -> None:
+def _must(took: bool, ctx: Context, phase: str) -> None:
     if not took:
-        ctx.lost = True
+        ctx.lose(phase)
         raise LeaseLost(f"step {ctx.step.lease.step_id} belongs to somebody else now")

@@ -14,7 +14,7 @@ from penstock.model.nouns import Token
 from penstock.model.states import DocumentStatus
 from penstock.stages import index as stage
 from penstock.worker.context import Context
-from penstock.worker.execute import ROOM, Bench, flip, open_artifact, settle
+from penstock.worker.execute import INDEX, ROOM, Bench, flip, open_artifact, settle
 
 Entry = stage.Entry[Context]
 
@@ -60,9 +60,10 @@ class Indexer:
     async def _write_in_room(self, batch: list[Entry], table: IndexTable, verify: Verify) -> None:
         try:
             async with self._bench.room(batch[0].ctx):
+                began = batch[0].ctx.began
                 for entry in batch:
                     entry.ctx.waiting(None)
-                began = self._bench.runtime.clock()
+                    entry.ctx.began = began
                 await self._write(batch, table, verify)
                 self._bench.budget.measure("index", self._bench.runtime.clock() - began)
         except BaseException as error:
@@ -106,6 +107,9 @@ class Indexer:
                 for ctx in contexts
             )
         )
+        gone = sum(resumed is None for resumed in answers)
+        if gone:
+            self._bench.metrics.incr("claim_lost_race", gone, pool=INDEX)
         return [
             stage.Entry(ctx, resumed) for ctx, resumed in zip(contexts, answers, strict=True) if resumed is not None
         ]
@@ -151,8 +155,9 @@ class Indexer:
         ctx.finishing = True
         meta = {"rows": stage.chunk_count(ctx)}
         item = flip(ctx, DocumentStatus.COMPLETED, msgspec.json.encode(meta).decode(), output)
-        ctx.lost = not await self._bench.ledger.write(queue.FLIP, item)
-        if not ctx.lost:
+        if not await self._bench.ledger.write(queue.FLIP, item):
+            ctx.lose("complete")
+        else:
             self._bench.record.completed(ctx, meta, DocumentStatus.COMPLETED)
 
     async def _tidy(self, key: str, table: IndexTable, verify: Verify) -> None:

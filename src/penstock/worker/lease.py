@@ -11,7 +11,9 @@ from penstock.ledger import queue, workers
 from penstock.ledger.database import Connection
 from penstock.ledger.liveness import Liveness
 from penstock.ledger.store import Ledger
+from penstock.metrics.base import Metrics
 from penstock.model.nouns import Lease, StepId, Token, WorkerId
+from penstock.model.states import DocumentStatus
 from penstock.worker.vital import Vital
 
 BEAT_S = 0.5
@@ -131,7 +133,9 @@ class Heart:
                 self._connection = None
 
 
-async def reap(ledger: Ledger, liveness: Liveness, worker: WorkerId, held: frozenset[StepId], crashes: int) -> int:
+async def reap(
+    ledger: Ledger, liveness: Liveness, worker: WorkerId, held: frozenset[StepId], crashes: int, metrics: Metrics
+) -> int:
     """Take back what the dead held: at once where their lock can be taken, else when their lease runs out."""
 
     def find_dead(connection: Connection) -> list[WorkerId]:
@@ -139,4 +143,12 @@ async def reap(ledger: Ledger, liveness: Liveness, worker: WorkerId, held: froze
         return liveness.dead(names, connection)
 
     dead = await ledger.read(find_dead)
-    return await ledger.write(queue.REAP, queue.Reap(held, tuple(dead), crashes))
+    reaped = await ledger.write(queue.REAP, queue.Reap(held, tuple(dead), crashes))
+    for kind in reaped.reset:
+        metrics.incr("step_reset_by_reaper", kind=kind)
+    for kind in reaped.failed:
+        metrics.incr("step_failed", kind=kind)
+        metrics.incr("document_ended", status=DocumentStatus.FAILED)
+    metrics.incr("worker_reaped", reaped.workers)
+    metrics.incr("resource_lock_swept", reaped.locks)
+    return reaped.steps

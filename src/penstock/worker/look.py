@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from penstock.metrics.base import NOTHING, Metrics
 from penstock.model.nouns import DocumentId
 from penstock.model.states import DocumentStatus
 
@@ -41,10 +42,13 @@ class Tally:
     batches: Counter[str] = field(default_factory=Counter)
     began: float | None = None
     """When the first batch did: loading models is no pace."""
+    metrics: Metrics = NOTHING
 
     def worked(self, kind: str, items: int, began: float, ended: float) -> None:
         """One batch."""
         self.made[kind] += items
+        if items and kind in MADE:
+            self.metrics.incr(MADE[kind], items)
         self.batches[kind] += items > 0
         self.busy_s[kind] = self.busy_s.get(kind, 0.0) + ended - began
         if self.began is None:
@@ -61,6 +65,7 @@ class Tally:
     def ends(self, ctx: "Context", status: DocumentStatus, position: int) -> None:
         """`position`: of the first step that this document will not pass any more."""
         self.ended[status] += 1
+        self.metrics.incr("document_ended", status=status)
         self.news.append((ctx.step.document_id, status))
         for definition in ctx.state.workflow.steps[position:]:
             self.passed[definition.kind] += ctx.generation.size

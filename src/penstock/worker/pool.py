@@ -223,22 +223,23 @@ class Worker:
         pool.held += free
         try:
             for lane in sorted(self._keyed_lanes.intersection(lanes)):
-                while len(groups) < free and (group := await self._claim_keyed(lane)):
+                while len(groups) < free and (group := await self._claim_keyed(lane, pool.name)):
                     groups.append(group)
             if len(groups) < free:
                 token = Token(bench.runtime.token())
                 request = queue.ClaimRequest(bench.worker, lanes, free - len(groups), token, bench.lease_s)
-                groups += [[step] for step in await bench.ledger.write(queue.CLAIM, request)]
+                steps = await self._measured(pool.name, bench.ledger.write(queue.CLAIM, request))
+                groups += [[step] for step in steps]
         finally:
             pool.held -= free - len(groups)
         return groups
 
-    async def _claim_keyed(self, lane: str) -> list[Step]:
+    async def _claim_keyed(self, lane: str, pool: str) -> list[Step]:
         """A free lock with the steps behind it, all of one index or one of a workflow's own key."""
         bench = self.bench
         token = Token(bench.runtime.token())
         claim = queue.KeyedClaim(bench.worker, lane, INDEX_GROUP, token, bench.lease_s)
-        steps = await bench.ledger.write(queue.CLAIM_KEYED, claim)
+        steps = await self._measured(pool, bench.ledger.write(queue.CLAIM_KEYED, claim))
         for step in steps:
             assert step.lease.resource_key is not None
             self._heart.locks[step.lease.resource_key] = token
@@ -253,6 +254,22 @@ class Worker:
                 self.wake()
                 self.bench.ledger.wake_others()
 
+    async def _measured(self, pool: str, claim: Awaitable[list[Step]]) -> list[Step]:
+        metrics, clock = self.bench.metrics, self.bench.runtime.clock
+        began = clock()
+        metrics.incr("claim_attempts", pool=pool)
+        try:
+            steps = await claim
+        except Exception:
+            metrics.incr("claim_error", pool=pool)
+            raise
+        metrics.observe("claim_duration", clock() - began, pool=pool)
+        if steps:
+            metrics.incr("claim_success", len(steps), pool=pool)
+        else:
+            metrics.incr("claim_idle", pool=pool)
+        return steps
+
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self.wake()
@@ -265,6 +282,7 @@ class Worker:
             if state is None:
                 self._forget(step.lease.step_id)
                 await self.bench.ledger.write(queue.DROP, step.lease)
+                self.bench.metrics.incr("claim_lost_race", pool=self._pools.name(step.lane))
                 await self._let_go(step.lease)
                 return
             ctx: Context | None = self.bench.context(step, state)
@@ -352,7 +370,7 @@ class Worker:
             if entry is None or entry[0].step.lease != lease:
                 continue
             if not entry[0].lost and not entry[0].finishing:
-                entry[0].lost = True
+                entry[0].lose("heartbeat")
                 if entry[0].step.kind != INDEX:
                     entry[1].cancel()
 
@@ -380,7 +398,7 @@ class Worker:
         bench = self.bench
         if self._claimed_once and not bench.budget.fits(INDEX):
             return False
-        steps = await self._claim_keyed(INDEX)
+        steps = await self._claim_keyed(INDEX, INDEX)
         if not steps:
             return False
         self._claimed_once = True
@@ -406,6 +424,7 @@ class Worker:
         for step, state in zip(steps, states, strict=True):
             if state is None:
                 await self.bench.ledger.write(queue.DROP, step.lease)
+                self.bench.metrics.incr("claim_lost_race", pool=INDEX)
         for ctx in contexts:
             self._enter(ctx)
         try:
@@ -448,7 +467,7 @@ class Worker:
     async def _reap(self) -> None:
         bench = self.bench
         held = frozenset(self._heart.leases)
-        if await reap(bench.ledger, self._liveness, bench.worker, held, bench.policy.crashes):
+        if await reap(bench.ledger, self._liveness, bench.worker, held, bench.policy.crashes, bench.metrics):
             self.wake()
 
     async def _drain(self) -> None:

@@ -44,6 +44,7 @@ def pool_of(lane: str, sizes: Mapping[str, int]) -> str | None:
 
 @dataclass(eq=False)
 class Pool:
+    name: str
     lanes: tuple[str, ...]
     """Those it claims."""
     size: int
@@ -58,7 +59,7 @@ class Pools:
     def __init__(self, sizes: Mapping[str, int], lanes: Sequence[str]) -> None:
         """`lanes`: all that a worker can claim, as far as it knows."""
         self._sizes = sizes
-        self._by_name = {name: Pool((), size) for name, size in sizes.items() if size}
+        self._by_name = {name: Pool(name, (), size) for name, size in sizes.items() if size}
         self.learn(lanes)
 
     def learn(self, lanes: Iterable[str]) -> None:
@@ -75,6 +76,9 @@ class Pools:
     def of(self, lane: str) -> Pool | None:
         name = pool_of(lane, self._sizes)
         return self._by_name[name] if name is not None else None
+
+    def name(self, lane: str) -> str:
+        return pool_of(lane, self._sizes) or REST
 
     def groups(self, kind: str) -> int:
         """How many groups at once, of a kind whose steps are claimed many at a time: one, where it has no own pool."""

@@ -1,6 +1,7 @@
 """What a worker did, once the ledger has it: counted for the summary, told to those who listen."""
 
 from penstock.ledger.queue import StepFailure
+from penstock.metrics.base import Metrics
 from penstock.model.events import Event, EventKind
 from penstock.model.nouns import Json
 from penstock.model.states import DocumentStatus, StepStatus
@@ -11,8 +12,9 @@ from penstock.worker.look import Tally
 
 
 class Record:
-    def __init__(self, broadcast: Broadcast, runtime: Runtime) -> None:
-        self.tally = Tally()
+    def __init__(self, broadcast: Broadcast, runtime: Runtime, metrics: Metrics) -> None:
+        self.tally = Tally(metrics=metrics)
+        self._metrics = metrics
         self._broadcast = broadcast
         self._runtime = runtime
 
@@ -25,6 +27,7 @@ class Record:
     def completed(self, ctx: Context, meta: Json, end: DocumentStatus | None = None) -> None:
         """`end`: the document ended with this step."""
         ctx.ended = True
+        self._measure("step_completed", ctx)
         self.tally.passes(ctx, ctx.position or meta.get("rows", 0))
         if end is not None:
             self.tally.ends(ctx, end, ctx.step.position + 1)
@@ -36,6 +39,7 @@ class Record:
     def failed(self, ctx: Context, failure: StepFailure) -> None:
         ctx.ended = True
         final = failure.retry_in is None
+        self._measure("step_failed" if final else "step_error", ctx)
         if final:
             self.tally.ends(ctx, DocumentStatus.FAILED, ctx.step.position)
         if self._broadcast.listeners:
@@ -44,6 +48,11 @@ class Record:
             self._tell(EventKind.STEP_FAILED, ctx, status, failure.error, meta)
             if final:
                 self._tell(EventKind.ITEM_FAILED, ctx, DocumentStatus.FAILED, failure.error, meta)
+
+    def _measure(self, name: str, ctx: Context) -> None:
+        kind = ctx.step.kind
+        self._metrics.incr(name, kind=kind)
+        self._metrics.observe("step_duration", self._runtime.clock() - ctx.began, kind=kind)
 
     def _tell(
         self,
