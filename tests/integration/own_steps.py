@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from penstock.errors import Transient
+from penstock.errors import Permanent, Transient
 from penstock.model.items import Page
 from penstock.stages.base import StepContext, StepResult
 
@@ -57,3 +57,22 @@ async def wrong(ctx: StepContext) -> Any:
 
 async def nothing(ctx: StepContext) -> None:
     return None
+
+
+async def picky(ctx: StepContext) -> StepResult:
+    """Fails until it is given what it likes."""
+    calls.append("picky")
+    if ctx.params.get("likes") != "it":
+        raise Permanent("it does not like that", reason=ctx.params.get("reason", "picky"))
+    return StepResult({"liked": True})
+
+
+async def two_pages(ctx: StepContext) -> StepResult:
+    """Reads a page, and the second one once a test has put "open" into `calls`."""
+    for number in range(ctx.checkpoint.cursor.get("pages", 0) + 1, 3):
+        if number == 2 and "open" not in calls:
+            await ctx.checkpoint.flush()
+            raise Permanent("the second page is stuck", reason="stuck", page=2)
+        calls.append(f"page {number}")
+        await ctx.checkpoint.append([Page(number, f"Page {number} tells of sluices.")], {"pages": number})
+    return StepResult({"pages": 2})
