@@ -17,6 +17,7 @@ from penstock.config import Config
 from penstock.jobs import Summary
 from penstock.ledger.dead_letters import DeadLetter
 from penstock.ledger.stats import ListedLock, ListedStep, LockRelease
+from penstock.replays import Discard, Replay
 from penstock.search.query import Hit
 from penstock.upkeep.report import CheckReport
 
@@ -101,15 +102,15 @@ SHAPES: dict[str, dict[str, Shape]] = {
         "--chunks": {"id": None, "chunks": [CHUNK]},
         "--blocks": {"id": None, "blocks": [BLOCK]},
     },
-    "retry": {"": {"retried": None, "unchanged": None}},
+    "retry": {"": {"retried": None, "unchanged": None, "notes": None}},
     "cancel": {"": {"cancelled": None, "unchanged": None}},
     "delete": {"": {"deleted": None, "unchanged": None}},
     "check": {"": dict.fromkeys(CheckReport.__struct_fields__)},
     "prune": {"": dict.fromkeys(("purged", "artifacts", "blobs", "bytes"))},
     "dlq list": {"": {"total": None, "by_reason": {"…": None}, "oldest": None, "letters": [LETTER]}},
     "dlq show": {"": LETTER},
-    "dlq replay": {"": {"replayed": None}},
-    "dlq discard": {"": {"discarded": None}},
+    "dlq replay": {"": dict.fromkeys(Replay.__struct_fields__)},
+    "dlq discard": {"": dict.fromkeys(Discard.__struct_fields__)},
     "steps": {"": {"steps": [dict.fromkeys(ListedStep.__struct_fields__)]}},
     "workers": {"": {"workers": [dict.fromkeys(("id", "host", "pid", "started_at", "steps", "alive"))]}},
     "lock list": {
