@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.model.events import Event, EventKind
     from penstock.model.items import Block, Chunk, Page
     from penstock.model.states import DocumentStatus
+    from penstock.replays import Discard, Replay
     from penstock.search.query import Hit
     from penstock.stages.base import StepContext, StepResult
     from penstock.upkeep.report import CheckReport
@@ -34,6 +35,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "DeadLetter",
+    "Discard",
     "DocumentStatus",
     "Event",
     "EventKind",
@@ -46,6 +48,7 @@ __all__ = [
     "PenstockError",
     "Permanent",
     "Progress",
+    "Replay",
     "StepContext",
     "StepResult",
     "StorageError",
@@ -69,6 +72,7 @@ _HOMES = {
     "model.events": ("Event", "EventKind"),
     "model.items": ("Block", "Chunk", "Page"),
     "model.states": ("DocumentStatus",),
+    "replays": ("Discard", "Replay"),
     "search.query": ("Hit",),
     "upkeep.report": ("CheckReport",),
 }

@@ -31,7 +31,7 @@ async def test_three_documents_start_beside_a_bulk_load_of_another(app: App, fil
     await app.ingest([folder], owner="anna", wait=False)
     for i in range(3):
         await app.ingest(data=b"a few words", name=f"{i}.txt", owner="bert", wait=False)
-    starts = []
+    starts: list[str] = []
     work = asyncio.ensure_future(app.run())
     async for event in app.events(until=work):
         starts += [event.owner] if event.kind == EventKind.ITEM_START else []

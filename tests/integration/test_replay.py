@@ -182,10 +182,10 @@ async def test_a_set_that_is_gone_is_no_hindrance(app: App, files: Files) -> Non
     (app.config.home_path / "params" / "w.yaml").unlink()
     answer = await app.replay()
     assert (answer.resumed, "no parameter set 'harsh'" in answer.notes[0]) == (1, True)
-    for wrong in ({"workflow": "gone"}, {"params": "gone"}):
-        await app.run()
+    await app.run()
+    for workflow, params in (("gone", None), (None, "gone")):
         with pytest.raises(ConfigError, match="'gone'"):
-            await app.replay(**wrong)
+            await app.replay(workflow=workflow, params=params)
 
 
 async def test_a_definition_that_is_wrong_is_refused(app: App, files: Files) -> None:
@@ -199,9 +199,9 @@ async def test_a_definition_that_is_wrong_is_refused(app: App, files: Files) -> 
 async def test_a_value_that_fits_one_workflow_only_changes_nothing(app: App, files: Files) -> None:
     await failed(app, files)
     await app.ingest(data=bytes(range(256)) * 40, name="noise.bin")
-    for changes in ({}, {"dry_run": True}):
+    for dry_run in (False, True):
         with pytest.raises(ConfigError, match="'default' has no step picky"):
-            await app.replay(values={"picky": {"likes": "it"}}, **changes)
+            await app.replay(values={"picky": {"likes": "it"}}, dry_run=dry_run)
     assert (await app.list_dead_letters())["total"] == 2
     both = [document["id"] for document in await app.list_documents()]
     for order in (both, both[::-1]):
@@ -228,8 +228,8 @@ async def many(app: App, count: int) -> None:
     define(app, PICKY)
     define(app, "id: harsh\nconfig: {picky: {reason: harsh}}\n", "params")
     for i in range(count):
-        options = {"params": "harsh"} if i % 2 else {}
-        await app.ingest(data=text(1).encode(), name=f"{i}.txt", workflow="fussy", wait=False, **options)
+        params = "harsh" if i % 2 else None
+        await app.ingest(data=text(1).encode(), name=f"{i}.txt", workflow="fussy", params=params, wait=False)
     assert (await app.run()).failed == count
 
 
