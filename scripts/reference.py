@@ -19,6 +19,7 @@ from penstock.jobs import Summary
 from penstock.ledger.batches import Batch, Group
 from penstock.ledger.dead_letters import DeadLetter
 from penstock.ledger.stats import ListedLock, ListedStep, LockRelease
+from penstock.replays import Discard, Replay
 from penstock.search.query import Hit
 from penstock.upkeep.prune import Pruned
 from penstock.upkeep.report import CheckReport
@@ -106,7 +107,7 @@ SHAPES: dict[str, dict[str, Shape]] = {
         "--chunks": {"id": None, "chunks": [CHUNK]},
         "--blocks": {"id": None, "blocks": [BLOCK]},
     },
-    "retry": {"": {"retried": None, "unchanged": None}},
+    "retry": {"": {"retried": None, "unchanged": None, "notes": None}},
     "cancel": {"": {"cancelled": None, "unchanged": None}},
     "delete": {"": {"deleted": None, "unchanged": None}},
     "check": {"": dict.fromkeys(CheckReport.__struct_fields__)},
@@ -116,8 +117,8 @@ SHAPES: dict[str, dict[str, Shape]] = {
     },
     "dlq list": {"": {"total": None, "by_reason": {"…": None}, "oldest": None, "letters": [LETTER]}},
     "dlq show": {"": LETTER},
-    "dlq replay": {"": {"replayed": None}},
-    "dlq discard": {"": {"discarded": None}},
+    "dlq replay": {"": dict.fromkeys(Replay.__struct_fields__)},
+    "dlq discard": {"": dict.fromkeys(Discard.__struct_fields__)},
     "batch list": {"": {"batches": [dict.fromkeys(Batch.__struct_fields__)]}},
     "batch start": {"": dict.fromkeys(BatchStart.__struct_fields__)},
     "group list": {"": {"groups": [dict.fromkeys(Group.__struct_fields__)]}},

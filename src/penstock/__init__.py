@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.model.events import Event, EventKind
     from penstock.model.items import Block, Chunk, Page
     from penstock.model.states import DocumentStatus
+    from penstock.replays import Discard, Replay
     from penstock.search.query import Hit
     from penstock.stages.base import StepContext, StepResult
     from penstock.upkeep.report import CheckReport
@@ -37,6 +38,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "DeadLetter",
+    "Discard",
     "DocumentStatus",
     "Event",
     "EventKind",
@@ -51,6 +53,7 @@ __all__ = [
     "Permanent",
     "Progress",
     "PrometheusMetrics",
+    "Replay",
     "StepContext",
     "StepResult",
     "StorageError",
@@ -77,6 +80,7 @@ _HOMES = {
     "model.events": ("Event", "EventKind"),
     "model.items": ("Block", "Chunk", "Page"),
     "model.states": ("DocumentStatus",),
+    "replays": ("Discard", "Replay"),
     "search.query": ("Hit",),
     "upkeep.report": ("CheckReport",),
     "upkeep.vacuum": ("VacuumReport",),

@@ -13,13 +13,14 @@ import msgspec
 from penstock import groups, jobs, views
 from penstock.blobs.local import LocalBlobs, make_home
 from penstock.config import Config, check_name, load_config
-from penstock.errors import NotFound, PenstockError, UsageError
-from penstock.intake import Intake, Item, Order, submission
+from penstock.errors import NoDefinition, NotFound, PenstockError, UsageError
+from penstock.intake import Intake, Item, Order
 from penstock.jobs import Job, Report, Summary
 from penstock.ledger import batches, dead_letters, documents, generations, runs, stats, work
 from penstock.ledger.batches import Batch, Group
 from penstock.ledger.database import Connection, Database
 from penstock.ledger.dead_letters import DeadLetter
+from penstock.ledger.documents import Origin
 from penstock.ledger.groups import GroupStart
 from penstock.ledger.liveness import AdvisoryLiveness, FileLiveness, Liveness
 from penstock.ledger.locks import Forced, index_key
@@ -27,7 +28,7 @@ from penstock.ledger.migrations import LATEST
 from penstock.ledger.stats import ListedStep
 from penstock.ledger.store import Ledger
 from penstock.metrics.base import NOTHING, Guarded, Metrics
-from penstock.model.nouns import DocumentId, Owner, RunId, WorkerId, Workflow
+from penstock.model.nouns import Asked, DocumentId, Owner, RunId, WorkerId, Workflow
 from penstock.model.states import DocumentStatus, StepStatus
 from penstock.runtime import Failpoints, Runtime
 from penstock.sources.folder import find, printable
@@ -35,6 +36,7 @@ from penstock.worker.broadcast import Broadcast, Listener
 
 if TYPE_CHECKING:
     from penstock.indexes.base import Index
+    from penstock.replays import Changes, Discard, Replay, Replayer
     from penstock.search.query import Hit, Mode
     from penstock.stages.base import Ports
     from penstock.upkeep.prune import Ages
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
 DAY_S = 86_400.0
 TEND_S = 60.0
 """Between two looks of a worker whether it is time to prune."""
-RETRY_BATCH = 500
+REMAKE_BATCH = 500
 PARSED = (".pdf", ".docx", ".html", ".htm", ".xhtml")
 """Names of files that probably need a parser process: those start while the files are being accepted."""
 LOCK_RELEASES = 100
@@ -100,10 +102,9 @@ class App:
     @cached_property
     def catalog(self) -> "Catalog":
         """The workflows and parameter sets that can be named."""
-        from penstock.workflows.catalog import Catalog
+        from penstock.workflows.catalog import open_catalog
 
-        chosen = self.config
-        return Catalog(chosen.folder(chosen.workflows, "workflows"), chosen.folder(chosen.parameter_sets, "params"))
+        return open_catalog(self.config)
 
     @cached_property
     def _parsers(self) -> "ParserPool":
@@ -140,6 +141,8 @@ class App:
         report: Report | None = None,
     ) -> Summary:
         """Submit files, folders or `data`, then work until they are done (unless `wait` is False)."""
+        from penstock.workflows.load import remember
+
         began = self.runtime.clock()
         who, where = self._place(owner, collection)
         job = Job(who, self.ledger, self.runtime)
@@ -149,16 +152,10 @@ class App:
                 raise UsageError(f"{printable(root)}: no such file or folder")
         found: set[str] = set()
         items = self._items(roots, include, exclude, job, found, data, name, key, metadata or {}, wait)
+        asked = self._asked(where, workflow, params)
+        chosen = remember(self._workflow(where, asked), asked)
         order = self._order(
-            who,
-            where,
-            priority=priority,
-            batch=batch,
-            retry=retry,
-            password=password,
-            workflow=workflow,
-            params=params,
-            group=True,
+            who, where, chosen, priority=priority, batch=batch, retry=retry, password=password, group=asked
         )
         start = (lambda: self._start_worker(budget_s, began)) if wait else None
         summary = await jobs.ingest(job, Intake(self.ledger, self.blobs, self.runtime), order, items, start, report)
@@ -321,36 +318,37 @@ class App:
         return await self.ledger.write(runs.DELETE, await self._selected(names, owner))
 
     async def retry(
-        self, names: Sequence[str], *, password: str | None = None, dropped: bool = False, owner: str | None = None
+        self,
+        names: Sequence[str],
+        *,
+        workflow: str | None = None,
+        params: str | None = None,
+        values: Mapping[str, Mapping[str, Any]] | None = None,
+        password: str | None = None,
+        dropped: bool = False,
+        notes: list[str] | None = None,
+        owner: str | None = None,
     ) -> set[DocumentId]:
-        """Failed, cancelled and not indexable documents go on from their checkpoint, attempts at zero. `password`: what
-        unlocks them. `dropped`: instead, completed ones whose artifacts are gone are made again from their raw bytes,
-        with the settings that they were made with."""
+        """Failed, cancelled and not indexable documents go on from their checkpoint, attempts at zero; with another
+        workflow, parameter set or `values` (by step and name) a new run starts, which makes again only what they
+        change. Where none are named, the run's own are. `password`: what unlocks them. `dropped`: instead, completed
+        ones whose artifacts are gone are made again from their raw bytes, with the settings that they were made with.
+        `notes`: what to know is added there."""
         chosen = await self._selected(names, owner)
         if dropped:
+            if workflow or params or values:
+                raise UsageError("what was dropped is made again as it was: leave --workflow, --params and --set out")
             return await self._remake(chosen)
-        by_collection: dict[str, list[runs.NewDocument]] = {}
-        for document in chosen.documents:
-            entry = await self.ledger.read(partial(documents.get, chosen.owner), document)
-            if entry is not None:
-                d = entry.document
-                new = runs.NewDocument(
-                    d.id, RunId(self.runtime.ulid()), d.source, d.name, d.sha256, d.size, None, d.metadata
-                )
-                by_collection.setdefault(d.collection, []).append(new)
-        done: set[DocumentId] = set()
-        for collection, news in by_collection.items():
-            order = self._order(chosen.owner, collection, password=password)
-            for i in range(0, len(news), RETRY_BATCH):
-                part = submission(order, tuple(news[i : i + RETRY_BATCH]))
-                retried = await self.ledger.write(runs.RETRY, runs.Retry(part))
-                done |= retried
+        replayer = self._replayer(chosen.owner, workflow, params, values, password)
+        done = await replayer.retry(chosen.documents)
+        if notes is not None:
+            notes += replayer.answer.notes
         return done
 
     async def _remake(self, chosen: runs.Selected) -> set[DocumentId]:
         done: set[DocumentId] = set()
-        for i in range(0, len(chosen.documents), RETRY_BATCH):
-            part = tuple((d, RunId(self.runtime.ulid())) for d in chosen.documents[i : i + RETRY_BATCH])
+        for i in range(0, len(chosen.documents), REMAKE_BATCH):
+            part = tuple((d, RunId(self.runtime.ulid())) for d in chosen.documents[i : i + REMAKE_BATCH])
             queued = await self.ledger.write(runs.REMAKE, runs.Remake(chosen.owner, part))
             done |= queued
         return done
@@ -373,19 +371,34 @@ class App:
         return found
 
     async def replay(
-        self, letters: Sequence[int] = (), *, reason: str | None = None, owner: str | None = None
-    ) -> set[DocumentId]:
-        """Replay dead letters by number, by reason, or (with neither) all."""
-        who = self._owner(owner)
-        if letters:
-            names = [(await self.dead_letter(letter, owner=owner)).document_id for letter in letters]
-        else:
-            names = await self.ledger.read(lambda c: dead_letters.documents(who, c, reason, 1_000_000))
-        return await self.retry(names, owner=owner) if names else set()
+        self,
+        letters: Sequence[int] | None = None,
+        *,
+        reason: str | None = None,
+        workflow: str | None = None,
+        params: str | None = None,
+        values: Mapping[str, Mapping[str, Any]] | None = None,
+        dry_run: bool = False,
+        owner: str | None = None,
+    ) -> "Replay":
+        """Replay dead letters by number, by reason, or (with neither) all; with changes as `retry` takes them.
+        `dry_run`: only say what would be done."""
+        replayer = self._replayer(self._owner(owner), workflow, params, values)
+        return await replayer.replay(letters, reason, dry_run=dry_run)
 
-    async def discard(self, letters: Sequence[int], *, owner: str | None = None) -> set[int]:
-        """Close dead letters without another try; their documents stay FAILED."""
-        return await self.ledger.write(dead_letters.DISCARD, (self._owner(owner), tuple(letters)))
+    async def discard(
+        self,
+        letters: Sequence[int] | None = None,
+        *,
+        reason: str | None = None,
+        dry_run: bool = False,
+        owner: str | None = None,
+    ) -> "Discard":
+        """Close dead letters by number, by reason, or (with neither) all, without another try; their documents stay
+        FAILED."""
+        from penstock.replays import discard
+
+        return await discard(self._owner(owner), self.ledger, letters, reason, dry_run=dry_run)
 
     # groups
 
@@ -427,8 +440,12 @@ class App:
     ) -> groups.BatchStart:
         """Start a workflow for the documents of a batch, as one group; workers do the rest. What is searchable stays so
         until its new run has ended. What is COMPLETED with the same workflow and values is left out, unless `again`."""
+        from penstock.workflows.load import remember
+
         who, where = self._place(owner, collection)
-        order = self._order(who, where, batch=batch, priority=priority, workflow=workflow, params=params, group=True)
+        asked = self._asked(where, workflow, params)
+        chosen = remember(self._workflow(where, asked), asked)
+        order = self._order(who, where, chosen, batch=batch, priority=priority, group=asked)
         return await groups.start(who, self.ledger, order, again)
 
     # upkeep
@@ -540,7 +557,8 @@ class App:
         self, name: str | None = None, *, params: str | None = None, collection: str | None = None
     ) -> Workflow:
         """A workflow as a run of a collection would keep it, with all its values."""
-        return self._workflow(collection or self.config.collection, name, params)
+        where = collection or self.config.collection
+        return self._workflow(where, self._asked(where, name, params))
 
     # inner
 
@@ -588,53 +606,98 @@ class App:
         found = await self.ledger.read(lambda c: [views.resolve(who, c, name) for name in names])
         return runs.Selected(who, tuple(dict.fromkeys(found)))
 
-    def _workflow(self, collection: str, workflow: str | None, params: str | None) -> Workflow:
-        from penstock.workflows.load import with_defaults, with_parameters
-
+    def _asked(self, collection: str, workflow: str | None, params: str | None) -> Asked:
+        """The names that hold where some or none are given."""
         own = self.config.collections.get(collection)
-        name = workflow or (own.workflow if own else None) or self.config.workflow
-        chosen = self._params(collection, params)
-        found = with_defaults(self.catalog.workflow(name), {"chunk": self.config.chunk_parameters(collection)})
-        if chosen is None:
-            return found
-        values = self.catalog.parameter_set(chosen)
-        return with_parameters(found, values.config, f"parameter set {values.id!r}")
+        return Asked(
+            workflow or (own.workflow if own else None) or self.config.workflow,
+            params or (own.params if own else None) or self.config.params,
+        )
 
-    def _params(self, collection: str, params: str | None) -> str | None:
-        """The parameter set for a collection."""
-        own = self.config.collections.get(collection)
-        return params or (own.params if own else None) or self.config.params
+    def _workflow(self, collection: str, asked: Asked) -> Workflow:
+        from penstock.workflows.load import with_defaults
+
+        found = self.catalog.workflow(asked.workflow)
+        found = with_defaults(found, {"chunk": self.config.chunk_parameters(collection)})
+        return self._with_values(found, asked.params, asked.values)
+
+    def _with_values(self, workflow: Workflow, params: str | None, values: Mapping[str, Mapping[str, Any]]) -> Workflow:
+        from penstock.workflows.load import with_parameters
+
+        if params is not None:
+            found = self.catalog.parameter_set(params)
+            workflow = with_parameters(workflow, found.config, f"parameter set {found.id!r}")
+        return with_parameters(workflow, values, "the values given") if values else workflow
 
     def _order(
         self,
         owner: Owner,
         collection: str,
+        chosen: Workflow,
         *,
         priority: int = 0,
         batch: str | None = None,
         retry: bool = False,
         password: str | None = None,
-        workflow: str | None = None,
-        params: str | None = None,
-        group: bool = False,
+        group: Asked | None = None,
     ) -> Order:
-        """`group`: what is started makes a group of its own."""
+        """`group`: what is started makes a group of its own, by these names."""
         from penstock.artifacts.fingerprints import fingerprint
         from penstock.stages.registry import STAGES
         from penstock.workflows.load import encode
 
-        chosen = self._workflow(collection, workflow, params)
         versions = [
             (step.kind, STAGES[step.kind].version(self.ports, step.parameters, None))
             for step in chosen.steps
             if step.kind in STAGES and step.method is None
         ]
         extractors = {media_type: extractor.version for media_type, extractor in self.ports.extractors.items()}
-        # Who is told about it changes nothing of what is made.
-        silent = msgspec.structs.replace(chosen, lifecycle_events={})
-        settings = fingerprint(encode(silent)[0], versions, extractors)
-        family = GroupStart(self.runtime.ulid(), chosen.id, self._params(collection, params)) if group else None
+        # Neither who is told about it nor by which names it was found decides what is made.
+        plain = msgspec.structs.replace(chosen, lifecycle_events={}, asked=None)
+        settings = fingerprint(encode(plain)[0], versions, extractors)
+        family = GroupStart(self.runtime.ulid(), chosen.id, group.params) if group is not None else None
         return Order(owner, collection, chosen, settings, priority, batch, retry, password, family)
+
+    def _replayer(
+        self,
+        owner: Owner,
+        workflow: str | None,
+        params: str | None,
+        values: Mapping[str, Mapping[str, Any]] | None,
+        password: str | None = None,
+    ) -> "Replayer":
+        from penstock.replays import Changes, Replayer
+
+        changes = Changes(workflow, params, values or {}, password)
+        return Replayer(owner, self.ledger, self.runtime, partial(self._reorder, owner), changes)
+
+    def _reorder(
+        self, owner: Owner, origin: Origin, snapshot: Workflow, changes: "Changes"
+    ) -> tuple[Order, str | None]:
+        """Another try with the workflow and the values that a run had, as they are defined today, unless others are
+        named. Where their definition is gone, the run's own snapshot is all there is."""
+        from penstock.workflows.load import merged, remember
+
+        own, note = snapshot.asked or Asked(snapshot.id), None
+        if changes.workflow is not None:
+            asked = self._asked(origin.collection, changes.workflow, changes.params)
+            asked = Asked(asked.workflow, asked.params, merged(changes.values))
+        elif changes.params is not None:
+            asked = Asked(own.workflow, changes.params, merged(changes.values))
+        else:
+            asked = Asked(own.workflow, own.params, merged(own.values, changes.values))
+        try:
+            chosen = remember(self._workflow(origin.collection, asked), asked)
+        except NoDefinition as error:
+            if changes.workflow is not None:
+                raise
+            # Other values that were named now are not what is gone: if they are, this raises.
+            chosen = remember(self._with_values(snapshot, changes.params, changes.values), asked)
+            note = (
+                f"documents of {snapshot.id!r} go on with the workflow and the values that they started with: {error}"
+            )
+        order = self._order(owner, origin.collection, chosen, priority=origin.priority, password=changes.password)
+        return order, note
 
     def _items(
         self,

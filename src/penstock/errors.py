@@ -3,6 +3,7 @@
 PenstockError
 ├── UsageError              the call or the configuration is wrong: exit code 2
 │   ├── ConfigError         a setting is unknown, missing or of the wrong kind
+│   │   └── NoDefinition    there is no workflow or parameter set of that name
 │   ├── NotFound            no such document, dead letter, collection
 │   └── LedgerTooNew        the ledger was written by a newer Penstock
 ├── StepError               a step did not finish
@@ -30,6 +31,10 @@ class UsageError(PenstockError):
 
 class ConfigError(UsageError):
     """A setting is unknown, missing or of the wrong kind."""
+
+
+class NoDefinition(ConfigError):
+    """There is no workflow or parameter set of that name."""
 
 
 class NotFound(UsageError):

@@ -12,6 +12,7 @@ from penstock.ledger.documents import ArtifactProgress, Listed
 from penstock.ledger.store import Ledger
 from penstock.model.nouns import Artifact, DocumentId, GenerationId, Owner, StepView
 from penstock.workflows.load import decode
+from penstock.workflows.way import ahead
 
 
 def listed(entry: Listed) -> dict[str, Any]:
@@ -47,7 +48,8 @@ def _status(owner: Owner, connection: Connection, name: str) -> dict[str, Any]:
     assert run is not None
     steps = documents.steps(owner, connection, found)
     made = {p.kind: p for p in documents.progress(owner, connection, run.generation)}
-    later = decode(run.body).steps[len(steps) :]
+    workflow = decode(run.body)
+    later = ahead(workflow, workflow.position(steps[-1].name))
     waiting = "PENDING" if run.status == "OPEN" else "CANCELLED"
     return {
         **listed(entry),

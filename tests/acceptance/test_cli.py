@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from tests.acceptance.cli import COMMAND, Cli, write
 
+from penstock.cli.changes import by_step
+
 COMMANDS = (
     *("ingest", "run", "status", "list", "search", "show", "retry", "cancel", "delete", "check", "prune", "vacuum"),
     *("dlq list", "dlq show", "dlq replay", "dlq discard", "config show", "config check", "db migrate", "demo"),
@@ -297,3 +299,35 @@ def test_a_damaged_segment_is_a_sentence_and_no_half_answer(cli: Cli, tmp_path: 
     assert result.code == 1
     assert set(result.json) == {"error"}
     assert "Traceback" not in result.err
+
+
+def test_a_failed_document_is_tried_again_with_other_values(cli: Cli) -> None:
+    write(cli.folder / "files", a__txt="A few words.")
+    (cli.folder / "narrow.yaml").write_text("id: narrow\nconfig: {chunk: {size: 100}}\n")
+    assert cli("ingest", "files", "--params", "narrow.yaml").code == 1
+    letter = cli("dlq", "show", "1", "--json").json
+    assert (letter["workflow"], letter["params"]) == ("default", str(cli.folder / "narrow.yaml"))
+    assert letter["parameters"]["chunk"]["size"] == 100
+    assert "chunk.size=100" in cli("dlq", "show", "1").out
+    for wrong in ("chunk", "chunk=3", "chunk.size", ".size=3", "chunk.=3", "chunk.x=[1]", "chunk.x={", "chunk.x=.nan"):
+        for command in (["retry", letter["document_id"]], ["dlq", "replay", "1"]):
+            refused = cli(*command, "--set", wrong)
+            assert (refused.code, "--set" in refused.err) == (2, True), wrong
+    assert cli("retry", letter["document_id"], "--set", "chunks.size=1").code == 2
+    would = cli("dlq", "replay", "--reason", "bad_settings", "--set", "chunk.overlap=20", "--dry-run", "--json").json
+    assert (would["count"], would["started"], would["replayed"], would["dry_run"]) == (1, 1, [], True)
+    (cli.folder / "narrow.yaml").unlink()
+    retried = cli("retry", letter["document_id"], "--set", "chunk.overlap=20", "--json").json
+    assert retried["retried"] == [letter["document_id"]]
+    assert "narrow.yaml" in retried["notes"][0]
+    assert cli("run").code == 0
+    for wrong in ("replay", "replay 1 --all", "discard --all --reason x", "discard"):
+        assert cli("dlq", *wrong.split()).code == 2
+
+
+def test_a_value_is_what_yaml_takes_it_for() -> None:
+    given = ["a.x=1", "a.y=yes", "a.b.z=2024-01-02", "a.n=", "a.x=two words", "a.e=k=v", "a.f=1.5", 'a.q="7"']
+    assert by_step(given) == {
+        "a": {"x": "two words", "y": True, "n": None, "e": "k=v", "f": 1.5, "q": "7"},
+        "a.b": {"z": "2024-01-02"},
+    }

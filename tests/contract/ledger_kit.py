@@ -47,7 +47,8 @@ class Desk:
 
     def submission(self, *documents: runs.NewDocument, owner: Owner = ANNA, **changes: Any) -> runs.Submission:
         values: dict[str, Any] = {"settings": "today", "first": runs.FirstStep("one", "extract"), **changes}
-        return runs.Submission(owner, "default", documents, "snapshot", "{}", **values)
+        body = '{"id":"short","name":"short","steps":[{"name":"one","kind":"extract"}]}'
+        return runs.Submission(owner, "default", documents, "snapshot", body, **values)
 
     async def submit(self, *sources: str, content: str = "v1", owner: Owner = ANNA, **changes: Any) -> Any:
         """One answer for each source; just the answer for one."""

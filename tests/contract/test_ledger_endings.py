@@ -1,9 +1,10 @@
 """error, fail, release, reap, due: every way in which a step stops without being done."""
 
 import pytest
-from tests.contract.ledger_kit import ANNA, EXPIRED_S, Desk, output
+from tests.contract.ledger_kit import ANNA, BERT, EXPIRED_S, Desk, output
 
-from penstock.ledger import dead_letters, queue, workers
+from penstock.ledger import dead_letters, documents, queue, workers
+from penstock.ledger.documents import Origin
 from penstock.model.nouns import Step, WorkerId
 
 
@@ -180,3 +181,36 @@ async def test_the_counters_of_one_step_are_not_another_s(desk: Desk) -> None:
     assert await desk.progress(one, made.id, 0)
     assert await desk.step(one, "attempts") == 0
     assert await desk.step(two, "attempts") == 1
+
+
+async def test_dead_letters_are_read_page_by_page(desk: Desk) -> None:
+    await desk.submit(*(f"/{i}" for i in range(5)), priority=3)
+    for i, step in enumerate(await desk.claim(5)):
+        await desk.fail(step, reason="odd" if i % 2 else "even")
+    await desk.fail(await desk.started("/b", owner=BERT), reason="even")
+    last = await desk.ledger.read(lambda c: dead_letters.last(ANNA, c))
+
+    async def pages(reason: str, until: int, count: int = 2) -> list[list[int]]:
+        found: list[list[int]] = []
+        while page := await desk.ledger.read(
+            lambda c: dead_letters.page(ANNA, c, reason, after=found[-1][-1] if found else 0, until=until, count=count)
+        ):
+            found.append([letter.id for letter in page])
+        return found
+
+    first = last - 4
+    assert await pages("", last) == [[first, first + 1], [first + 2, first + 3], [first + 4]]
+    assert await pages("even", last) == [[first, first + 2], [first + 4]]
+    assert await pages("odd", first + 2) == [[first + 1]], "what came later is not looked at"
+    origin = Origin("default", "snapshot", "today", 3, "FAILED")
+    waiting = await desk.ledger.read(lambda c: dead_letters.waiting(ANNA, c, ""))
+    assert sorted(waiting, key=str) == [("even", origin, 3), ("odd", origin, 2)]
+    assert await desk.ledger.read(lambda c: dead_letters.waiting(ANNA, c, "odd")) == [("odd", origin, 2)]
+    named = await desk.ledger.read(lambda c: dead_letters.named(ANNA, c, [first, first, last, last + 1, 999]))
+    assert [(letter.id, letter.reason, letter.origin) for letter in named] == [
+        (first, "even", origin), (last, "even", origin),
+    ]  # fmt: skip
+    assert await desk.ledger.read(lambda c: documents.origins(BERT, c, [named[0].document_id])) == {}
+    assert await desk.ledger.read(lambda c: documents.origins(ANNA, c, [named[0].document_id])) == {
+        named[0].document_id: origin
+    }

@@ -107,3 +107,22 @@ async def press(ctx: StepContext) -> StepResult:
     finally:
         here.unlink()
     return StepResult({"pid": os.getpid()})
+
+
+async def picky(ctx: StepContext) -> StepResult:
+    """Fails until it is given what it likes."""
+    calls.append("picky")
+    if ctx.params.get("likes") != "it":
+        raise Permanent("it does not like that", reason=ctx.params.get("reason", "picky"))
+    return StepResult({"liked": True})
+
+
+async def two_pages(ctx: StepContext) -> StepResult:
+    """Reads a page, and the second one once a test has put "open" into `calls`."""
+    for number in range(ctx.checkpoint.cursor.get("pages", 0) + 1, 3):
+        if number == 2 and "open" not in calls:
+            await ctx.checkpoint.flush()
+            raise Permanent("the second page is stuck", reason="stuck", page=2)
+        calls.append(f"page {number}")
+        await ctx.checkpoint.append([Page(number, f"Page {number} tells of sluices.")], {"pages": number})
+    return StepResult({"pages": 2})

@@ -27,6 +27,27 @@ steps:
   embed:
   index:
 """
+ELSEWHERE = f"""\
+id: elsewhere
+steps:
+  triage: {{kind: route, method: {OWN}.triage, choices: {{scan: "workflow:other", default: extract}}}}
+  extract:
+  clean:
+  chunk:
+  embed:
+  index:
+"""
+OTHER = f"""\
+id: other
+steps:
+  extract: {{method: {OWN}.backwards}}
+  clean:
+  chunk:
+  count: {{kind: enrich, method: {OWN}.count}}
+  summed: {{kind: enrich, method: {OWN}.summed}}
+  embed:
+  index:
+"""
 COUNTED = f"""\
 id: counted
 steps:
@@ -68,6 +89,43 @@ async def test_a_route_chooses_the_branch_of_each_document(app: App, files: File
     scan, blank = await named(app, "a.txt"), await named(app, "c.txt")
     assert list(await metas(app, scan["id"])) == ["triage", "ocr", "clean", "chunk", "embed", "index"]
     assert await metas(app, blank["id"]) == {"triage": {"choice": "blank"}}
+
+
+async def test_a_route_goes_on_with_another_workflow(app: App, files: Files) -> None:
+    define(app, OTHER, name="other.yaml")
+    define(app, ELSEWHERE)
+    folder = files(**{"a.txt": "SCAN yadot", "b.txt": "WORDS turbine"})
+    assert (await app.ingest([folder], workflow="elsewhere", wait=False)).submitted == 2
+    waiting = await app.status((await named(app, "a.txt"))["id"])
+    assert [step["name"] for step in waiting["steps"]] == ["triage", "extract", "clean", "chunk", "embed", "index"]
+    assert (await app.run()).completed == 2
+    assert await found(app, "today") == {"a.txt"}
+    assert await found(app, "turbine") == {"b.txt"}
+    scan = await metas(app, (await named(app, "a.txt"))["id"])
+    others = ("extract", "clean", "chunk", "count", "summed", "embed", "index")
+    assert list(scan) == ["triage", *(f"other.{name}" for name in others)]
+    assert scan["other.summed"]["of"] == 1, "its steps call each other by their own names"
+    words = await metas(app, (await named(app, "b.txt"))["id"])
+    assert list(words) == ["triage", "extract", "clean", "chunk", "embed", "index"]
+
+
+async def test_what_a_route_might_go_on_with_makes_nothing_again(app: App, files: Files) -> None:
+    define(app, ELSEWHERE.replace('"workflow:other"', "NOT_INDEXABLE"))
+    folder = files(**{"b.txt": "WORDS turbine"})
+    await app.ingest([folder], workflow="elsewhere")
+    await app.delete([(await only(app))["id"]])
+    define(app, OTHER, name="other.yaml")
+    define(app, ELSEWHERE)
+    await app.ingest([folder], workflow="elsewhere")
+    made = await metas(app, (await only(app))["id"])
+    assert [made[name].get("reused") for name in ("extract", "clean", "chunk", "embed")] == [True] * 4
+
+
+async def test_what_waits_after_a_branch_is_shown_once(app: App, files: Files) -> None:
+    define(app, BRANCHES.replace("  clean:\n", f"  clean:\n  own: {{kind: enrich, method: {OWN}.picky}}\n"))
+    await app.ingest([files(**{"a.txt": "SCAN yadot"})], workflow="branches")
+    steps = (await app.status((await only(app))["id"]))["steps"]
+    assert [step["name"] for step in steps] == ["triage", "ocr", "clean", "own", "chunk", "embed", "index"]
 
 
 async def test_steps_of_one_s_own_read_what_came_before_and_hand_on(app: App, files: Files) -> None:

@@ -8,7 +8,7 @@ from penstock.errors import ConfigError, Permanent
 from penstock.model.nouns import StepDefinition, Workflow
 from penstock.model.states import DocumentStatus
 from penstock.workflows import read
-from penstock.workflows.catalog import Catalog, check
+from penstock.workflows.catalog import Catalog
 from penstock.workflows.load import decode, encode, with_defaults, with_parameters
 from penstock.workflows.source import Source
 from penstock.workflows.way import following
@@ -175,7 +175,7 @@ def test_a_method_that_cannot_be_imported_is_told_with_its_line(tmp_path: Path) 
         "id: a\nsteps:\n  validate:\n  x:\n    kind: enrich\n    method: os.path.nothing\n"
         "lifecycle_events:\n  item_end:\n    - {method: no.such.module}\n    - {method: os.getcwd}\n"
     )
-    _, found = check(file)
+    _, found = Catalog(tmp_path / "none", tmp_path / "none").check(file)
     assert [(problem.line, problem.message.split(":")[0]) for problem in found] == [
         (6, "'os.path.nothing' cannot be imported"),
         (9, "'no.such.module' cannot be imported"),

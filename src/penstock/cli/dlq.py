@@ -1,10 +1,15 @@
 """`dlq`: runs that ended badly, why, and what to do with them."""
 
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
 import click
 
 from penstock.cli.call import Call, InOrder, body
-from penstock.cli.output import Answer, count, labelled, table, visible, when, with_times
+from penstock.cli.changes import by_step, changes
+from penstock.cli.output import Answer, count, encode, labelled, table, visible, when, with_times
 
+F = TypeVar("F", bound=Callable[..., Any])
 NUMBER = click.IntRange(1, 2**63 - 1)
 
 
@@ -29,7 +34,8 @@ async def list_letters(call: Call, limit: int) -> Answer:
     reasons = table([["REASON", "COUNT"], *([reason, f"{n:,}"] for reason, n in found["by_reason"].items())])
     rows = [[letter.id, letter.reason, letter.step, letter.name] for letter in letters]
     lines = [*reasons, "", *table([["N", "REASON", "STEP", "NAME"], *rows]), ""]
-    return Answer(data, "\n".join([*lines, "penstock dlq show N · replay N | --reason R | --all · discard N"]))
+    lines.append("penstock dlq show N · replay N | --reason R | --all · discard N | --reason R | --all")
+    return Answer(data, "\n".join(lines))
 
 
 @dlq.command()
@@ -46,6 +52,9 @@ async def show(call: Call, number: int) -> Answer:
         "document": letter.document_id,
         "name": letter.name,
         "source": letter.source,
+        "collection": letter.collection,
+        "workflow": letter.workflow + (f" with {letter.params}" if letter.params else ""),
+        "parameters": _given(letter.parameters),
         "step": letter.step,
         "reason": letter.reason,
         "page": letter.page,
@@ -59,30 +68,87 @@ async def show(call: Call, number: int) -> Answer:
     return Answer(with_times(msgspec.to_builtins(letter)), "\n".join(lines))
 
 
+def _given(parameters: Mapping[str, Any]) -> str:
+    """As --set takes them."""
+    return ", ".join(
+        f"{step}.{name}={encode(value).decode()}" for step, given in parameters.items() for name, value in given.items()
+    )
+
+
+def which(command: F) -> F:
+    """Dead letters by number, of one reason, or all."""
+    for option in (
+        click.option("--dry-run", is_flag=True, help="Only say what would be done."),
+        click.option("--all", "every", is_flag=True, help="All there are."),
+        click.option("--reason", metavar="REASON", help="All of one reason."),
+        click.argument("numbers", metavar="[N...]", nargs=-1, type=NUMBER),
+    ):
+        command = option(command)
+    return command
+
+
 @dlq.command()
-@click.argument("numbers", metavar="[N...]", nargs=-1, type=NUMBER)
-@click.option("--reason", metavar="REASON", help="All of one reason.")
-@click.option("--all", "every", is_flag=True, help="All there are.")
+@which
+@changes
 @body
-async def replay(call: Call, numbers: tuple[int, ...], reason: str | None, every: bool) -> Answer:
-    """Queue documents of dead letters again; they go on from where they failed."""
+async def replay(
+    call: Call,
+    numbers: tuple[int, ...],
+    reason: str | None,
+    every: bool,
+    dry_run: bool,
+    workflow: str | None,
+    params: str | None,
+    values: tuple[str, ...],
+) -> Answer:
+    """Queue documents of dead letters again; they go on from where they failed.
+
+    With another workflow or other values a new run starts, which makes again only what they change.
+    """
+    import msgspec
+
+    letters = _chosen("replay", numbers, reason, every)
+    async with call.app() as app:
+        done = await app.replay(
+            letters,
+            reason=reason,
+            workflow=workflow,
+            params=params,
+            values=by_step(values),
+            dry_run=dry_run,
+            owner=call.owner,
+        )
+    lines = [f"{count(done.count, 'document')} {'would be ' if dry_run else ''}queued again", *_reasons(done.by_reason)]
+    ways = {"from where it failed": done.resumed, "in a new run": done.started}
+    lines += [f"  {n:,} {way}" for way, n in ways.items() if n]
+    lines += [f"  {document}" for document in done.replayed]
+    if len(done.replayed) < done.count and not dry_run:
+        lines.append("  …")
+    hints = ["`penstock run` works them off."] if done.count and not dry_run else []
+    return Answer(msgspec.to_builtins(done), "\n".join(lines), hints=[*done.notes, *hints])
+
+
+@dlq.command()
+@which
+@body
+async def discard(call: Call, numbers: tuple[int, ...], reason: str | None, every: bool, dry_run: bool) -> Answer:
+    """Close dead letters without another try; their documents stay FAILED."""
+    import msgspec
+
+    letters = _chosen("discard", numbers, reason, every)
+    async with call.app() as app:
+        done = await app.discard(letters, reason=reason, dry_run=dry_run, owner=call.owner)
+    lines = [f"{count(done.count, 'dead letter')} {'would be ' if dry_run else ''}discarded", *_reasons(done.by_reason)]
+    return Answer(msgspec.to_builtins(done), "\n".join(lines))
+
+
+def _chosen(verb: str, numbers: tuple[int, ...], reason: str | None, every: bool) -> tuple[int, ...] | None:
     from penstock.errors import UsageError
 
     if bool(numbers) + (reason is not None) + every != 1:
-        raise UsageError("say which: penstock dlq replay N… | --reason REASON | --all")
-    async with call.app() as app:
-        done = sorted(await app.replay(numbers, reason=reason, owner=call.owner))
-    lines = [f"{count(len(done), 'document')} queued again", *(f"  {document}" for document in done)]
-    return Answer({"replayed": done}, "\n".join(lines), hints=["`penstock run` works them off."] if done else [])
+        raise UsageError(f"say which: penstock dlq {verb} N… | --reason REASON | --all")
+    return numbers or None
 
 
-@dlq.command()
-@click.argument("numbers", metavar="N...", nargs=-1, required=True, type=NUMBER)
-@body
-async def discard(call: Call, numbers: tuple[int, ...]) -> Answer:
-    """Close dead letters without another try; their documents stay FAILED."""
-    async with call.app() as app:
-        for number in numbers:
-            await app.dead_letter(number, owner=call.owner)
-        done = sorted(await app.discard(numbers, owner=call.owner))
-    return Answer({"discarded": done}, f"{count(len(done), 'dead letter')} discarded")
+def _reasons(by_reason: dict[str, int]) -> list[str]:
+    return table([[reason, f"{n:,}"] for reason, n in by_reason.items()], "  ")

@@ -1,11 +1,13 @@
 """`status`, `list`, `retry`, `cancel`, `delete`: documents as their owner sees them."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from penstock.cli.call import Call, body
+from penstock.cli.changes import by_step, changes
 from penstock.cli.output import Answer, bytes_size, count, duration, labelled, table, visible, when, with_times
 
 if TYPE_CHECKING:
@@ -64,19 +66,42 @@ async def list_documents(
 @click.command()
 @IDS
 @click.option("--password", metavar="WORD", help="What unlocks them.")
+@changes
 @click.option("--dropped", is_flag=True, help="Completed ones whose pages and chunks were dropped: make them again.")
 @body
-async def retry(call: Call, ids: tuple[str, ...], password: str | None, dropped: bool) -> Answer:
+async def retry(
+    call: Call,
+    ids: tuple[str, ...],
+    password: str | None,
+    workflow: str | None,
+    params: str | None,
+    values: tuple[str, ...],
+    dropped: bool,
+) -> Answer:
     """Queue failed or cancelled documents again.
 
-    Also those without text. They go on from where they were; `penstock run` works them off.
+    Also those without text. They go on from where they were; `penstock run` works them off. With another workflow or
+    other values a new run starts, which makes again only what they change.
     """
-    hint = "`penstock run` works them off."
-
-    async def queue(app: "App") -> set[Any]:
-        return await app.retry(ids, password=password, dropped=dropped, owner=call.owner)
-
-    return await _change(call, ids, "queued again", "retried", queue, hint)
+    notes: list[str] = []
+    answer = await _change(
+        call,
+        ids,
+        "queued again",
+        "retried",
+        lambda app: app.retry(
+            ids,
+            workflow=workflow,
+            params=params,
+            values=by_step(values),
+            password=password,
+            dropped=dropped,
+            notes=notes,
+            owner=call.owner,
+        ),
+    )
+    hints = [*notes, "`penstock run` works them off."] if answer.data["retried"] else []
+    return replace(answer, data={**answer.data, "notes": notes}, hints=hints)
 
 
 @click.command()
@@ -99,7 +124,7 @@ async def delete(call: Call, ids: tuple[str, ...]) -> Answer:
 
 
 async def _change(
-    call: Call, ids: Sequence[str], done: str, field: str, verb: "Callable[[App], Awaitable[set[Any]]]", hint: str = ""
+    call: Call, ids: Sequence[str], done: str, field: str, verb: "Callable[[App], Awaitable[set[Any]]]"
 ) -> Answer:
     async with call.app() as app:
         before = [await app.status(name, owner=call.owner) for name in dict.fromkeys(ids)]
@@ -110,7 +135,7 @@ async def _change(
     lines += table([[i, visible(names[i]["name"])] for i in names if i in changed], "  ")
     lines += [f"unchanged: {d['id']} is {d['status']}" for d in other]
     data = {field: [i for i in names if i in changed], "unchanged": [d["id"] for d in other]}
-    return Answer(data, "\n".join(lines), hints=[hint] if hint and changed else [])
+    return Answer(data, "\n".join(lines))
 
 
 async def _status(app: "App", call: Call, document: str | None) -> Answer:

@@ -35,7 +35,7 @@ async def show(call: Call, name: str, params: str | None) -> Answer:
 
     async with call.app() as app:
         found = msgspec.structs.asdict(app.workflow(name, params=params))
-    data = {field: msgspec.to_builtins(value) for field, value in found.items()}
+    data = {field: msgspec.to_builtins(value) for field, value in found.items() if field != "asked"}
     return Answer(data, yaml.safe_dump(data, sort_keys=False, allow_unicode=True).rstrip())
 
 
@@ -44,9 +44,10 @@ async def show(call: Call, name: str, params: str | None) -> Answer:
 @body
 async def check(call: Call, files: tuple[str, ...]) -> Answer:
     """Say what is wrong in definitions and parameter sets, each with file and line."""
-    from penstock.workflows.catalog import check as check_file
+    from penstock.workflows.catalog import open_catalog
 
-    problems = [problem for file in files for problem in check_file(Path(file))[1]]
+    catalog = open_catalog(call.settings())
+    problems = [problem for file in files for problem in catalog.check(Path(file))[1]]
     data = {"ok": not problems, "problems": [problem._asdict() for problem in problems]}
     text = "\n".join(visible(problem) for problem in problems) or "ok"
     return Answer(data, text, code=1 if problems else 0)

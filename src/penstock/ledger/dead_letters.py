@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import msgspec
 
 from penstock.ledger.database import Connection, Row, Statement
+from penstock.ledger.documents import Origin
 from penstock.ledger.writer import Verb
-from penstock.model.nouns import Owner
+from penstock.model.nouns import DocumentId, Json, Owner, Workflow
 
 _BURY = Statement(
     "INSERT INTO dead_letters (owner, document_id, run_id, step, kind, reason, error, traceback, page, attempts, "
@@ -34,22 +35,50 @@ class DeadLetter(msgspec.Struct, frozen=True):
     page: int | None
     attempts: int
     created_at: float
+    collection: str
+    workflow: str
+    """Of the run that failed: its workflow's id, its parameter set, and what each step was given."""
+    params: str | None
+    parameters: Json
+
+
+class Buried(msgspec.Struct, frozen=True):
+    """A dead letter as a replay needs it."""
+
+    id: int
+    document_id: DocumentId
+    reason: str
+    origin: Origin
 
 
 _LETTER = (
     "SELECT l.id, l.document_id, d.name, d.source, l.step, l.kind, l.reason, l.error, l.traceback, l.page, "
-    "l.attempts, l.created_at FROM dead_letters l JOIN documents d ON d.id = l.document_id "
+    "l.attempts, l.created_at, d.collection, s.body FROM dead_letters l JOIN documents d ON d.id = l.document_id "
+    "JOIN runs x ON x.id = l.run_id JOIN snapshots s ON s.hash = x.snapshot "
     "WHERE l.owner = :owner AND l.state = 'OPEN' "
 )
+_ORIGIN = "d.collection, x.snapshot, x.settings, x.priority, d.status"
+_OPEN = (
+    "JOIN documents d ON d.id = l.document_id JOIN runs x ON x.id = l.run_id "
+    "WHERE l.owner = :owner AND l.state = 'OPEN' "
+)
+_OF_REASON = _OPEN + "AND (:reason = '' OR l.reason = :reason) "
+_BURIED = f"SELECT l.id, l.document_id, l.reason, {_ORIGIN} FROM "
+_PAGE = Statement(
+    f"{_BURIED} dead_letters l {_OF_REASON} AND l.id > :after AND l.id <= :until ORDER BY l.id LIMIT :count"
+)
+_NAMED = Statement(
+    f"{_BURIED} {{rows}} JOIN dead_letters l ON l.id = r.letter {_OPEN} ORDER BY l.id", rows="letter bigint"
+)
+_WAITING = Statement(
+    f"SELECT l.reason, count(*), {_ORIGIN} FROM dead_letters l {_OF_REASON} GROUP BY l.reason, {_ORIGIN}"
+)
+_LAST = Statement("SELECT coalesce(max(id), 0) FROM dead_letters WHERE owner = :owner AND state = 'OPEN'")
 _LIST = Statement(_LETTER + "ORDER BY l.id DESC LIMIT :count")
 _GET = Statement(_LETTER + "AND l.id = :id")
 _REASONS = Statement(
     "SELECT reason, count(*), min(created_at) FROM dead_letters WHERE owner = :owner AND state = 'OPEN' "
     "GROUP BY reason ORDER BY 2 DESC, 1"
-)
-_BY_REASON = Statement(
-    "SELECT document_id FROM dead_letters WHERE owner = :owner AND state = 'OPEN' "
-    "AND (:reason = '' OR reason = :reason) ORDER BY id LIMIT :count"
 )
 _CLOSE = Statement(
     "UPDATE dead_letters SET state = :state, closed_at = {now} WHERE {owner} AND state = 'OPEN' "
@@ -64,7 +93,10 @@ _DISCARD = Statement(
 
 
 def _letter(row: Row) -> DeadLetter:
-    return DeadLetter(*row)
+    workflow = msgspec.json.decode(row[13], type=Workflow)
+    given = {step.name: step.parameters for step in workflow.steps if step.parameters}
+    fields = [*row[:13], workflow.id, workflow.asked.params if workflow.asked else None, given]
+    return DeadLetter(*fields)
 
 
 def newest(owner: Owner, connection: Connection, count: int) -> list[DeadLetter]:
@@ -81,8 +113,30 @@ def by_reason(owner: Owner, connection: Connection) -> list[tuple[str, int, floa
     return [(row[0], row[1], row[2]) for row in connection.run(_REASONS, owner=owner)]
 
 
-def documents(owner: Owner, connection: Connection, reason: str | None, count: int) -> list[str]:
-    return [row[0] for row in connection.run(_BY_REASON, owner=owner, reason=reason or "", count=count)]
+def _buried(row: Row) -> Buried:
+    return Buried(row[0], row[1], row[2], Origin(*row[3:]))
+
+
+def page(owner: Owner, connection: Connection, reason: str, *, after: int, until: int, count: int) -> list[Buried]:
+    """Open ones with a number above `after`, oldest first; those of one reason, if one is given."""
+    rows = connection.run(_PAGE, owner=owner, reason=reason, after=after, until=until, count=count)
+    return [_buried(row) for row in rows]
+
+
+def named(owner: Owner, connection: Connection, letters: Sequence[int]) -> list[Buried]:
+    rows = connection.run(_NAMED, [(letter,) for letter in dict.fromkeys(letters)], owner=owner)
+    return [_buried(row) for row in rows]
+
+
+def waiting(owner: Owner, connection: Connection, reason: str) -> list[tuple[str, Origin, int]]:
+    """How many are open, by reason and by what their runs were started with."""
+    return [(row[0], Origin(*row[2:]), row[1]) for row in connection.run(_WAITING, owner=owner, reason=reason)]
+
+
+def last(owner: Owner, connection: Connection) -> int:
+    """The newest of them."""
+    number: int = connection.run(_LAST, owner=owner)[0][0]
+    return number
 
 
 def close(owner: Owner, connection: Connection, documents: Sequence[str], state: str) -> None:

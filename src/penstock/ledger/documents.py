@@ -159,6 +159,30 @@ def steps(owner: Owner, connection: Connection, document: DocumentId) -> list[St
     ]
 
 
+class Origin(msgspec.Struct, frozen=True):
+    """What a document's newest run was started with, and what became of the document."""
+
+    collection: str
+    snapshot: str
+    settings: str
+    priority: int
+    status: str
+
+
+_ORIGINS = Statement(
+    "SELECT d.id, d.collection, x.snapshot, x.settings, x.priority, d.status FROM {rows} "
+    "JOIN documents d ON d.id = r.document AND d.owner = :owner AND d.deleted_at IS NULL "
+    "JOIN runs x ON x.document_id = d.id "
+    "AND x.generation_id = (SELECT max(generation_id) FROM runs WHERE runs.document_id = d.id)",
+    rows="document text",
+)
+
+
+def origins(owner: Owner, connection: Connection, ids: Sequence[DocumentId]) -> dict[DocumentId, Origin]:
+    rows = connection.run(_ORIGINS, [(document,) for document in ids], owner=owner)
+    return {DocumentId(row[0]): Origin(*row[1:]) for row in rows}
+
+
 def active_generation(owner: Owner, connection: Connection, document: DocumentId) -> int | None:
     rows = connection.run(_ACTIVE, owner=owner, id=document)
     return rows[0][0] if rows else None

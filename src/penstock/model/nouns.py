@@ -85,6 +85,16 @@ class Handler(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     parameters: dict[str, Any] = {}
 
 
+class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The names by which a run's workflow and values were found: a retry looks there again."""
+
+    workflow: str
+    """Its id, or the path of its file."""
+    params: str | None = None
+    values: dict[str, dict[str, Any]] = {}
+    """Given one by one, over those of the parameter set."""
+
+
 class Workflow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """An ordered set of steps. A run keeps the snapshot that it started with."""
 
@@ -93,6 +103,8 @@ class Workflow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     steps: tuple[StepDefinition, ...]
     meta: dict[str, Any] = {}
     lifecycle_events: dict[str, tuple[Handler, ...]] = {}
+    asked: Asked | None = None
+    """In a snapshot, unless its id says it all."""
 
     def position(self, name: str) -> int:
         return next(i for i, step in enumerate(self.steps) if step.name == name)

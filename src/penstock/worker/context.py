@@ -59,8 +59,10 @@ class RunState:
 
     def artifact(self, kind: str, before: int) -> tuple[Artifact, str]:
         """The newest artifact of a kind, or of a step by its name, among the steps before a position; and its kind."""
+        # Steps of a workflow that was gone on with call each other by the names that stand in its file.
+        inner = ".".join((*self.workflow.steps[before].name.split(".")[:-1], kind))
         for definition in reversed(self.workflow.steps[:before]):
-            if kind in (definition.kind, definition.name) and definition.name in self.artifacts:
+            if (kind == definition.kind or definition.name in (kind, inner)) and definition.name in self.artifacts:
                 return self.artifacts[definition.name], definition.kind
         raise LeaseLost(f"the {kind} artifact of document {self.document.id} is gone")
 

@@ -1,13 +1,15 @@
 """Workflows with their parameters, and the snapshots that runs keep of them."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from penstock.artifacts.fingerprints import fingerprint
 from penstock.errors import ConfigError
-from penstock.model.nouns import StepDefinition, Workflow
+from penstock.model.nouns import Asked, StepDefinition, Workflow
+from penstock.workflows.source import SUFFIXES
 
 
 def with_parameters(workflow: Workflow, parameters: Mapping[str, Mapping[str, Any]], what: str) -> Workflow:
@@ -30,6 +32,24 @@ def _merged(workflow: Workflow, parameters: Callable[[StepDefinition], dict[str,
 
 def _of(parameters: Mapping[str, Mapping[str, Any]], step: StepDefinition) -> dict[str, Any]:
     return {**parameters.get(step.kind, {}), **parameters.get(step.name, {})}
+
+
+def merged(*all_values: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Values by step; the later win."""
+    found: dict[str, dict[str, Any]] = {}
+    for values in all_values:
+        for step, given in values.items():
+            found.setdefault(step, {}).update(given)
+    return found
+
+
+def remember(workflow: Workflow, asked: Asked) -> Workflow:
+    """The workflow with the names by which a retry finds it again; nothing more where its id will do."""
+    if asked.workflow.endswith(SUFFIXES):
+        asked = msgspec.structs.replace(asked, workflow=str(Path(asked.workflow).absolute()))
+    if asked.params is not None and asked.params.endswith(SUFFIXES):
+        asked = msgspec.structs.replace(asked, params=str(Path(asked.params).absolute()))
+    return msgspec.structs.replace(workflow, asked=asked if asked != Asked(workflow.id) else None)
 
 
 def encode(workflow: Workflow) -> tuple[str, str]:

@@ -190,7 +190,7 @@ def _check_graph(source: Source, key: str, steps: list[tuple[Place, dict[str, An
         choices = step.get("choices") if isinstance(step.get("choices"), dict) else {}
         ways = [("next", step.get("next")), *[("choices", way) for way in (choices or {}).values()]]
         for name, target in ways:
-            if target is None or str(target) in ENDINGS:
+            if target is None or str(target) in ENDINGS or str(target).startswith(ELSEWHERE):
                 continue
             if str(target) not in order:
                 source.complain((*place, name), f"there is no step {target!r}")
@@ -200,6 +200,8 @@ def _check_graph(source: Source, key: str, steps: list[tuple[Place, dict[str, An
 
 ENDINGS = ("END", "COMPLETED", "NOT_INDEXABLE")
 """Instead of a step's name: here the run ends."""
+ELSEWHERE = "workflow:"
+"""Before a workflow's id or file, instead of a step's name: the run goes on with that one."""
 
 
 def _handlers(source: Source, path: Place) -> list[dict[str, Any]]:

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 from penstock.errors import ConfigError
 
 Place = tuple[str | int, ...]
+SUFFIXES = (".yaml", ".yml")
+"""Of a name that is the path of a file."""
 
 
 class Problem(NamedTuple):

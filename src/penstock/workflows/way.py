@@ -1,7 +1,9 @@
 """The way of a run through its workflow."""
 
+from collections.abc import Iterator
+
 from penstock.errors import Permanent
-from penstock.model.nouns import Workflow
+from penstock.model.nouns import StepDefinition, Workflow
 from penstock.model.states import DocumentStatus
 
 DEFAULT = "default"
@@ -26,3 +28,16 @@ def following(workflow: Workflow, position: int, answer: str | None) -> int | Do
     if target in (DocumentStatus.COMPLETED, DocumentStatus.NOT_INDEXABLE):
         return DocumentStatus(target)
     return workflow.position(target)
+
+
+def ahead(workflow: Workflow, position: int) -> Iterator[StepDefinition]:
+    """The steps after this one, as far as anybody knows: where a route has no default, it is open."""
+    while True:
+        step = workflow.steps[position]
+        if step.kind == "route" and DEFAULT not in step.choices:
+            return
+        after = following(workflow, position, None)
+        if isinstance(after, DocumentStatus):
+            return
+        position = after
+        yield workflow.steps[position]

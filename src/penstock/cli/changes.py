@@ -1,0 +1,52 @@
+"""Options of `retry` and `dlq replay`: what is to be another than when the run started."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def changes(command: F) -> F:
+    for option in (
+        click.option("--set", "values", metavar="STEP.NAME=VALUE", multiple=True, help="With this value. Repeatable."),
+        click.option("--params", metavar="ID", help="With the values of this parameter set."),
+        click.option("--workflow", metavar="ID", help="With this workflow. If not given, with the run's own."),
+    ):
+        command = option(command)
+    return command
+
+
+def by_step(given: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """`chunk.size=300` as values by step. A step's name may have dots in it, a value's has none."""
+    from penstock.errors import UsageError
+
+    found: dict[str, dict[str, Any]] = {}
+    for text in given:
+        place, equals, value = text.partition("=")
+        step, _, name = place.rpartition(".")
+        if not (step and name and equals):
+            raise UsageError(f"--set {text}: write STEP.NAME=VALUE, as in chunk.size=300")
+        found.setdefault(step, {})[name] = _scalar(text, value)
+    return found
+
+
+def _scalar(text: str, value: str) -> object:
+    import yaml
+
+    from penstock.errors import UsageError
+
+    try:
+        found: object = yaml.safe_load(value)
+    except yaml.YAMLError:
+        found = ()
+    if isinstance(found, float) and not math.isfinite(found):
+        found = ()
+    if found is None or isinstance(found, bool | int | float | str):
+        return found
+    if isinstance(found, list | dict | tuple):
+        raise UsageError(f"--set {text}: the value is a number, a word, true, false or null")
+    # A date is one only to YAML.
+    return value

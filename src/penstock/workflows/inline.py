@@ -1,0 +1,94 @@
+"""A workflow that goes on with another one: the steps of that one stand behind its own, under its name."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from penstock.errors import ConfigError
+from penstock.model.nouns import StepDefinition, Workflow
+from penstock.workflows.read import ELSEWHERE, ENDINGS
+from penstock.workflows.source import SUFFIXES, Place, Source
+from penstock.workflows.way import END
+
+DEPTH = 4
+"""Workflows that may go on with one another, the first included."""
+
+Find = Callable[[str], tuple[Workflow, Source]]
+
+
+def inline(workflow: Workflow, text: Source, find: Find, above: tuple[str, ...] = ()) -> Workflow:
+    """The workflow with all that it can go on with. What is wrong is complained of where it is named."""
+    first: dict[str, str] = {}
+    behind: list[StepDefinition] = []
+    for place, target in _targets(workflow, text):
+        if target in first:
+            continue
+        first[target] = END
+        found = _find(target, place, text, find, (*above, workflow.id))
+        if found is not None:
+            behind += found.steps
+            first[target] = found.steps[0].name
+    if not first:
+        return workflow
+    own = [_led(step, lambda way: first.get(way, way)) for step in workflow.steps]
+    steps = (*_closed(own), *behind)
+    names = [step.name for step in steps]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        text.complain((), f"two steps are named {name!r}, one of them of a workflow that is gone on with")
+    return msgspec.structs.replace(workflow, steps=steps)
+
+
+def _targets(workflow: Workflow, text: Source) -> Iterator[tuple[Place, str]]:
+    for step in workflow.steps:
+        place = text.step(step.name)[:2]
+        for where, way in ((("next",), step.next), *((("choices", key), way) for key, way in step.choices.items())):
+            if way is not None and way.startswith(ELSEWHERE):
+                yield (*place, *where), way
+
+
+def _find(target: str, place: Place, text: Source, find: Find, chain: tuple[str, ...]) -> Workflow | None:
+    """Another workflow, whole, its steps named after it."""
+    name = target.removeprefix(ELSEWHERE)
+    if name.endswith(SUFFIXES):
+        name = str(Path(text.file).parent / name)
+    try:
+        found, source = find(name)
+    except ConfigError as error:
+        text.complain(place, f"{target} cannot be used: {error}")
+        return None
+    way = " → ".join((*chain, found.id))
+    if found.id in chain:
+        text.complain(place, f"a run would go round in circles: {way}")
+        return None
+    if len(chain) == DEPTH:
+        text.complain(place, f"more than {DEPTH} workflows go on with one another: {way}")
+        return None
+    whole = inline(found, source, find, chain)
+    text.problems += [problem for problem in source.problems if problem not in text.problems]
+    steps = [msgspec.structs.replace(step, name=_under(found.id, step.name)) for step in whole.steps]
+    return msgspec.structs.replace(
+        whole, steps=_closed([_led(step, lambda way: _under(found.id, way)) for step in steps])
+    )
+
+
+def _under(workflow: str, name: str) -> str:
+    return f"{workflow}.{name}"
+
+
+def _led(step: StepDefinition, to: Callable[[str], str]) -> StepDefinition:
+    """The step with its ways led elsewhere; those that end the run stay."""
+
+    def lead(way: str) -> str:
+        return way if way in ENDINGS else to(way)
+
+    choices = {answer: lead(way) for answer, way in step.choices.items()}
+    return msgspec.structs.replace(step, next=lead(step.next) if step.next is not None else None, choices=choices)
+
+
+def _closed(steps: list[StepDefinition]) -> tuple[StepDefinition, ...]:
+    """What stands below is another workflow's: a run does not fall into it."""
+    last = steps[-1]
+    if last.kind != "route" and last.next is None:
+        last = msgspec.structs.replace(last, next=END)
+    return (*steps[:-1], last)
