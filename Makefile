@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install check test crash bench demo lock clean
+.PHONY: help install check test crash bench bench-peers demo lock clean
 
 help: ## Print this help
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 install: $(INSTALLED) ## Create .venv from requirements.lock (again only when the lock or pyproject.toml changed)
 
@@ -36,6 +36,9 @@ crash: install ## Kill workers at every failpoint, many times over (long)
 
 bench: install ## Measure, and print a table
 	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-peers: install ## Measure other queues at the same work (installs them under build/)
+	$(BIN)/python -m benchmarks.peers $(ARGS)
 
 demo: install ## Watch it: ingest samples, a kill in the middle, going on, search (half a minute)
 	$(BIN)/penstock demo $(ARGS)

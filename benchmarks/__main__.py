@@ -6,11 +6,12 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks import documents, extract, memory, queue, retrieval, unchanged
+from benchmarks import documents, extract, flat, memory, queue, retrieval, unchanged
 from benchmarks.table import Row
 
 PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "queue": queue.rows,
+    "flat": flat.rows,
     "unchanged": unchanged.rows,
     "recall": retrieval.rows,
     "documents": documents.rows,

@@ -21,7 +21,7 @@ class Row:
         figure = f"{self.figure:,.{self.digits}f} {self.unit}".rstrip()
         wanted = f"≥ {self.least} {self.unit}" if self.least is not None else ""
         wanted = f"≤ {self.most} {self.unit}" if self.most is not None else wanted
-        return f"{self.what:<66} {figure:>12}   {wanted.rstrip():<10}{'' if self.reached else '  missed'}".rstrip()
+        return f"{self.what:<80} {figure:>12}   {wanted.rstrip():<10}{'' if self.reached else '  missed'}".rstrip()
 
     def data(self) -> dict[str, Any]:
         return {**asdict(self), "reached": self.reached}

@@ -56,6 +56,12 @@ def fresh_postgres(postgres_server: str) -> str:
 
 
 @pytest.fixture
+def make_postgres(postgres_server: str) -> Callable[[], str]:
+    """Each call makes such a database and tells its URL."""
+    return lambda: _database(postgres_server, migrate=True)
+
+
+@pytest.fixture
 def empty_postgres(postgres_server: str) -> str:
     """The URL of a database without any tables."""
     return _database(postgres_server, migrate=False)

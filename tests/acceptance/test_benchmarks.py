@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks import corpus, documents, extract, memory, queue
+from benchmarks.peers import __main__ as peers
 from benchmarks.processes import PENSTOCK, ROOT, run
 from benchmarks.table import Row
 
@@ -48,9 +49,9 @@ def test_the_extract_step_is_timed_beside_one_process(tmp_path: Path) -> None:
 
 
 def test_the_queue_is_measured_beside_the_bare_loop(tmp_path: Path) -> None:
-    ours, bare = queue.best(f"sqlite:///{tmp_path}/ledger.db", documents=4, repeat=2)
-    assert ours.drain_steps_per_s > 0
-    assert bare >= ours.bare_claim_steps_per_s > 0
+    rounds = queue.measured(f"sqlite:///{tmp_path}/ledger.db", documents=4, repeat=2)
+    assert len(rounds) == 2
+    assert all(getattr(one, name) > 0 for one in rounds for name, _, _ in queue.LINES)
 
 
 def test_a_failure_is_not_taken_for_a_figure(tmp_path: Path) -> None:
@@ -68,3 +69,10 @@ def test_an_unknown_part_is_refused() -> None:
     ended = subprocess.run([sys.executable, "-m", "benchmarks", "spede"], cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 2
     assert "no such part: spede" in ended.stderr
+
+
+def test_peers_stand_beside_the_bare_loop_of_their_own_round() -> None:
+    found = {"bare": [100.0, 1000.0, 200.0], "penstock": [200.0, 1000.0, 500.0], "dbos": [50.0, 50.0, 50.0]}
+    lines = [row.line() for row in peers.rows(found)]
+    assert [row.figure for row in peers.rows(found)] == [200, 500, 2.0, 50, 0.25]
+    assert "DBOS: steps/s (50 to 50)" in lines[3]

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.bench import bare
 from penstock.bench.place import open_place
-from penstock.bench.queue import _percentile, measure
+from penstock.bench.queue import measure, percentile
 from penstock.ledger.database import Connection, Database, PostgresConnection, Row
 from penstock.runtime import Runtime
 from penstock.worker.lease import Heart
@@ -127,7 +127,7 @@ async def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path, runtime: R
     assert list(tmp_path.iterdir()) == []
 
 
-def test_percentiles_are_values_that_were_measured() -> None:
-    assert _percentile([3, 1, 2], 50) == 2
-    assert _percentile(range(1, 101), 99) == 99
-    assert _percentile([5], 99) == 5
+def testpercentiles_are_values_that_were_measured() -> None:
+    assert percentile([3, 1, 2], 50) == 2
+    assert percentile(range(1, 101), 99) == 99
+    assert percentile([5], 99) == 5

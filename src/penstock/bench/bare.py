@@ -1,4 +1,5 @@
-"""The bare SQL bound: claim and finish no-op steps by hand, two commits a step, with no engine around it."""
+"""The bare SQL bounds, with no engine around them: claim and finish no-op steps by hand, two commits a step; insert
+what a submit inserts; wait for a row and claim it."""
 
 import asyncio
 import sqlite3
@@ -7,7 +8,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, closing
 
 from penstock.bench.place import Place
-from penstock.ledger.database import PostgresConnection
+from penstock.ledger.database import Database, PostgresConnection, Statement
+from penstock.ledger.waking import LOOK_S
 from penstock.runtime import Runtime
 
 TABLE = "create table bare_step(id {id} primary key, step int default 0, status text default 'todo', holder text)"
@@ -18,6 +20,7 @@ FINISH = """update bare_step set step=step+1,
   status=case when step+1>={0} then 'done' else 'todo' end where id={1} and holder={2}"""
 
 Loop = Callable[[], Awaitable[None]]
+Wait = Callable[[], Awaitable[float]]
 
 
 async def claim_rate(place: Place, runtime: Runtime, documents: int, steps: int, claimers: int) -> float:
@@ -96,3 +99,126 @@ async def _psycopg_claimer(place: Place, name: str, steps: int, stack: AsyncExit
             await connection.execute(finish, (steps, row[0], name))
 
     return loop
+
+
+_ROW = "id text, n bigint"
+_COMMON = "'bare', 'default'"
+# The rows that a submit makes, told all about them beforehand: no look at what is there, no rank, no answer.
+INSERTS = (
+    Statement(
+        "INSERT INTO documents (id, owner, collection, source, name, size, sha256, status, created_at, updated_at) "
+        f"SELECT r.id, {_COMMON}, '/' || r.n, r.id, 0, r.id, 'PENDING', {{now}}, {{now}} FROM {{rows}} WHERE true",
+        rows=_ROW,
+    ),
+    Statement(
+        "INSERT INTO generations (id, document_id, owner, collection, index_version, state, raw_key, size, sha256, "
+        f"created_at) SELECT r.n, r.id, {_COMMON}, 1, 'BUILDING', r.id, 0, r.id, {{now}} FROM {{rows}} WHERE true",
+        rows=_ROW,
+    ),
+    Statement(
+        "INSERT INTO runs (id, document_id, generation_id, owner, snapshot, settings, status, priority, rank, "
+        "created_at) SELECT r.id, r.id, r.n, 'bare', 'bare', 's', 'OPEN', 0, r.n, {now} FROM {rows} WHERE true",
+        rows=_ROW,
+    ),
+    Statement(
+        "INSERT INTO steps (run_id, position, document_id, generation_id, owner, snapshot, name, kind, status, "
+        "priority, rank, created_at) SELECT r.id, 0, r.id, r.n, 'bare', 'bare', 's0', 'bare', 'PENDING', 0, r.n, {now} "
+        "FROM {rows} WHERE true",
+        rows=_ROW,
+    ),
+)
+FIRST = 10**9
+"""Of the ids of bare rows: nobody else's come so far."""
+
+
+async def insert_rate(place: Place, runtime: Runtime, documents: int, batch: int) -> float:
+    """Documents a second, into the tables of the ledger that is there; a batch is a transaction. No worker knows the
+    kind of their steps."""
+    ids = [(id_, FIRST + n) for n, id_ in enumerate(runtime.ulids(documents))]
+
+    def insert() -> float:
+        with closing(Database(place.url, runtime).connect(hot=True)) as connection:
+            connection.script("INSERT INTO collections (owner, name, created_at) VALUES ('bare', 'default', 0)")
+            connection.script("INSERT INTO snapshots (hash, body) VALUES ('bare', '{}')")
+            began = runtime.clock()
+            for start in range(0, documents, batch):
+                connection.begin()
+                for statement in INSERTS:
+                    connection.run(statement, ids[start : start + batch])
+                connection.commit()
+            return documents / (runtime.clock() - began)
+
+    return await runtime.run_blocking("cpu", insert)
+
+
+async def bare_listener(place: Place, runtime: Runtime, stack: AsyncExitStack) -> Wait:
+    """A call inserts a row, and answers with the seconds until a listener has claimed it: by NOTIFY on PostgreSQL, by
+    looking at `data_version` on SQLite, as often as a worker does."""
+    return await (_sqlite_listener if place.schema is None else _postgres_listener)(place, runtime, stack)
+
+
+async def _sqlite_listener(place: Place, runtime: Runtime, stack: AsyncExitStack) -> Wait:
+    here, there = (sqlite3.connect(place.folder / "bare.db", isolation_level=None) for _ in range(2))
+    stack.callback(here.close)
+    stack.callback(there.close)
+    for db in (here, there):
+        db.execute("pragma synchronous=full")
+    claim = CLAIM.format("?", lock="")
+
+    async def listen(claimed: asyncio.Future[float]) -> None:
+        seen = there.execute("pragma data_version").fetchall()
+        # It has been looking for a while when the row comes.
+        await runtime.sleep(LOOK_S * runtime.random())
+        while there.execute("pragma data_version").fetchall() == seen:
+            await runtime.sleep(LOOK_S)
+        there.execute(claim, ("me",)).fetchall()
+        claimed.set_result(runtime.clock())
+
+    async def wait() -> float:
+        claimed: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        listening = asyncio.create_task(listen(claimed))
+        await runtime.sleep(0)
+        began = runtime.clock()
+        here.execute("insert into bare_step(id) values((select max(id) + 1 from bare_step))")
+        await listening
+        return claimed.result() - began
+
+    return wait
+
+
+async def _postgres_listener(place: Place, runtime: Runtime, stack: AsyncExitStack) -> Wait:
+    import psycopg
+
+    here, there, ear = [
+        await psycopg.AsyncConnection.connect(place.url, autocommit=True, prepare_threshold=1) for _ in range(3)
+    ]
+    for connection in (here, there, ear):
+        stack.push_async_callback(connection.close)
+    claim = CLAIM.format("%s", lock="for update skip locked").encode()
+    heard = asyncio.Event()
+    await ear.execute("LISTEN bare")
+
+    def hear() -> None:
+        ear.pgconn.consume_input()
+        while ear.pgconn.notifies():
+            heard.set()
+
+    loop = asyncio.get_running_loop()
+    loop.add_reader(ear.fileno(), hear)
+    stack.callback(loop.remove_reader, ear.fileno())
+
+    async def listen() -> float:
+        await heard.wait()
+        await (await there.execute(claim, ("me",))).fetchone()
+        return runtime.clock()
+
+    async def wait() -> float:
+        heard.clear()
+        listening = asyncio.create_task(listen())
+        began = runtime.clock()
+        async with here.transaction():
+            await here.execute("insert into bare_step(id) values((select max(id) + 1 from bare_step))")
+            await here.execute("NOTIFY bare")
+        return await listening - began
+
+    return wait

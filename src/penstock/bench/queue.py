@@ -9,13 +9,13 @@ from typing import TypeVar
 import msgspec
 
 from penstock.app import IN_HAND
-from penstock.bench.bare import claim_rate
+from penstock.bench.bare import Wait, bare_listener, claim_rate, insert_rate
 from penstock.bench.place import Place, open_place
 from penstock.blobs.local import LocalBlobs
 from penstock.embedders.fake import FakeEmbedder
 from penstock.indexes.lance import LanceIndex
 from penstock.ledger import runs, work
-from penstock.ledger.database import Database
+from penstock.ledger.database import Database, DialectName
 from penstock.ledger.liveness import AdvisoryLiveness, FileLiveness, Liveness
 from penstock.ledger.runs import FirstStep, NewDocument, Submission
 from penstock.ledger.store import Ledger
@@ -43,6 +43,9 @@ BATCH = 256
 
 class Figures(msgspec.Struct, frozen=True):
     submit_docs_per_s: float
+    submit_bare_docs_per_s: float
+    """The same rows, inserted in batches by hand."""
+    submit_ratio: float
     drain_steps_per_s: float
     bare_claim_steps_per_s: float
     ratio: float
@@ -50,7 +53,36 @@ class Figures(msgspec.Struct, frozen=True):
     latency_p50_ms: float
     """From the call of submit to the start of the first step, on a worker that is idle."""
     latency_p99_ms: float
+    latency_bare_p50_ms: float
+    """From the call of an insert to the end of the claim of a listener that does nothing else."""
+    latency_ratio: float
+    latency_spread: float
+    """The 99th of 100 waits against the median."""
     transactions_per_step: float
+    missed: tuple[str, ...] = ()
+    """The figures that are not what they should be."""
+
+
+class Target(msgspec.Struct, frozen=True):
+    least: float | None = None
+    most: float | None = None
+
+    def __str__(self) -> str:
+        return f"≥ {self.least:g}" if self.least is not None else f"≤ {self.most:g}"
+
+    def is_reached(self, figure: float) -> bool:
+        return (self.least is None or figure >= self.least) and (self.most is None or figure <= self.most)
+
+
+def targets(dialect: DialectName) -> dict[str, Target]:
+    """What the figures should be. SQLite has one writer, so there a queue that commits in groups wins more."""
+    return {
+        "submit_ratio": Target(least=0.3),
+        "ratio": Target(least=1.2 if dialect == "postgres" else 2.5),
+        "latency_ratio": Target(most=2.0),
+        "latency_spread": Target(most=6.0),
+        "transactions_per_step": Target(most=1.3),
+    }
 
 
 async def measure(
@@ -71,17 +103,28 @@ async def measure(
             drained = runtime.clock()
             assert done == documents * STEPS, done
             commits = crew.commits - commits
-            waits = await crew.latencies(min(probes, documents))
-    rate = done / (drained - submitted)
-    return Figures(
-        submit_docs_per_s=round(documents / (submitted - began), 1),
+            inserted = await insert_rate(place, runtime, documents, BATCH)
+            listener = await bare_listener(place, runtime, stack)
+            waits, bare_waits = await crew.latencies(min(probes, documents), listener)
+    rate, submits = done / (drained - submitted), documents / (submitted - began)
+    middle, bare_middle = percentile(waits, 50), percentile(bare_waits, 50)
+    found = Figures(
+        submit_docs_per_s=round(submits, 1),
+        submit_bare_docs_per_s=round(inserted, 1),
+        submit_ratio=round(submits / inserted, 3),
         drain_steps_per_s=round(rate, 1),
         bare_claim_steps_per_s=round(bare, 1),
         ratio=round(rate / bare, 3),
-        latency_p50_ms=round(1000 * _percentile(waits, 50), 2),
-        latency_p99_ms=round(1000 * _percentile(waits, 99), 2),
+        latency_p50_ms=round(1000 * middle, 2),
+        latency_p99_ms=round(1000 * percentile(waits, 99), 2),
+        latency_bare_p50_ms=round(1000 * bare_middle, 2),
+        latency_ratio=round(middle / bare_middle, 2),
+        latency_spread=round(percentile(waits, 99) / middle, 2),
         transactions_per_step=round(commits / done, 3),
     )
+    wanted = targets(Database(url, runtime).dialect)
+    missed = tuple(name for name, target in wanted.items() if not target.is_reached(getattr(found, name)))
+    return msgspec.structs.replace(found, missed=missed)
 
 
 async def _to_its_end(work: Awaitable[T], stop: Callable[[], object] = lambda: None) -> T:
@@ -95,7 +138,7 @@ async def _to_its_end(work: Awaitable[T], stop: Callable[[], object] = lambda: N
         raise
 
 
-def _percentile(values: Sequence[float], percent: int) -> float:
+def percentile(values: Sequence[float], percent: int) -> float:
     """The nearest rank."""
     return sorted(values)[max(0, -(-len(values) * percent // 100) - 1)]
 
@@ -148,9 +191,10 @@ class Crew:
 
         return await self._work(empty)
 
-    async def latencies(self, count: int) -> list[float]:
-        """Seconds that single documents wait."""
+    async def latencies(self, count: int, bare: Wait) -> tuple[list[float], list[float]]:
+        """Seconds that single documents wait; and bare rows, in turn with them."""
         waits: list[float] = []
+        bare_waits: list[float] = []
         ended = False
 
         async def over() -> bool:
@@ -165,10 +209,12 @@ class Crew:
                 while document not in self.begun and not working.done():
                     await self.runtime.sleep(0.001)
                 waits.append(self.begun[document] - began)
+                await self.runtime.sleep(REST_S * (1 + self.runtime.random()))
+                bare_waits.append(await bare())
         finally:
             ended = True
             await working
-        return waits
+        return waits, bare_waits
 
     async def _work(self, done: Callable[[], Awaitable[bool]]) -> int:
         workers = [self._worker(ledger) for ledger in self.ledgers]

@@ -155,12 +155,12 @@ class Purge(msgspec.Struct, frozen=True):
 
 
 _DUE = Statement(
-    "SELECT generation_id, owner, collection, index_version FROM purges WHERE not_before <= {now} + :ahead "
+    "SELECT generation_id, owner, collection, index_version FROM purges WHERE not_before <= (SELECT {now}) + :ahead "
     "ORDER BY not_before LIMIT :count"
 )
 _DUE_IN = Statement(
     "SELECT generation_id FROM purges WHERE owner = :owner AND collection = :collection AND index_version = :version "
-    "AND not_before <= {now} ORDER BY not_before LIMIT :count"
+    "AND not_before <= (SELECT {now}) ORDER BY not_before LIMIT :count"
 )
 _DONE = Statement(
     "DELETE FROM purges WHERE generation_id IN (SELECT r.generation FROM {rows})", rows="generation bigint"

@@ -191,7 +191,7 @@ def _dispatch(connection: Connection, counts: Sequence[int]) -> list[int]:
 # The lease is `not_before`: whoever took a delivery has so long, then it is due again.
 _TAKE = Statement(
     "WITH picked AS MATERIALIZED (SELECT event_id, handler FROM deliveries WHERE status = 'PENDING' "
-    "AND not_before <= {now} ORDER BY not_before LIMIT :count {skip}) "
+    "AND not_before <= (SELECT {now}) ORDER BY not_before LIMIT :count {skip}) "
     "UPDATE deliveries SET token = :token, worker_id = :worker, attempts = attempts + 1, "
     "not_before = {now} + :lease_s WHERE (event_id, handler) IN (SELECT event_id, handler FROM picked) "
     "RETURNING event_id, handler, name, attempts"

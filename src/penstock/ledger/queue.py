@@ -769,12 +769,14 @@ def _sign_row(lease: Lease, sign: Sign) -> tuple[object, ...]:
     return (lease.step_id, lease.token, sign.waiting_on, int(sign.moved), sign.timeout_s)
 
 
+# `(SELECT {now})`, here and in due: PostgreSQL's clock moves while a statement runs, so it would be asked for each row
+# of the index, and the index be read to its end.
 _EXPIRED = Statement(
-    "SELECT id, lease_token FROM steps WHERE status = 'RUNNING' AND lease_until < {now} "
+    "SELECT id, lease_token FROM steps WHERE status = 'RUNNING' AND lease_until < (SELECT {now}) "
     "ORDER BY lease_until LIMIT :count"
 )
 _OVERDUE = Statement(
-    "SELECT id, lease_token FROM steps WHERE status = 'RUNNING' AND timeout_at IS NOT NULL AND timeout_at < {now} "
+    "SELECT id, lease_token FROM steps WHERE status = 'RUNNING' AND timeout_at IS NOT NULL AND timeout_at < (SELECT {now}) "
     "ORDER BY timeout_at LIMIT :count"
 )
 _OF_THE_DEAD = Statement(
@@ -894,7 +896,7 @@ def _leave(connection: Connection, names: Sequence[WorkerId]) -> list[None]:
 
 
 _DUE = Statement(
-    "WITH picked AS MATERIALIZED (SELECT id FROM steps WHERE status = 'ERROR' AND not_before <= {now} "
+    "WITH picked AS MATERIALIZED (SELECT id FROM steps WHERE status = 'ERROR' AND not_before <= (SELECT {now}) "
     "ORDER BY not_before LIMIT :count {skip}) "
     "UPDATE steps SET status = 'PENDING', not_before = NULL WHERE id IN (SELECT id FROM picked) RETURNING id"
 )
