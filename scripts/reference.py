@@ -90,7 +90,13 @@ SHAPES: dict[str, dict[str, Shape]] = {
     "run": {"": SUMMARY},
     "worker": {"": {"processes": None, "restarts": None, **SUMMARY}},
     "status": {
-        "": {"documents": {"…": None}, "steps": {"…": None}, "dead_letters": None, "running": None},
+        "": {
+            "documents": {"…": None},
+            "steps": {"…": None},
+            "dead_letters": None,
+            "running": None,
+            "events": {"waiting": None},
+        },
         "ID": STATUS,
     },
     "list": {"": {"documents": [DOCUMENT]}},

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
         Transient,
         UsageError,
     )
+    from penstock.events.context import HandlerContext
     from penstock.jobs import Progress, Summary
     from penstock.ledger.dead_letters import DeadLetter
-    from penstock.model.events import Event, EventKind
+    from penstock.model.events import Event, EventKind, LifecycleEvent
     from penstock.model.items import Block, Chunk, Page
     from penstock.model.states import DocumentStatus
     from penstock.search.query import Hit
@@ -37,9 +38,11 @@ __all__ = [
     "DocumentStatus",
     "Event",
     "EventKind",
+    "HandlerContext",
     "Hit",
     "LeaseLost",
     "LedgerTooNew",
+    "LifecycleEvent",
     "LockHeld",
     "NotFound",
     "Page",
@@ -63,10 +66,11 @@ _HOMES = {
         *("ConfigError", "LeaseLost", "LedgerTooNew", "LockHeld"),
         *("NotFound", "PenstockError", "Permanent", "StorageError", "Transient", "UsageError"),
     ),
+    "events.context": ("HandlerContext",),
     "jobs": ("Progress", "Summary"),
     "stages.base": ("StepContext", "StepResult"),
     "ledger.dead_letters": ("DeadLetter",),
-    "model.events": ("Event", "EventKind"),
+    "model.events": ("Event", "EventKind", "LifecycleEvent"),
     "model.items": ("Block", "Chunk", "Page"),
     "model.states": ("DocumentStatus",),
     "search.query": ("Hit",),

@@ -220,6 +220,7 @@ class App:
                 "steps": await snapshot.read(lambda c: stats.steps(who, c)),
                 "dead_letters": await snapshot.read(lambda c: stats.dead_letters(who, c)),
                 "running": await snapshot.read(lambda c: stats.running(who, c)),
+                "events": await snapshot.read(lambda c: stats.events(who, c)),
             }
 
     async def count_workers(self) -> int:
@@ -351,14 +352,19 @@ class App:
 
     async def replay(
         self, letters: Sequence[int] = (), *, reason: str | None = None, owner: str | None = None
-    ) -> set[DocumentId]:
-        """Replay dead letters by number, by reason, or (with neither) all."""
+    ) -> set[str]:
+        """Replay dead letters by number, by reason, or (with neither) all. The ids of their documents and events."""
         who = self._owner(owner)
         if letters:
-            names = [(await self.dead_letter(letter, owner=owner)).document_id for letter in letters]
+            chosen = [await self.dead_letter(letter, owner=owner) for letter in letters]
+            names = [letter.document_id for letter in chosen if letter.event is None and letter.document_id]
         else:
             names = await self.ledger.read(lambda c: dead_letters.documents(who, c, reason, 1_000_000))
-        return await self.retry(names, owner=owner) if names else set()
+        replay = dead_letters.EventReplay(who, tuple(letters), reason)
+        return {
+            *(await self.retry(names, owner=owner) if names else ()),
+            *await self.ledger.write(dead_letters.REPLAY_EVENTS, replay),
+        }
 
     async def discard(self, letters: Sequence[int], *, owner: str | None = None) -> set[int]:
         """Close dead letters without another try; their documents stay FAILED."""
@@ -449,12 +455,13 @@ class App:
         return runs.Selected(who, tuple(dict.fromkeys(found)))
 
     def _workflow(self, collection: str, workflow: str | None, params: str | None) -> Workflow:
-        from penstock.workflows.load import with_defaults, with_parameters
+        from penstock.workflows.load import with_defaults, with_parameters, with_webhooks
 
         own = self.config.collections.get(collection)
         name = workflow or (own.workflow if own else None) or self.config.workflow
         chosen = self._params(collection, params)
         found = with_defaults(self.catalog.workflow(name), {"chunk": self.config.chunk_parameters(collection)})
+        found = with_webhooks(found, self.config.webhooks)
         if chosen is None:
             return found
         values = self.catalog.parameter_set(chosen)
@@ -550,6 +557,7 @@ class App:
         return len(deleted)
 
     def _start_worker(self, budget_s: float | None, began: float, pools: Mapping[str, int] | None = None) -> "Worker":
+        from penstock.events.courier import Courier
         from penstock.stages.registry import STAGES
         from penstock.upkeep.purge import purge
         from penstock.worker.budget import Budget
@@ -579,7 +587,9 @@ class App:
                 await purge(self.ledger, self.ports.index, name)
             return found
 
-        self._worker = Worker(bench, self._liveness(), slots=IN_HAND * self.config.worker.slots, chores=[purge_due])
+        courier = Courier(self.ledger, self.runtime, name, self, self.config.webhooks)
+        slots = IN_HAND * self.config.worker.slots
+        self._worker = Worker(bench, self._liveness(), slots=slots, chores=[purge_due], courier=courier)
         if self._stopping:
             self.stop()
         return self._worker

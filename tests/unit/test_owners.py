@@ -18,7 +18,7 @@ FOR_USERS = {"documents", "dead_letters", "stats", "runs", "generations"}
 """Modules whose functions are called for a user: `owner` comes first."""
 ENGINE = {
     "queue", "checkpoints", "locks", "workers", "work", "liveness", "audit", "audit_index", "mending", "store",
-    "writer", "waking", "database", "migrations",
+    "writer", "waking", "database", "migrations", "outbox", "groups", "lifecycle",
 }  # fmt: skip
 """Modules whose statements cross owners: the engine's own."""
 CROSSING = {

@@ -27,7 +27,7 @@ async def list_letters(call: Call, limit: int) -> Answer:
     if not letters:
         return Answer(data, "no dead letters")
     reasons = table([["REASON", "COUNT"], *([reason, f"{n:,}"] for reason, n in found["by_reason"].items())])
-    rows = [[letter.id, letter.reason, letter.step, letter.name] for letter in letters]
+    rows = [[n.id, n.reason, n.step, n.name or (n.event and n.event.id)] for n in letters]
     lines = [*reasons, "", *table([["N", "REASON", "STEP", "NAME"], *rows]), ""]
     return Answer(data, "\n".join([*lines, "penstock dlq show N · replay N | --reason R | --all · discard N"]))
 
@@ -46,7 +46,9 @@ async def show(call: Call, number: int) -> Answer:
         "document": letter.document_id,
         "name": letter.name,
         "source": letter.source,
-        "step": letter.step,
+        "step": letter.step if letter.event is None else None,
+        "event": f"{letter.event.kind} {letter.event.id}" if letter.event is not None else None,
+        "handler": letter.handler,
         "reason": letter.reason,
         "page": letter.page,
         "attempts": letter.attempts,
@@ -65,14 +67,19 @@ async def show(call: Call, number: int) -> Answer:
 @click.option("--all", "every", is_flag=True, help="All there are.")
 @body
 async def replay(call: Call, numbers: tuple[int, ...], reason: str | None, every: bool) -> Answer:
-    """Queue documents of dead letters again; they go on from where they failed."""
+    """Queue documents of dead letters again; they go on from where they failed.
+
+    Events go to their handlers once more.
+    """
     from penstock.errors import UsageError
 
     if bool(numbers) + (reason is not None) + every != 1:
         raise UsageError("say which: penstock dlq replay N… | --reason REASON | --all")
     async with call.app() as app:
         done = sorted(await app.replay(numbers, reason=reason, owner=call.owner))
-    lines = [f"{count(len(done), 'document')} queued again", *(f"  {document}" for document in done)]
+    events = sum("-" in one for one in done)
+    parts = [count(n, what) for n, what in ((len(done) - events, "document"), (events, "event")) if n]
+    lines = [f"{' and '.join(parts) or 'nothing'} queued again", *(f"  {one}" for one in done)]
     return Answer({"replayed": done}, "\n".join(lines), hints=["`penstock run` works them off."] if done else [])
 
 

@@ -1,10 +1,12 @@
-"""Dead letters: runs that ran out of attempts or met a permanent error, with what a person needs to act."""
+"""Dead letters: runs, and events on their way to a handler, that ran out of attempts or met a permanent error, with
+what a person needs to act."""
 
 from collections.abc import Sequence
 
 import msgspec
 
 from penstock.ledger.database import Connection, Row, Statement
+from penstock.ledger.lifecycle import event_id
 from penstock.ledger.writer import Verb
 from penstock.model.nouns import Owner
 
@@ -21,12 +23,21 @@ def bury(connection: Connection, letters: Sequence[tuple[object, ...]]) -> None:
     connection.run(_BURY, letters)
 
 
+class LetterEvent(msgspec.Struct, frozen=True):
+    """The event that could not be delivered."""
+
+    kind: str
+    id: str
+
+
 class DeadLetter(msgspec.Struct, frozen=True):
     id: int
-    document_id: str
-    name: str
-    source: str
+    document_id: str | None
+    """None: an event of a group."""
+    name: str | None
+    source: str | None
     step: str
+    """Of an event: its handler."""
     kind: str
     reason: str
     error: str
@@ -34,26 +45,31 @@ class DeadLetter(msgspec.Struct, frozen=True):
     page: int | None
     attempts: int
     created_at: float
+    event: LetterEvent | None = None
+    """None: a run failed."""
+    handler: str | None = None
+    """Who was to be told of the event."""
 
 
 _LETTER = (
     "SELECT l.id, l.document_id, d.name, d.source, l.step, l.kind, l.reason, l.error, l.traceback, l.page, "
-    "l.attempts, l.created_at FROM dead_letters l JOIN documents d ON d.id = l.document_id "
+    "l.attempts, l.created_at, e.kind, e.run_id, e.group_id, e.id FROM dead_letters l "
+    "LEFT JOIN documents d ON d.id = l.document_id LEFT JOIN events e ON e.id = l.event_id "
     "WHERE l.owner = :owner AND l.state = 'OPEN' "
 )
-_LIST = Statement(_LETTER + "ORDER BY l.id DESC LIMIT :count")
+_LIST = Statement(_LETTER + "AND (:events = 1 OR l.event_id IS NULL) ORDER BY l.id DESC LIMIT :count")
 _GET = Statement(_LETTER + "AND l.id = :id")
 _REASONS = Statement(
     "SELECT reason, count(*), min(created_at) FROM dead_letters WHERE owner = :owner AND state = 'OPEN' "
     "GROUP BY reason ORDER BY 2 DESC, 1"
 )
 _BY_REASON = Statement(
-    "SELECT document_id FROM dead_letters WHERE owner = :owner AND state = 'OPEN' "
+    "SELECT document_id FROM dead_letters WHERE owner = :owner AND state = 'OPEN' AND event_id IS NULL "
     "AND (:reason = '' OR reason = :reason) ORDER BY id LIMIT :count"
 )
 _CLOSE = Statement(
     "UPDATE dead_letters SET state = :state, closed_at = {now} WHERE owner = :owner AND state = 'OPEN' "
-    "AND document_id IN (SELECT r.document FROM {rows})",
+    "AND event_id IS NULL AND document_id IN (SELECT r.document FROM {rows})",
     rows="document text",
 )
 _DISCARD = Statement(
@@ -61,14 +77,34 @@ _DISCARD = Statement(
     "AND id IN (SELECT r.letter FROM {rows}) RETURNING id",
     rows="letter bigint",
 )
+_OF_EVENTS = Statement(
+    "SELECT l.id, l.event_id, l.handler, e.run_id, e.group_id FROM dead_letters l JOIN events e ON e.id = l.event_id "
+    "WHERE l.owner = :owner AND l.state = 'OPEN' AND (:reason = '' OR l.reason = :reason) ORDER BY l.id"
+)
+_REPLAYED = Statement(
+    "UPDATE dead_letters SET state = 'REPLAYED', closed_at = {now} FROM {rows} "
+    "WHERE dead_letters.id = r.letter AND dead_letters.state = 'OPEN'",
+    rows="letter bigint",
+)
+_DELIVER_AGAIN = Statement(
+    "UPDATE deliveries SET status = 'PENDING', attempts = 0, not_before = {now}, finished_at = NULL FROM {rows} "
+    "WHERE deliveries.event_id = r.event AND deliveries.handler = r.place AND deliveries.status = 'FAILED'",
+    rows="event bigint, place int",
+)
 
 
 def _letter(row: Row) -> DeadLetter:
-    return DeadLetter(*row)
+    letter = DeadLetter(*row[:12])
+    kind, run, group, number = row[12:]
+    if number is None:
+        return letter
+    event = LetterEvent(kind, event_id(run, group, number))
+    return msgspec.structs.replace(letter, event=event, handler=letter.step)
 
 
-def newest(owner: Owner, connection: Connection, count: int) -> list[DeadLetter]:
-    return [_letter(row) for row in connection.run(_LIST, owner=owner, count=count)]
+def newest(owner: Owner, connection: Connection, count: int, of_events: bool = True) -> list[DeadLetter]:
+    rows = connection.run(_LIST, owner=owner, count=count, events=int(of_events))
+    return [_letter(row) for row in rows]
 
 
 def get(owner: Owner, connection: Connection, letter: int) -> DeadLetter | None:
@@ -97,4 +133,26 @@ def _discard(connection: Connection, requests: Sequence[tuple[Owner, tuple[int, 
     return answers
 
 
+class EventReplay(msgspec.Struct, frozen=True):
+    """Letters of events by number, or (with none) by reason; no reason: all."""
+
+    owner: Owner
+    letters: tuple[int, ...] = ()
+    reason: str | None = None
+
+
+def _replay_events(connection: Connection, requests: Sequence[EventReplay]) -> list[set[str]]:
+    """They are due again, attempts at zero. The ids of the events."""
+    answers = []
+    for request in requests:
+        rows = connection.run(_OF_EVENTS, owner=request.owner, reason=request.reason or "")
+        chosen = [row for row in rows if not request.letters or row[0] in request.letters]
+        if chosen:
+            connection.run(_REPLAYED, [(row[0],) for row in chosen])
+            connection.run(_DELIVER_AGAIN, [(row[1], row[2]) for row in chosen])
+        answers.append({event_id(row[3], row[4], row[1]) for row in chosen})
+    return answers
+
+
 DISCARD = Verb("discard", _discard)
+REPLAY_EVENTS = Verb("replay_events", _replay_events, wakes=any)
