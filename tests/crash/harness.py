@@ -357,6 +357,8 @@ def _damaged(place: Place, home: Path) -> None:
             f"SELECT id, owner, collection, index_version, 9e9 FROM generations WHERE id = {generation['delta.txt']}",
             f"UPDATE generations SET state = 'BUILDING' WHERE id = {zeta}",
             f"UPDATE runs SET status = 'OPEN' WHERE generation_id = {zeta}",
+            "UPDATE groups SET open_runs = open_runs + 1 WHERE id = (SELECT group_id FROM runs "
+            f"WHERE generation_id = {zeta})",
             "UPDATE documents SET status = 'PENDING' WHERE name = 'zeta.txt'",
             "UPDATE documents SET status = 'INDEXING' WHERE name = 'zeta.txt'",
             f"UPDATE steps SET status = 'PENDING' WHERE generation_id = {zeta} AND kind = 'index'",

@@ -131,7 +131,7 @@ async def test_i8_a_handler_that_fails_is_tried_again_then_a_dead_letter_which_c
 
     async def given_up() -> bool:
         await app.run()
-        return (await app.list_dead_letters())["total"] == 2
+        return bool((await app.list_dead_letters())["total"] == 2)
 
     await until(given_up)
     assert kinds() == {"ITEM_END": 3, "GROUP_END": 3}

@@ -98,7 +98,7 @@ async def submit(app: App, data: bytes = b"words", **options: Any) -> None:
 async def run_until_told(app: App) -> None:
     async def told() -> bool:
         await app.run()
-        return (await app.status())["events"]["waiting"] == 0
+        return bool((await app.status())["events"]["waiting"] == 0)
 
     await until(told)
 
