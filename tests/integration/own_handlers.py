@@ -35,6 +35,11 @@ async def hang(event: LifecycleEvent, ctx: HandlerContext) -> None:
     await asyncio.sleep(60)
 
 
+async def dawdle(event: LifecycleEvent, ctx: HandlerContext) -> None:
+    await asyncio.sleep(ctx.parameters["seconds"])
+    heard.append(event)
+
+
 async def nonsense(event: LifecycleEvent, ctx: HandlerContext) -> object:
     heard.append(event)
     return {"never": "looked at"}

@@ -22,7 +22,7 @@ from penstock.app import App
 from penstock.events import courier, retry
 from penstock.events.context import HandlerContext
 from penstock.model.events import EventKind, LifecycleEvent
-from penstock.model.nouns import Owner, Workflow
+from penstock.model.nouns import Owner, WorkerId, Workflow
 
 ROOT = Path(__file__).parents[2]
 STEPS = "steps: {validate: , extract: , clean: , chunk: , embed: , index: }"
@@ -231,6 +231,34 @@ async def test_events_that_are_due_count_as_work_when_the_budget_is_spent(
     assert (await app.status())["events"]["waiting"] == waiting - 1
     assert not (await app.run()).budget_spent
     assert kinds() == {"GROUP_START": 1, "ITEM_START": 1, "STEP_END": 6, "ITEM_END": 1, "GROUP_END": 1}
+
+
+async def test_ingest_ends_when_everybody_was_told(app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(courier, "SIDE_BY_SIDE", 1)
+    path = workflow(tmp_path, "step_end item_end", "dawdle", parameters={"seconds": 0.1})
+    await app.ingest(data=b"words", name="a.txt", workflow=path)
+    assert kinds() == {"STEP_END": 6, "ITEM_END": 1}
+
+
+async def test_a_budget_that_ends_between_the_work_and_its_events_says_that_there_is_more(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(courier, "SIDE_BY_SIDE", 1)
+    path = workflow(tmp_path, "step_end", "dawdle", parameters={"seconds": 0.5})
+    summary = await app.ingest(data=b"words", name="a.txt", workflow=path, budget_s=1.5)
+    assert summary.budget_spent
+    assert (await app.status())["events"]["waiting"] > 0
+
+
+async def test_an_app_that_is_stopping_takes_nothing(app: App, tmp_path: Path) -> None:
+    await app.ingest(data=b"words", name="a.txt", workflow=workflow(tmp_path, "group_start"), wait=False)
+    late = courier.Courier(app.ledger, app.runtime, WorkerId("late"), app, {})
+    late.stop(at_once=True)
+    assert (await late._round()).due
+    app.stop()
+    await app.run()
+    assert heard == []
+    assert (await app.status())["events"] == {"waiting": 1}
 
 
 # The shipped ones

@@ -46,11 +46,12 @@ class Courier:
         self._app = app
         self._webhooks = Webhooks(webhooks, runtime)
         self._workflows: dict[str, Workflow] = {}
-        self._running: dict[asyncio.Task[None], Delivery] = {}
+        self._running: set[asyncio.Task[None]] = set()
+        self._taking = False
+        """What is taken, and not yet begun, is neither due nor running."""
         self._bell = asyncio.Event()
         self._stopping = False
         self._hurry = asyncio.Event()
-        self._had_a_round = False
         self._fatal: Exception | None = None
 
     def wake(self) -> None:
@@ -60,10 +61,9 @@ class Courier:
     async def run(self) -> None:
         """Deliver until `stop`. Raises what no handler is to blame for."""
         busy = False
-        while self._fatal is None and not (self._stopping and self._had_a_round):
+        while self._fatal is None and not self._stopping:
             self._bell.clear()
             waiting = await self._round()
-            self._had_a_round = True
             if busy and not self._running and not waiting.due:
                 self.on_idle()
             busy = bool(self._running) or waiting.due
@@ -73,13 +73,15 @@ class Courier:
 
     async def is_idle(self) -> bool:
         """Nothing is being delivered here, and nothing is due."""
-        return not self._running and not (await self._ledger.read(outbox.waiting)).due
+        waiting = await self._ledger.read(outbox.waiting)
+        # After the look: what it did not find any more may have been taken just then.
+        return not waiting.due and not self._taking and not self._running
 
     def stop(self, at_once: bool = False) -> None:
-        """Take nothing more. Unless `at_once` there is one round in any case: with however short budgets it goes on."""
+        """After this round take nothing more: with however short budgets each call delivers something. `at_once`: not
+        even in this round."""
         self._stopping = True
         if at_once:
-            self._had_a_round = True
             self._hurry.set()
         self.wake()
 
@@ -112,17 +114,23 @@ class Courier:
                 pass
             waiting = await self._ledger.read(outbox.waiting)
         free = SIDE_BY_SIDE - len(self._running)
-        if not waiting.due or not free:
+        if not waiting.due or not free or self._hurry.is_set():
             return waiting
-        token = Token(self._runtime.token())
-        taken = await self._ledger.write(outbox.TAKE, outbox.Take(self._worker, token, free, MARGIN_S))
-        if taken:
-            events = await self._ledger.read(self._describe, taken)
-            for delivery, event in zip(taken, events, strict=True):
-                task = asyncio.create_task(self._deliver(delivery, event))
-                self._running[task] = delivery
-                task.add_done_callback(self._ended)
+        self._taking = True
+        try:
+            await self._take(free)
+        finally:
+            self._taking = False
         return waiting
+
+    async def _take(self, count: int) -> None:
+        token = Token(self._runtime.token())
+        taken = await self._ledger.write(outbox.TAKE, outbox.Take(self._worker, token, count, MARGIN_S))
+        events = await self._ledger.read(self._describe, taken) if taken else []
+        for delivery, event in zip(taken, events, strict=True):
+            task = asyncio.create_task(self._deliver(delivery, event))
+            self._running.add(task)
+            task.add_done_callback(self._ended)
 
     def _describe(self, connection: Connection, deliveries: Sequence[Delivery]) -> list[LifecycleEvent]:
         for snapshot in {d.snapshot for d in deliveries} - self._workflows.keys():
@@ -130,7 +138,7 @@ class Courier:
         return lifecycle.describe(connection, deliveries, [self._workflows[d.snapshot].id for d in deliveries])
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        del self._running[task]
+        self._running.discard(task)
         if not task.cancelled() and isinstance(error := task.exception(), Exception):
             self._fatal = self._fatal or error
         self.wake()
@@ -169,22 +177,23 @@ class Courier:
         task = asyncio.ensure_future(call())
         try:
             done, _ = await asyncio.wait({task}, timeout=delivery.to.timeout)
-            if not done:
-                raise Transient(f"it took longer than {delivery.to.timeout:g} s", reason="handler_timeout")
-            task.result()
         except asyncio.CancelledError:
-            if task.done() and not task.cancelled():
-                task.result()
-                return
-            if not self._stopping:
-                raise Transient("it cancelled itself", reason="handler_error") from None
+            await self._let_go(task)
             raise
-        finally:
-            if not task.done():
-                task.cancel()
-                await asyncio.wait({task}, timeout=LET_GO_S)
-            if task.done() and not task.cancelled():
-                task.exception()
+        if not done:
+            await self._let_go(task)
+            raise Transient(f"it took longer than {delivery.to.timeout:g} s", reason="handler_timeout")
+        if task.cancelled():
+            raise Transient("it cancelled itself", reason="handler_error")
+        task.result()
+
+    @staticmethod
+    async def _let_go(task: "asyncio.Future[Any]") -> None:
+        task.cancel()
+        await asyncio.wait({task}, timeout=LET_GO_S)
+        if task.done() and not task.cancelled():
+            # Nobody asks any more.
+            task.exception()
 
     def _failed(self, delivery: Delivery, error: Exception) -> Undelivered:
         told = isinstance(error, StepError)
