@@ -96,7 +96,13 @@ SHAPES: dict[str, dict[str, Shape]] = {
     "run": {"": SUMMARY},
     "worker": {"": {"processes": None, "restarts": None, "metrics_port": None, **SUMMARY}},
     "status": {
-        "": {"documents": {"…": None}, "steps": {"…": None}, "dead_letters": None, "running": None},
+        "": {
+            "documents": {"…": None},
+            "steps": {"…": None},
+            "dead_letters": None,
+            "running": None,
+            "events": {"waiting": None},
+        },
         "ID": STATUS,
     },
     "list": {"": {"documents": [DOCUMENT]}},

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
         Transient,
         UsageError,
     )
+    from penstock.events.context import HandlerContext
     from penstock.jobs import Progress, Summary
     from penstock.ledger.dead_letters import DeadLetter
     from penstock.metrics.base import Metrics
     from penstock.metrics.prometheus import PrometheusMetrics
-    from penstock.model.events import Event, EventKind
+    from penstock.model.events import Event, EventKind, LifecycleEvent
     from penstock.model.items import Block, Chunk, Page
     from penstock.model.states import DocumentStatus
     from penstock.replays import Discard, Replay
@@ -42,9 +43,11 @@ __all__ = [
     "DocumentStatus",
     "Event",
     "EventKind",
+    "HandlerContext",
     "Hit",
     "LeaseLost",
     "LedgerTooNew",
+    "LifecycleEvent",
     "LockHeld",
     "Metrics",
     "NotFound",
@@ -72,12 +75,13 @@ _HOMES = {
         *("ConfigError", "LeaseLost", "LedgerTooNew", "LockHeld"),
         *("NotFound", "PenstockError", "Permanent", "StorageError", "Transient", "UsageError"),
     ),
+    "events.context": ("HandlerContext",),
     "jobs": ("Progress", "Summary"),
     "stages.base": ("StepContext", "StepResult"),
     "ledger.dead_letters": ("DeadLetter",),
     "metrics.base": ("Metrics",),
     "metrics.prometheus": ("PrometheusMetrics",),
-    "model.events": ("Event", "EventKind"),
+    "model.events": ("Event", "EventKind", "LifecycleEvent"),
     "model.items": ("Block", "Chunk", "Page"),
     "model.states": ("DocumentStatus",),
     "replays": ("Discard", "Replay"),

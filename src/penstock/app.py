@@ -229,6 +229,7 @@ class App:
                 "steps": await snapshot.read(lambda c: stats.steps(who, c)),
                 "dead_letters": await snapshot.read(lambda c: stats.dead_letters(who, c)),
                 "running": await snapshot.read(lambda c: stats.running(who, c)),
+                "events": await snapshot.read(lambda c: stats.events(who, c)),
             }
 
     async def count_workers(self) -> int:
@@ -381,8 +382,8 @@ class App:
         dry_run: bool = False,
         owner: str | None = None,
     ) -> "Replay":
-        """Replay dead letters by number, by reason, or (with neither) all; with changes as `retry` takes them.
-        `dry_run`: only say what would be done."""
+        """Replay dead letters by number, by reason, or (with neither) all; with changes as `retry` takes them. Those of
+        events go to their handlers once more. `dry_run`: only say what would be done."""
         replayer = self._replayer(self._owner(owner), workflow, params, values)
         return await replayer.replay(letters, reason, dry_run=dry_run)
 
@@ -615,10 +616,11 @@ class App:
         )
 
     def _workflow(self, collection: str, asked: Asked) -> Workflow:
-        from penstock.workflows.load import with_defaults
+        from penstock.workflows.load import with_defaults, with_webhooks
 
         found = self.catalog.workflow(asked.workflow)
         found = with_defaults(found, {"chunk": self.config.chunk_parameters(collection)})
+        found = with_webhooks(found, self.config.webhooks)
         return self._with_values(found, asked.params, asked.values)
 
     def _with_values(self, workflow: Workflow, params: str | None, values: Mapping[str, Mapping[str, Any]]) -> Workflow:
@@ -753,6 +755,7 @@ class App:
         return len(deleted)
 
     def _start_worker(self, budget_s: float | None, began: float, pools: Mapping[str, int] | None = None) -> "Worker":
+        from penstock.events.courier import Courier
         from penstock.stages.registry import STAGES
         from penstock.upkeep.purge import purge
         from penstock.worker.budget import Budget
@@ -783,7 +786,9 @@ class App:
                 await purge(self.ledger, self.ports.index, name)
             return found
 
-        self._worker = Worker(bench, self._liveness(), slots=IN_HAND * self.config.worker.slots, chores=[purge_due])
+        courier = Courier(self.ledger, self.runtime, name, self, self.config.webhooks)
+        slots = IN_HAND * self.config.worker.slots
+        self._worker = Worker(bench, self._liveness(), slots=slots, chores=[purge_due], courier=courier)
         if self._stopping:
             self.stop()
         return self._worker

@@ -5,10 +5,12 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
 from penstock.errors import ConfigError
+from penstock.model.events import EventKind
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+-]{0,99}")
 
@@ -58,6 +60,24 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The address of that port. Whoever reaches it may read."""
 
 
+class WebhookConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who is told of events by HTTP, by its name. URL and secret stay here: the ledger and the logs never see them."""
+
+    url: str = ""
+    """Where events are posted to: `http://…` or `https://…`."""
+    secret: str = ""
+    """What signs them."""
+    events: tuple[str, ...] = ("group_end", "item_failed")
+    """Which, of every run that starts from now on; none: those of the workflows that name this webhook."""
+    retries: int = 8
+    """Attempts in all."""
+    timeout: float = 10.0
+    """Seconds for one attempt."""
+
+    def __repr__(self) -> str:
+        return f"WebhookConfig(events={self.events!r})"
+
+
 class ParsersConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The processes that read PDF, HTML and Office files."""
 
@@ -103,6 +123,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The folder of parameter sets; `params` in the home, if none is named."""
     worker: WorkerConfig = WorkerConfig()
     parsers: ParsersConfig = ParsersConfig()
+    webhooks: dict[str, WebhookConfig] = {}
     failpoints: str = ""
     """For tests of crashes: `provider.answer.after=kill@3` dies at the third passage of that place."""
 
@@ -150,6 +171,32 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return {"unit": chosen.unit, "size": size, "overlap": overlap}
 
 
+def check_url(url: str) -> None:
+    """Says what is wrong without saying the URL, which may hold a secret."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or not url.isascii() or any(letter.isspace() for letter in url):
+        raise ConfigError("its URL begins with http:// or https:// and names a host")
+
+
+def _check_webhook(name: str, webhook: WebhookConfig) -> None:
+    check_name("webhook", name)
+    try:
+        check_url(webhook.url)
+    except ConfigError as error:
+        raise ConfigError(f"webhook {name}: {error}") from error
+    if not webhook.secret:
+        raise ConfigError(f"webhook {name}: it needs a `secret`, which signs what is posted")
+    if webhook.retries < 1 or not 0 < webhook.timeout <= 3600:
+        raise ConfigError(f"webhook {name}: retries are at least 1, and the timeout is up to 3600 seconds")
+    known = [kind.lower() for kind in EventKind]
+    if unknown := [event for event in webhook.events if event not in known]:
+        raise ConfigError(f"webhook {name}: there is no event {unknown[0]!r}: use some of {', '.join(known)}")
+
+
 def _file_url(setting: str, url: str | None, scheme: str, default: Path) -> Path:
     if url is None:
         return default
@@ -171,7 +218,7 @@ def load_config(
     path = named or Path("penstock.yaml")
     if named is not None or path.exists():
         values.update(_read(path))
-    values.update(_from_environment(environment))
+    _merge(values, _from_environment(environment))
     values.update({key: value for key, value in (flags or {}).items() if value is not None})
     try:
         config = msgspec.convert(values, Config, strict=False)
@@ -186,7 +233,18 @@ def load_config(
     config.keep_days("")
     if not 0 < config.retention.history_days < float("inf"):
         raise ConfigError(f"retention.history_days {config.retention.history_days}: use a number of days, more than 0")
+    for name, webhook in config.webhooks.items():
+        _check_webhook(name, webhook)
     return config
+
+
+def _merge(values: dict[str, Any], over: Mapping[str, Any]) -> None:
+    """A variable for one setting of a section leaves the others of it as they are."""
+    for key, value in over.items():
+        if isinstance(value, dict) and isinstance(values.get(key), dict):
+            _merge(values[key], value)
+        else:
+            values[key] = value
 
 
 def check_name(what: str, name: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.intake import Intake, Item, Order
-from penstock.ledger import dead_letters, documents, work
+from penstock.ledger import dead_letters, documents, outbox, work
 from penstock.ledger.store import Ledger
 from penstock.model.nouns import Document, DocumentId, Owner
 from penstock.model.states import ENDS, DocumentStatus
@@ -270,7 +270,7 @@ async def run(job: Job, worker: "Worker", report: Report | None) -> Summary:
     """Work off what is queued, for every owner, then stop."""
 
     async def done() -> bool:
-        return not (await job.ledger.read(work.left)).anything
+        return not (await job.ledger.read(work.left)).steps
 
     job.worker = worker
     ticker = asyncio.create_task(_tick_run(job, report)) if report else None
@@ -297,7 +297,8 @@ async def _close(job: Job, named: "Named") -> Summary:
     summary, worker = job.finish(), job.worker
     summary.made = worker.bench.record.tally.named() if worker else dict.fromkeys(MADE.values(), 0)
     if worker is not None:
-        summary.budget_spent = worker.bench.budget.spent and summary.pending > 0
+        if worker.bench.budget.spent:
+            summary.budget_spent = summary.pending > 0 or (await job.ledger.read(outbox.waiting)).due
         summary.interrupted = worker.told_to_stop
     if summary.failed or summary.not_indexable:
         for owner, statuses in named.items():
@@ -316,12 +317,15 @@ async def _explain(
     reasons: Counter[str] = Counter(summary.reasons)
     if failed:
         # Theirs are among the newest letters: they failed just now.
-        letters = await ledger.read(partial(dead_letters.newest, owner), min(len(failed) + REMARKS, LETTERS))
-        for letter in reversed([letter for letter in letters if letter.document_id in failed]):
+        count = min(len(failed) + REMARKS, LETTERS)
+        letters = await ledger.read(partial(dead_letters.newest, owner), count, of_events=False)
+        for letter in reversed(letters):
+            if letter.document_id is None or letter.document_id not in failed:
+                continue
             reasons[letter.reason] += 1
             if reasons[letter.reason] <= REMARKS:
-                remark = Remark(letter.document_id, letter.name, DocumentStatus.FAILED, letter.reason, letter.error)
-                summary.remarks.append(remark)
+                document, name = letter.document_id, letter.name or ""
+                summary.remarks.append(Remark(document, name, DocumentStatus.FAILED, letter.reason, letter.error))
     textless = [document for document, status in statuses.items() if status == DocumentStatus.NOT_INDEXABLE]
     if textless:
         reasons["no_text"] += len(textless)

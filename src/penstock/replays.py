@@ -45,6 +45,8 @@ class Replay(msgspec.Struct):
     """Runs that go on from their checkpoint."""
     started: int = 0
     """New runs: what decides their outcome is not what it was."""
+    events: int = 0
+    """Events that are told again; `count` is of documents."""
     by_reason: dict[str, int] = {}
     notes: list[str] = []
     dry_run: bool = False
@@ -91,28 +93,39 @@ class Replayer:
         self.answer.dry_run = dry_run
         # Before anything is changed: a value that does not fit one of the workflows is refused for all.
         for word, origin, count in await self._waiting(letters, reason):
-            order = await self._order(origin)
+            order = await self._order(origin) if origin is not None else None
             if dry_run:
-                self._tell(word, _goes_on(origin, order), count)
+                self._tell(word, origin, order, count)
         if not dry_run:
             async for page in _pages(self._owner, self._ledger, letters, reason):
-                done = await self._again({letter.document_id: letter.origin for letter in page})
+                await self._events([letter for letter in page if letter.origin is None])
+                done = await self._again({x.document_id: x.origin for x in page if x.origin is not None})
                 for letter in page:
-                    if letter.document_id in done:
-                        self._tell(letter.reason, _goes_on(letter.origin, await self._order(letter.origin)), 1)
+                    if letter.origin is not None and letter.document_id in done:
+                        self._tell(letter.reason, letter.origin, await self._order(letter.origin), 1)
                         self.answer.replayed += [letter.document_id] if self.answer.count <= LISTED else []
         return self.answer
 
-    async def _waiting(self, letters: Sequence[int] | None, reason: str | None) -> list[tuple[str, Origin, int]]:
+    async def _events(self, letters: Sequence[Buried]) -> None:
+        if letters:
+            replay = dead_letters.EventReplay(self._owner, tuple(letter.id for letter in letters))
+            await self._ledger.write(dead_letters.REPLAY_EVENTS, replay)
+            for letter in letters:
+                self._tell(letter.reason, None, None, 1)
+
+    async def _waiting(self, letters: Sequence[int] | None, reason: str | None) -> list[tuple[str, Origin | None, int]]:
         if letters is None:
             return await self._ledger.read(lambda c: dead_letters.waiting(self._owner, c, reason or ""))
         return [(letter.reason, letter.origin, 1) for letter in await _named(self._owner, self._ledger, letters)]
 
-    def _tell(self, reason: str, goes_on: bool, count: int) -> None:
+    def _tell(self, reason: str, origin: Origin | None, order: Order | None, count: int) -> None:
         answer = self.answer
-        answer.count += count
-        answer.resumed += count if goes_on else 0
-        answer.started += 0 if goes_on else count
+        if origin is None or order is None:
+            answer.events += count
+        else:
+            answer.count += count
+            answer.resumed += count if _goes_on(origin, order) else 0
+            answer.started += 0 if _goes_on(origin, order) else count
         answer.by_reason[reason] = answer.by_reason.get(reason, 0) + count
 
     async def _order(self, origin: Origin) -> Order:

@@ -66,6 +66,8 @@ class Picture:
     found: dict[str, list[tuple[Any, ...]]]
     scores: list[float]
     dead_letters: dict[str, int]
+    told: list[tuple[Any, ...]]
+    """Events of documents: what, about which, to whom, with what outcome."""
 
 
 async def picture(app: App, words: tuple[str, ...] = WORDS) -> Picture:
@@ -92,6 +94,13 @@ async def picture(app: App, words: tuple[str, ...] = WORDS) -> Picture:
         found=found,
         scores=sorted(round(hit.score, 3) for hit in nearest),
         dead_letters=(await app.list_dead_letters())["by_reason"],
+        told=sorted(
+            await sql(
+                app,
+                "SELECT e.kind, d.name, y.name, y.status FROM events e JOIN documents d ON d.id = e.document_id "
+                "LEFT JOIN deliveries y ON y.event_id = e.id WHERE e.kind IN ('ITEM_END', 'ITEM_FAILED')",
+            )
+        ),
     )
 
 
@@ -348,6 +357,8 @@ def _damaged(place: Place, home: Path) -> None:
             f"SELECT id, owner, collection, index_version, 9e9 FROM generations WHERE id = {generation['delta.txt']}",
             f"UPDATE generations SET state = 'BUILDING' WHERE id = {zeta}",
             f"UPDATE runs SET status = 'OPEN' WHERE generation_id = {zeta}",
+            "UPDATE groups SET open_runs = open_runs + 1 WHERE id = (SELECT group_id FROM runs "
+            f"WHERE generation_id = {zeta})",
             "UPDATE documents SET status = 'PENDING' WHERE name = 'zeta.txt'",
             "UPDATE documents SET status = 'INDEXING' WHERE name = 'zeta.txt'",
             f"UPDATE steps SET status = 'PENDING' WHERE generation_id = {zeta} AND kind = 'index'",

@@ -66,6 +66,26 @@ def submit_folder(names: Sequence[str] = tuple(FILES), *, wait: bool = True) -> 
     return Operation(do, adds=frozenset(names))
 
 
+def submit_told() -> Operation:
+    """Somebody is told of the end of each, and somebody else refuses to hear of it."""
+
+    async def do(app: App) -> None:
+        folder = app.config.home_path.parent / "files"
+        await app.ingest([folder], workflow=str(Path(__file__).with_name("told.yaml")))
+
+    return Operation(do, adds=frozenset(FILES))
+
+
+async def submit_nothing(app: App) -> None:
+    folder = app.config.home_path.parent / "nothing"
+    folder.mkdir(exist_ok=True)
+    await app.ingest([folder])
+
+
+async def replay_events(app: App) -> None:
+    await app.replay(reason="refused")
+
+
 def write_files(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in FILES.items():
@@ -243,6 +263,7 @@ SCENARIOS = (
         start="full",
         settings={"keep_artifacts": "until_completed"},
     ),
+    Scenario("told", [submit_told(), Operation(replay_events), Operation(work), Operation(submit_nothing)]),
     Scenario("bits", [submit_folder(wait=False), Operation(work_in_bits)]),
     Scenario(
         "stumbling",

@@ -18,7 +18,7 @@ FOR_USERS = {"documents", "dead_letters", "stats", "runs", "generations", "batch
 """Modules whose functions are called for a user: `owner` comes first."""
 ENGINE = {
     "queue", "checkpoints", "locks", "workers", "work", "liveness", "audit", "audit_index", "checksums", "mending",
-    "retention", "store", "writer", "waking", "database", "migrations", "groups", "outbox", "gauges",
+    "retention", "store", "writer", "waking", "database", "migrations", "groups", "outbox", "gauges", "lifecycle",
 }  # fmt: skip
 """Modules whose statements cross owners: the engine's own."""
 CROSSING = {

@@ -1,6 +1,7 @@
 """One call of a command: its global options, its app, its answer, its exit code."""
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -67,6 +68,7 @@ class Call:
     async def working_app(self, metrics: "Metrics | None" = None) -> "AsyncIterator[App]":
         """An app that is told to hand its work over when a signal comes, not just left."""
         _share_memory()
+        _show_events()
         loop, cancel = asyncio.get_running_loop(), self.signals.stop
         async with self.app(metrics) as app:
             self.signals.working = True
@@ -162,6 +164,19 @@ def _share_memory() -> None:
         return
     mallopt(_M_ARENA_MAX, 2)
     mallopt(_M_TRIM_THRESHOLD, 128 << 10)
+
+
+class _Notes(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        note(visible(self.format(record)))
+
+
+def _show_events() -> None:
+    """What the shipped handler `log` writes goes to standard error."""
+    logger = logging.getLogger("penstock.events")
+    if not logger.handlers:
+        logger.setLevel(logging.INFO)
+        logger.addHandler(_Notes())
 
 
 def _unwritten(error: OSError) -> int:

@@ -32,7 +32,7 @@ async def list_letters(call: Call, limit: int) -> Answer:
     if not letters:
         return Answer(data, "no dead letters")
     reasons = table([["REASON", "COUNT"], *([reason, f"{n:,}"] for reason, n in found["by_reason"].items())])
-    rows = [[letter.id, letter.reason, letter.step, letter.name] for letter in letters]
+    rows = [[n.id, n.reason, n.step, n.name or (n.event and n.event.id)] for n in letters]
     lines = [*reasons, "", *table([["N", "REASON", "STEP", "NAME"], *rows]), ""]
     lines.append("penstock dlq show N · replay N | --reason R | --all · discard N | --reason R | --all")
     return Answer(data, "\n".join(lines))
@@ -54,8 +54,10 @@ async def show(call: Call, number: int) -> Answer:
         "source": letter.source,
         "collection": letter.collection,
         "workflow": letter.workflow + (f" with {letter.params}" if letter.params else ""),
-        "parameters": _given(letter.parameters),
-        "step": letter.step,
+        "parameters": _given(letter.parameters) or None,
+        "step": letter.step if letter.event is None else None,
+        "event": f"{letter.event.kind} {letter.event.id}" if letter.event is not None else None,
+        "handler": letter.handler,
         "reason": letter.reason,
         "page": letter.page,
         "attempts": letter.attempts,
@@ -103,7 +105,8 @@ async def replay(
 ) -> Answer:
     """Queue documents of dead letters again; they go on from where they failed.
 
-    With another workflow or other values a new run starts, which makes again only what they change.
+    With another workflow or other values a new run starts, which makes again only what they change. Events go to
+    their handlers once more.
     """
     import msgspec
 
@@ -118,13 +121,15 @@ async def replay(
             dry_run=dry_run,
             owner=call.owner,
         )
-    lines = [f"{count(done.count, 'document')} {'would be ' if dry_run else ''}queued again", *_reasons(done.by_reason)]
+    parts = [count(done.count, "document")] if done.count or not done.events else []
+    parts += [count(done.events, "event")] if done.events else []
+    lines = [f"{' and '.join(parts)} {'would be ' if dry_run else ''}queued again", *_reasons(done.by_reason)]
     ways = {"from where it failed": done.resumed, "in a new run": done.started}
     lines += [f"  {n:,} {way}" for way, n in ways.items() if n]
     lines += [f"  {document}" for document in done.replayed]
     if len(done.replayed) < done.count and not dry_run:
         lines.append("  …")
-    hints = ["`penstock run` works them off."] if done.count and not dry_run else []
+    hints = ["`penstock run` works them off."] if done.count + done.events and not dry_run else []
     return Answer(msgspec.to_builtins(done), "\n".join(lines), hints=[*done.notes, *hints])
 
 

@@ -151,6 +151,8 @@ def counts(found: dict[str, Any]) -> list[str]:
     documents, steps, letters = found["documents"], found["steps"], found["dead_letters"]
     rows: list[Sequence[object]] = [[f"documents {name}", f"{n:,}"] for name, n in documents.items()]
     rows += [[f"steps {name}", f"{n:,}"] for name, n in steps.items()]
+    if waiting := found["events"]["waiting"]:
+        rows.append(["events waiting", f"{waiting:,}"])
     rows.append(["dead letters", f"{letters:,}"])
     lines = table(rows) if documents else ["no documents yet: penstock ingest PATH"]
     return lines + (["", "Why documents failed: penstock dlq list"] if letters else [])

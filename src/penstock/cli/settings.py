@@ -2,6 +2,7 @@
 
 import re
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -26,7 +27,7 @@ def db() -> None:
 async def show(call: Call) -> Answer:
     """The settings that hold.
 
-    They come from penstock.yaml, PENSTOCK_* variables and options. Passwords are masked.
+    They come from penstock.yaml, PENSTOCK_* variables and options. Passwords and secrets are masked.
     """
     import msgspec
     import yaml
@@ -39,6 +40,10 @@ async def show(call: Call) -> Answer:
         "index": f"lancedb://{chosen.index_path}",
     }
     shown = _masked(effective)
+    for webhook in shown["webhooks"].values():
+        # What stands behind the host is often as good as a password.
+        parts = urlsplit(webhook["url"])
+        webhook.update(secret="…", url=f"{parts.scheme}://{parts.hostname}/…")
     text = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, default_flow_style=False).rstrip()
     return Answer(shown, text)
 
@@ -71,6 +76,8 @@ async def migrate(call: Call) -> Answer:
 def _masked(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _masked(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_masked(inner) for inner in value]
     if isinstance(value, str):
         return _PASSWORD.sub(lambda found: f"{found[1]}:…@" if found[1] else f"{found[2]}…", value)
     return value

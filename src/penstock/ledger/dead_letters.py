@@ -1,4 +1,5 @@
-"""Dead letters: runs that ran out of attempts or met a permanent error, with what a person needs to act."""
+"""Dead letters: runs, and events on their way to a handler, that ran out of attempts or met a permanent error, with
+what a person needs to act."""
 
 from collections.abc import Sequence
 
@@ -6,6 +7,7 @@ import msgspec
 
 from penstock.ledger.database import Connection, Row, Statement
 from penstock.ledger.documents import Origin
+from penstock.ledger.lifecycle import event_id
 from penstock.ledger.writer import Verb
 from penstock.model.nouns import DocumentId, Json, Owner, Workflow
 
@@ -22,12 +24,21 @@ def bury(connection: Connection, letters: Sequence[tuple[object, ...]]) -> None:
     connection.run(_BURY, letters)
 
 
+class LetterEvent(msgspec.Struct, frozen=True):
+    """The event that could not be delivered."""
+
+    kind: str
+    id: str
+
+
 class DeadLetter(msgspec.Struct, frozen=True):
     id: int
-    document_id: str
-    name: str
-    source: str
+    document_id: str | None
+    """None: an event of a group."""
+    name: str | None
+    source: str | None
     step: str
+    """Of an event: its handler."""
     kind: str
     reason: str
     error: str
@@ -35,11 +46,15 @@ class DeadLetter(msgspec.Struct, frozen=True):
     page: int | None
     attempts: int
     created_at: float
-    collection: str
-    workflow: str
+    collection: str | None = None
+    workflow: str = ""
     """Of the run that failed: its workflow's id, its parameter set, and what each step was given."""
-    params: str | None
-    parameters: Json
+    params: str | None = None
+    parameters: Json = {}
+    event: LetterEvent | None = None
+    """None: a run failed."""
+    handler: str | None = None
+    """Who was to be told of the event."""
 
 
 class Buried(msgspec.Struct, frozen=True):
@@ -48,18 +63,20 @@ class Buried(msgspec.Struct, frozen=True):
     id: int
     document_id: DocumentId
     reason: str
-    origin: Origin
+    origin: Origin | None
+    """None: nobody could be told of an event."""
 
 
 _LETTER = (
     "SELECT l.id, l.document_id, d.name, d.source, l.step, l.kind, l.reason, l.error, l.traceback, l.page, "
-    "l.attempts, l.created_at, d.collection, s.body FROM dead_letters l JOIN documents d ON d.id = l.document_id "
-    "JOIN runs x ON x.id = l.run_id JOIN snapshots s ON s.hash = x.snapshot "
+    "l.attempts, l.created_at, d.collection, s.body, e.kind, e.run_id, e.group_id, e.id FROM dead_letters l "
+    "LEFT JOIN documents d ON d.id = l.document_id LEFT JOIN runs x ON x.id = l.run_id "
+    "LEFT JOIN events e ON e.id = l.event_id LEFT JOIN snapshots s ON s.hash = coalesce(x.snapshot, e.snapshot) "
     "WHERE l.owner = :owner AND l.state = 'OPEN' "
 )
 _ORIGIN = "d.collection, x.snapshot, x.settings, x.priority, d.status"
 _OPEN = (
-    "JOIN documents d ON d.id = l.document_id JOIN runs x ON x.id = l.run_id "
+    "LEFT JOIN documents d ON d.id = l.document_id LEFT JOIN runs x ON x.id = l.run_id "
     "WHERE l.owner = :owner AND l.state = 'OPEN' "
 )
 _OF_REASON = _OPEN + "AND (:reason = '' OR l.reason = :reason) "
@@ -74,7 +91,7 @@ _WAITING = Statement(
     f"SELECT l.reason, count(*), {_ORIGIN} FROM dead_letters l {_OF_REASON} GROUP BY l.reason, {_ORIGIN}"
 )
 _LAST = Statement("SELECT coalesce(max(id), 0) FROM dead_letters WHERE owner = :owner AND state = 'OPEN'")
-_LIST = Statement(_LETTER + "ORDER BY l.id DESC LIMIT :count")
+_LIST = Statement(_LETTER + "AND (:events = 1 OR l.event_id IS NULL) ORDER BY l.id DESC LIMIT :count")
 _GET = Statement(_LETTER + "AND l.id = :id")
 _REASONS = Statement(
     "SELECT reason, count(*), min(created_at) FROM dead_letters WHERE owner = :owner AND state = 'OPEN' "
@@ -82,7 +99,7 @@ _REASONS = Statement(
 )
 _CLOSE = Statement(
     "UPDATE dead_letters SET state = :state, closed_at = {now} WHERE {owner} AND state = 'OPEN' "
-    "AND document_id IN (SELECT r.document FROM {rows})",
+    "AND event_id IS NULL AND document_id IN (SELECT r.document FROM {rows})",
     rows="document text",
 )
 _DISCARD = Statement(
@@ -90,17 +107,38 @@ _DISCARD = Statement(
     "AND id IN (SELECT r.letter FROM {rows}) RETURNING id",
     rows="letter bigint",
 )
+_OF_EVENTS = Statement(
+    "SELECT l.id, l.event_id, l.handler, e.run_id, e.group_id FROM {rows} JOIN dead_letters l ON l.id = r.letter "
+    "JOIN events e ON e.id = l.event_id WHERE l.owner = :owner AND l.state = 'OPEN' ORDER BY l.id",
+    rows="letter bigint",
+)
+_REPLAYED = Statement(
+    "UPDATE dead_letters SET state = 'REPLAYED', closed_at = {now} FROM {rows} "
+    "WHERE dead_letters.id = r.letter AND dead_letters.state = 'OPEN'",
+    rows="letter bigint",
+)
+_DELIVER_AGAIN = Statement(
+    "UPDATE deliveries SET status = 'PENDING', attempts = 0, not_before = {now}, finished_at = NULL FROM {rows} "
+    "WHERE deliveries.event_id = r.event AND deliveries.handler = r.place AND deliveries.status = 'FAILED'",
+    rows="event bigint, place int",
+)
 
 
 def _letter(row: Row) -> DeadLetter:
     workflow = msgspec.json.decode(row[13], type=Workflow)
-    given = {step.name: step.parameters for step in workflow.steps if step.parameters}
-    fields = [*row[:13], workflow.id, workflow.asked.params if workflow.asked else None, given]
-    return DeadLetter(*fields)
+    fields = [*row[:13], workflow.id, workflow.asked.params if workflow.asked else None]
+    letter = DeadLetter(*fields)
+    kind, run, group, number = row[14:]
+    if number is None:
+        given = {step.name: step.parameters for step in workflow.steps if step.parameters}
+        return msgspec.structs.replace(letter, parameters=given)
+    event = LetterEvent(kind, event_id(run, group, number))
+    return msgspec.structs.replace(letter, event=event, handler=letter.step)
 
 
-def newest(owner: Owner, connection: Connection, count: int) -> list[DeadLetter]:
-    return [_letter(row) for row in connection.run(_LIST, owner=owner, count=count)]
+def newest(owner: Owner, connection: Connection, count: int, of_events: bool = True) -> list[DeadLetter]:
+    rows = connection.run(_LIST, owner=owner, count=count, events=int(of_events))
+    return [_letter(row) for row in rows]
 
 
 def get(owner: Owner, connection: Connection, letter: int) -> DeadLetter | None:
@@ -114,7 +152,11 @@ def by_reason(owner: Owner, connection: Connection) -> list[tuple[str, int, floa
 
 
 def _buried(row: Row) -> Buried:
-    return Buried(row[0], row[1], row[2], Origin(*row[3:]))
+    return Buried(row[0], row[1], row[2], _origin(row[3:]))
+
+
+def _origin(row: Row) -> Origin | None:
+    return Origin(*row) if row[1] is not None else None
 
 
 def page(owner: Owner, connection: Connection, reason: str, *, after: int, until: int, count: int) -> list[Buried]:
@@ -128,9 +170,9 @@ def named(owner: Owner, connection: Connection, letters: Sequence[int]) -> list[
     return [_buried(row) for row in rows]
 
 
-def waiting(owner: Owner, connection: Connection, reason: str) -> list[tuple[str, Origin, int]]:
-    """How many are open, by reason and by what their runs were started with."""
-    return [(row[0], Origin(*row[2:]), row[1]) for row in connection.run(_WAITING, owner=owner, reason=reason)]
+def waiting(owner: Owner, connection: Connection, reason: str) -> list[tuple[str, Origin | None, int]]:
+    """How many are open, by reason and by what their runs were started with; None: of events."""
+    return [(row[0], _origin(row[2:]), row[1]) for row in connection.run(_WAITING, owner=owner, reason=reason)]
 
 
 def last(owner: Owner, connection: Connection) -> int:
@@ -151,4 +193,24 @@ def _discard(connection: Connection, requests: Sequence[tuple[Owner, tuple[int, 
     return answers
 
 
+class EventReplay(msgspec.Struct, frozen=True):
+    """Letters of events, by number."""
+
+    owner: Owner
+    letters: tuple[int, ...]
+
+
+def _replay_events(connection: Connection, requests: Sequence[EventReplay]) -> list[set[str]]:
+    """They are due again, attempts at zero. The ids of the events."""
+    answers = []
+    for request in requests:
+        chosen = connection.run(_OF_EVENTS, [(letter,) for letter in request.letters], owner=request.owner)
+        if chosen:
+            connection.run(_REPLAYED, [(row[0],) for row in chosen])
+            connection.run(_DELIVER_AGAIN, [(row[1], row[2]) for row in chosen])
+        answers.append({event_id(row[3], row[4], row[1]) for row in chosen})
+    return answers
+
+
 DISCARD = Verb("discard", _discard)
+REPLAY_EVENTS = Verb("replay_events", _replay_events, wakes=any)

@@ -79,7 +79,8 @@ _SEAL = Statement(
     "WHERE id = :id AND sealed = 0 RETURNING owner, snapshot, id, completions, tells_end, finished_at"
 )
 _ABANDONED = Statement(
-    "SELECT id FROM groups WHERE sealed = 0 AND submitting_until < (SELECT {now}) ORDER BY submitting_until LIMIT :count"
+    "SELECT id FROM groups WHERE sealed = 0 AND submitting_until < (SELECT {now}) "
+    "ORDER BY submitting_until LIMIT :count"
 )
 _REOPEN = Statement(
     "UPDATE groups SET open_runs = open_runs + r.n, total_runs = total_runs + r.more, finished_at = NULL "

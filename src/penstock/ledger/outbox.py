@@ -11,7 +11,7 @@ import msgspec
 from penstock.ledger.database import Connection, Row, Statement
 from penstock.ledger.writer import Verb
 from penstock.model.events import EventKind
-from penstock.model.nouns import Handler, Owner, Step, Token, WorkerId
+from penstock.model.nouns import DocumentId, Handler, Owner, RunId, Step, Token, WorkerId
 
 FAN_OUT = 500
 """Events for which deliveries are made in one transaction."""
@@ -122,7 +122,8 @@ class Delivery(msgspec.Struct, frozen=True):
 
     event_id: int
     handler: int
-    name: str
+    """Its place among those of the event."""
+    to: Handler
     attempts: int
     """This one included."""
     token: Token
@@ -131,8 +132,8 @@ class Delivery(msgspec.Struct, frozen=True):
     snapshot: str
     group_id: str | None
     completion: int | None
-    run_id: str | None
-    document_id: str | None
+    run_id: RunId | None
+    document_id: DocumentId | None
     step: str | None
     step_kind: str | None
     attempt: int
@@ -145,7 +146,8 @@ class Take(msgspec.Struct, frozen=True):
     worker: WorkerId
     token: Token
     count: int
-    lease_s: float
+    margin_s: float
+    """The lease is longer than the handler's timeout by so much."""
 
 
 class Undelivered(msgspec.Struct, frozen=True):
@@ -155,6 +157,8 @@ class Undelivered(msgspec.Struct, frozen=True):
     traceback: str | None = None
     retry_in: float | None = None
     """Seconds until the next attempt; None: it ends as a dead letter."""
+    given_back: bool = False
+    """It was stopped, not tried: the attempt does not count."""
 
 
 _NEW = Statement("SELECT id, kind, owner, snapshot FROM events WHERE dispatched = 0 ORDER BY id LIMIT :count {skip}")
@@ -192,9 +196,13 @@ def _dispatch(connection: Connection, counts: Sequence[int]) -> list[int]:
 _TAKE = Statement(
     "WITH picked AS MATERIALIZED (SELECT event_id, handler FROM deliveries WHERE status = 'PENDING' "
     "AND not_before <= (SELECT {now}) ORDER BY not_before LIMIT :count {skip}) "
-    "UPDATE deliveries SET token = :token, worker_id = :worker, attempts = attempts + 1, "
-    "not_before = {now} + :lease_s WHERE (event_id, handler) IN (SELECT event_id, handler FROM picked) "
-    "RETURNING event_id, handler, name, attempts"
+    "UPDATE deliveries SET token = :token, worker_id = :worker, attempts = attempts + 1 "
+    "WHERE (event_id, handler) IN (SELECT event_id, handler FROM picked) RETURNING event_id, handler, attempts"
+)
+_LEASE = Statement(
+    "UPDATE deliveries SET not_before = {now} + r.seconds FROM {rows} "
+    "WHERE deliveries.event_id = r.event AND deliveries.handler = r.place",
+    rows="event bigint, place int, seconds float8",
 )
 _EVENTS = Statement(
     "SELECT e.id, e.kind, e.owner, e.snapshot, e.group_id, e.completion, e.run_id, e.document_id, e.step, "
@@ -206,19 +214,20 @@ _EVENTS = Statement(
 def _take(connection: Connection, requests: Sequence[Take]) -> list[list[Delivery]]:
     answers = []
     for request in requests:
-        taken = sorted(
-            connection.run(
-                _TAKE, token=request.token, worker=request.worker, count=request.count, lease_s=request.lease_s
-            )
-        )
+        taken = sorted(connection.run(_TAKE, token=request.token, worker=request.worker, count=request.count))
         found = connection.run(_EVENTS, [(event,) for event in sorted({row[0] for row in taken})]) if taken else []
+        _known(connection, {row[3] for row in found})
         events = {row[0]: row[1:] for row in found}
-        answers.append(
-            [
-                Delivery(event, handler, name, attempts, request.token, EventKind(events[event][0]), *events[event][1:])
-                for event, handler, name, attempts in taken
-            ]
-        )
+        deliveries = []
+        for event, place, attempts in taken:
+            kind, owner, snapshot, *rest = events[event]
+            to = _handlers[snapshot][kind][place]
+            deliveries.append(
+                Delivery(event, place, to, attempts, request.token, EventKind(kind), owner, snapshot, *rest)
+            )
+        if deliveries:
+            connection.run(_LEASE, [(d.event_id, d.handler, d.to.timeout + request.margin_s) for d in deliveries])
+        answers.append(deliveries)
     return answers
 
 
@@ -229,10 +238,11 @@ _DELIVERED = Statement(
     rows="event bigint, place int, lease text",
 )
 _AGAIN = Statement(
-    "UPDATE deliveries SET token = NULL, error = r.said, not_before = {now} + r.delay FROM {rows} "
+    "UPDATE deliveries SET token = NULL, error = r.said, not_before = {now} + r.delay, attempts = attempts - r.back "
+    "FROM {rows} "
     "WHERE deliveries.event_id = r.event AND deliveries.handler = r.place AND deliveries.token = r.lease "
     "RETURNING event_id, handler",
-    rows="event bigint, place int, lease text, said text, delay float8",
+    rows="event bigint, place int, lease text, said text, delay float8, back int",
 )
 _GIVE_UP = Statement(
     "UPDATE deliveries SET status = 'FAILED', token = NULL, error = r.said, finished_at = {now} FROM {rows} "
@@ -260,14 +270,17 @@ def _undelivered(connection: Connection, failures: Sequence[Undelivered]) -> lis
     last = [f for f in failures if f.retry_in is None]
     took: set[tuple[Any, ...]] = set()
     if again:
-        rows = [(f.delivery.event_id, f.delivery.handler, f.delivery.token, f.error, f.retry_in) for f in again]
+        rows = [
+            (f.delivery.event_id, f.delivery.handler, f.delivery.token, f.error, f.retry_in, int(f.given_back))
+            for f in again
+        ]
         took |= {tuple(row) for row in connection.run(_AGAIN, rows)}
     if last:
         rows_last = [(f.delivery.event_id, f.delivery.handler, f.delivery.token, f.error) for f in last]
         gone = {tuple(row) for row in connection.run(_GIVE_UP, rows_last)}
         letters = [
             (
-                f.delivery.owner, f.delivery.event_id, f.delivery.handler, f.delivery.document_id, f.delivery.name,
+                f.delivery.owner, f.delivery.event_id, f.delivery.handler, f.delivery.document_id, f.delivery.to.name,
                 f.delivery.kind, f.reason, f.error, f.traceback, f.delivery.attempts,
             )
             for f in last
@@ -300,22 +313,18 @@ _DUE_IN = Statement(
 
 class Waiting(msgspec.Struct, frozen=True):
     new: bool
+    """Events that nobody has dispatched."""
     due_in: float | None
     """Seconds until the next delivery is due; negative if it is overdue; None: there is none."""
 
     @property
-    def now(self) -> bool:
+    def due(self) -> bool:
         return self.new or (self.due_in is not None and self.due_in <= 0)
 
 
 def waiting(connection: Connection) -> Waiting:
     new, due_in = connection.run(_DUE_IN)[0]
     return Waiting(bool(new), due_in)
-
-
-def handler(connection: Connection, delivery: Delivery) -> Handler:
-    _known(connection, [delivery.snapshot])
-    return _handlers[delivery.snapshot][delivery.kind][delivery.handler]
 
 
 DISPATCH = Verb("dispatch", _dispatch, wakes=any)

@@ -776,8 +776,8 @@ _EXPIRED = Statement(
     "ORDER BY lease_until LIMIT :count"
 )
 _OVERDUE = Statement(
-    "SELECT id, lease_token FROM steps WHERE status = 'RUNNING' AND timeout_at IS NOT NULL AND timeout_at < (SELECT {now}) "
-    "ORDER BY timeout_at LIMIT :count"
+    "SELECT id, lease_token FROM steps WHERE status = 'RUNNING' AND timeout_at IS NOT NULL "
+    "AND timeout_at < (SELECT {now}) ORDER BY timeout_at LIMIT :count"
 )
 _OF_THE_DEAD = Statement(
     "SELECT id, lease_token FROM steps WHERE status = 'RUNNING' AND worker_id IN (SELECT r.worker FROM {rows})",

@@ -21,6 +21,10 @@ _RUNNING = Statement(
     "SELECT kind, waiting_on, count(*) FROM steps WHERE owner = :owner AND status = 'RUNNING' "
     "GROUP BY kind, waiting_on ORDER BY kind, waiting_on"
 )
+_EVENTS = Statement(
+    "SELECT (SELECT count(*) FROM events WHERE dispatched = 0 AND owner = :owner) "
+    "+ (SELECT count(*) FROM deliveries WHERE status = 'PENDING' AND owner = :owner)"
+)
 _LETTERS = Statement("SELECT count(*) FROM dead_letters WHERE owner = :owner AND state = 'OPEN'")
 
 
@@ -37,6 +41,11 @@ def steps(owner: Owner, connection: Connection) -> dict[str, int]:
 def running(owner: Owner, connection: Connection) -> list[dict[str, Any]]:
     rows = connection.run(_RUNNING, owner=owner)
     return [{"kind": kind, "waiting_on": waiting_on, "steps": count} for kind, waiting_on, count in rows]
+
+
+def events(owner: Owner, connection: Connection) -> dict[str, int]:
+    """How many are on their way to their handlers."""
+    return {"waiting": connection.run(_EVENTS, owner=owner)[0][0]}
 
 
 def dead_letters(owner: Owner, connection: Connection) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Container
 
 import msgspec
 
+from penstock.ledger import outbox
 from penstock.ledger.database import Connection, Statement
 from penstock.ledger.writer import Verb
 
@@ -13,10 +14,16 @@ class Left(msgspec.Struct, frozen=True):
     running: bool
     backed_off: float | None
     """Seconds until the next backed-off step is due; negative if it is overdue."""
+    due_events: bool = False
+    """Somebody is to be told of something, now."""
+
+    @property
+    def steps(self) -> bool:
+        return self.claimable or self.running or self.backed_off is not None
 
     @property
     def anything(self) -> bool:
-        return self.claimable or self.running or self.backed_off is not None
+        return self.steps or self.due_events
 
 
 _LEFT = Statement(
@@ -39,7 +46,7 @@ _PACE = Statement(
 
 def left(connection: Connection) -> Left:
     claimable, running, backed_off = connection.run(_LEFT)[0]
-    return Left(bool(claimable), bool(running), backed_off)
+    return Left(bool(claimable), bool(running), backed_off, outbox.waiting(connection).due)
 
 
 def due_in(connection: Connection) -> float | None:

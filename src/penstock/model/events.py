@@ -41,3 +41,33 @@ class Event(msgspec.Struct, frozen=True):
     status: str | None = None
     error: str | None = None
     meta: Json = {}
+
+
+class LifecycleEvent(msgspec.Struct, frozen=True):
+    """An event as the handlers of a workflow are told of it, at least once. `id` stays the same however often that is:
+    who must not do a thing twice remembers it. Events of a group have no document and no run; the others no counts."""
+
+    id: str
+    kind: EventKind
+    at: float
+    """Seconds since 1970, by the ledger's clock."""
+    owner: Owner
+    collection: str
+    workflow: str
+    document_id: DocumentId | None = None
+    name: str | None = None
+    source: str | None = None
+    run_id: RunId | None = None
+    group_id: str | None = None
+    batch: str | None = None
+    step: str | None = None
+    step_kind: str | None = None
+    attempt: int = 0
+    status: str | None = None
+    error: str | None = None
+    meta: Json = {}
+    """What the step reported; `pages` and `chunks` of a document that ended; `reason` and `page` of a failure."""
+    completion: int | None = None
+    """The how-manieth time that the group has ended; 0 at its start."""
+    counts: dict[str, int] = {}
+    """The runs of the group by status, when this was delivered."""

@@ -82,7 +82,10 @@ class Handler(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     method: str | None = None
     webhook: str | None = None
     retries: int = 3
+    """Attempts in all."""
     parameters: dict[str, Any] = {}
+    timeout: float = 60.0
+    """Seconds for one attempt."""
 
 
 class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
 from penstock.errors import PenstockError, StorageError
 from penstock.ledger import locks, queue, waking, work
@@ -20,6 +21,23 @@ Chore = Callable[[], Awaitable[object]]
 """Something to do now and then. What it answers is true if others may have waited for that."""
 Done = Callable[[], Awaitable[bool]]
 
+
+class Courier(Protocol):
+    """Who delivers events while we work."""
+
+    on_idle: Callable[[], None]
+
+    async def run(self) -> None: ...
+
+    async def is_idle(self) -> bool: ...
+
+    def wake(self) -> None: ...
+
+    def stop(self, at_once: bool = False) -> None: ...
+
+    async def finish(self) -> None: ...
+
+
 IDLE_S = 0.2
 """Between two looks whether the work that a call is about has ended, by whoever's hand."""
 POLL_S = 5.0
@@ -37,13 +55,24 @@ CARRIED = 128
 
 
 class Worker:
-    def __init__(self, bench: Bench, liveness: Liveness, *, slots: int, chores: Sequence[Chore] = ()) -> None:
+    def __init__(
+        self,
+        bench: Bench,
+        liveness: Liveness,
+        *,
+        slots: int,
+        chores: Sequence[Chore] = (),
+        courier: Courier | None = None,
+    ) -> None:
         """`slots`: runs in hand; more than run at once (`bench.slots`), so that a commit waits for nobody's work. Typed
         pools (`bench.pools`) hold no more than they run: what they cannot begin is for others."""
         self.bench = bench
         self.stopping = False
         self._liveness = liveness
         self._chores = chores
+        self._courier = courier
+        if courier is not None:
+            courier.on_idle = self.wake
         self._indexer = Indexer(bench)
         self._heart = Heart(bench.ledger, liveness, bench.worker, bench.lease_s, self._on_lost, self._on_hanging)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -70,16 +99,18 @@ class Worker:
         to blame for."""
         await self._heart.start()
         loops: list[asyncio.Task[None]] = []
+        delivering: asyncio.Task[None] | None = None
         try:
             await self._reap()
             await self._learn()
+            delivering = asyncio.create_task(self._deliver_loop())
             loops += [asyncio.create_task(f()) for f in (self._listen_loop, self._upkeep_loop)]
             loops += [asyncio.create_task(self._warm_up(at_once=done is None))]
             loops += [asyncio.create_task(self._index_loop(bell)) for bell in self._wake_index]
             await self._claim_loop(done)
         finally:
             self.stop()
-            await self._drain()
+            await asyncio.gather(self._drain(), self._end_deliveries(delivering))
             for loop in loops:
                 loop.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
@@ -135,6 +166,8 @@ class Worker:
         self.stopping = True
         for ctx, _ in self._contexts.values():
             ctx.stopping = True
+        if self._courier is not None:
+            self._courier.stop(at_once=self.told_to_stop or self._fatal is not None)
         self.wake()
 
     def in_hand(self) -> list[InHand]:
@@ -154,6 +187,8 @@ class Worker:
                 await self._ears.open()
                 while True:
                     await self._ears.change()
+                    if self._courier is not None:
+                        self._courier.wake()
                     if await self.bench.ledger.read(waking.claimable, self._lanes):
                         self.wake()
             except Exception:
@@ -179,7 +214,28 @@ class Worker:
             self.touched.clear()
             self.bench.record.tally.news.clear()
             return False
-        return (not self._tasks and await done()) or self.bench.budget.spent
+        return (not self._tasks and await done() and await self._is_told()) or self.bench.budget.spent
+
+    async def _is_told(self) -> bool:
+        """Whoever is to be told of what happened has been, as far as it is due."""
+        return self._courier is None or await self._courier.is_idle()
+
+    async def _deliver_loop(self) -> None:
+        if self._courier is not None:
+            try:
+                await self._courier.run()
+            except Exception as error:
+                self._fail(error)
+
+    async def _end_deliveries(self, delivering: "asyncio.Task[None] | None") -> None:
+        if self._courier is not None and delivering is not None:
+            await asyncio.wait({delivering})
+            await self._courier.finish()
+
+    def _told_of(self, ctx: Context) -> None:
+        """Something happened to the step: it is in the outbox if somebody wants to hear it."""
+        if self._courier is not None and ctx.state.workflow.lifecycle_events:
+            self._courier.wake()
 
     async def _claim(self) -> bool:
         pools = self._pools.claiming
@@ -341,8 +397,10 @@ class Worker:
         self._heart.vitals[ctx.step.lease.step_id] = ctx.vital
         self._contexts[ctx.step.lease.step_id] = (ctx, task)
         self.bench.record.started(ctx)
+        self._told_of(ctx)
 
     def _leave_step(self, ctx: Context) -> None:
+        self._told_of(ctx)
         ctx.count()
         self._forget(ctx.step.lease.step_id)
 
@@ -433,6 +491,7 @@ class Worker:
                 self.steps_done += len(contexts)
         finally:
             for ctx in contexts:
+                self._told_of(ctx)
                 ctx.count()
             for step in steps:
                 self._forget(step.lease.step_id)

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 
 from penstock.artifacts.fingerprints import fingerprint
+from penstock.config import WebhookConfig
 from penstock.errors import ConfigError
-from penstock.model.nouns import Asked, StepDefinition, Workflow
+from penstock.model.nouns import Asked, Handler, StepDefinition, Workflow
 from penstock.workflows.source import SUFFIXES
 
 
@@ -23,6 +24,18 @@ def with_parameters(workflow: Workflow, parameters: Mapping[str, Mapping[str, An
 def with_defaults(workflow: Workflow, parameters: Mapping[str, Mapping[str, Any]]) -> Workflow:
     """The workflow with values where its steps have none of their own."""
     return _merged(workflow, lambda step: {**_of(parameters, step), **step.parameters})
+
+
+def with_webhooks(workflow: Workflow, webhooks: Mapping[str, WebhookConfig]) -> Workflow:
+    """The workflow with the webhooks that want to hear of every run. Only their names go along."""
+    events = dict(workflow.lifecycle_events)
+    for name, webhook in webhooks.items():
+        handler = Handler(name, webhook=name, retries=webhook.retries, timeout=webhook.timeout)
+        for event in webhook.events:
+            there = events.get(event, ())
+            if all(one.webhook != name for one in there):
+                events[event] = (*there, handler)
+    return msgspec.structs.replace(workflow, lifecycle_events=events)
 
 
 def _merged(workflow: Workflow, parameters: Callable[[StepDefinition], dict[str, Any]]) -> Workflow:

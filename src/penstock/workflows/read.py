@@ -144,10 +144,14 @@ def _check_step(source: Source, place: Place, step: dict[str, Any]) -> None:
         source.complain(place, "a route needs `choices`: the step that follows each answer")
     if kind != "route" and step.get("choices"):
         source.complain((*place, "choices"), "only a step of kind route has choices")
+    _check_numbers(source, place, step)
     _check_pool(source, place, step)
     _check_resource_key(source, place, step)
+
+
+def _check_numbers(source: Source, place: Place, given: Mapping[str, Any]) -> None:
     for name in ("retries", "timeout"):
-        value = step.get(name)
+        value = given.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value <= 0):
             source.complain((*place, name), f"{name} is a number above zero, not {value!r}")
 
@@ -226,6 +230,11 @@ def _handlers(source: Source, path: Place) -> list[dict[str, Any]]:
         if (handler.get("method") is None) == (handler.get("webhook") is None):
             source.complain(place, "a handler has a `method` or a `webhook`, and not both")
         handler.setdefault("name", handler.get("method") or handler.get("webhook") or "")
+        if handler.get("webhook") is not None:
+            # Others may be out of reach for longer than functions of one's own fail.
+            handler.setdefault("retries", 8)
+            handler.setdefault("timeout", 10.0)
+        _check_numbers(source, place, handler)
         handlers.append({k: v for k, v in handler.items() if k in _HANDLER_KEYS})
     return handlers
 

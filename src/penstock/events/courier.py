@@ -1,0 +1,218 @@
+"""From the outbox to the handlers (I8): dispatch, take, tell, write down what became of it. Every worker has one."""
+
+import asyncio
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from penstock.config import WebhookConfig
+from penstock.errors import ConfigError, Permanent, StepError, Transient
+from penstock.events.context import HandlerContext
+from penstock.events.retry import retry_in
+from penstock.events.webhooks import Webhooks
+from penstock.ledger import lifecycle, outbox, work
+from penstock.ledger.database import Connection
+from penstock.ledger.outbox import Delivery, Undelivered
+from penstock.ledger.store import Ledger
+from penstock.model.events import LifecycleEvent
+from penstock.model.nouns import Token, WorkerId, Workflow
+from penstock.runtime import Runtime
+from penstock.workflows import methods
+from penstock.workflows.load import decode
+
+SIDE_BY_SIDE = 8
+MARGIN_S = 15.0
+"""A lease lasts longer than its handler by so much."""
+LOOK_S = 2.0
+"""Between two looks that nobody asked for, as in the worker's upkeep."""
+SOON_S = 0.02
+STOP_S = 1.5
+"""Running handlers have so long when somebody says stop."""
+LET_GO_S = 0.3
+"""A handler that was cancelled has so long to end."""
+CRASH_LOOP = "crash_loop"
+
+
+class Courier:
+    def __init__(
+        self, ledger: Ledger, runtime: Runtime, worker: WorkerId, app: Any, webhooks: Mapping[str, WebhookConfig]
+    ) -> None:
+        self.on_idle: Callable[[], None] = lambda: None
+        """Called when nothing is due any more."""
+        self._ledger = ledger
+        self._runtime = runtime
+        self._worker = worker
+        self._app = app
+        self._webhooks = Webhooks(webhooks, runtime)
+        self._workflows: dict[str, Workflow] = {}
+        self._running: set[asyncio.Task[None]] = set()
+        self._taking = False
+        """What is taken, and not yet begun, is neither due nor running."""
+        self._bell = asyncio.Event()
+        self._stopping = False
+        self._hurry = asyncio.Event()
+        self._fatal: Exception | None = None
+
+    def wake(self) -> None:
+        """There are events, or there may be."""
+        self._bell.set()
+
+    async def run(self) -> None:
+        """Deliver until `stop`. Raises what no handler is to blame for."""
+        busy = False
+        while self._fatal is None and not self._stopping:
+            self._bell.clear()
+            waiting = await self._round()
+            if busy and not self._running and not waiting.due:
+                self.on_idle()
+            busy = bool(self._running) or waiting.due
+            await self._sleep(self._pause(waiting))
+        if self._fatal is not None:
+            raise self._fatal
+
+    async def is_idle(self) -> bool:
+        """Nothing is being delivered here, and nothing is due."""
+        waiting = await self._ledger.read(outbox.waiting)
+        # After the look: what it did not find any more may have been taken just then.
+        return not waiting.due and not self._taking and not self._running
+
+    def stop(self, at_once: bool = False) -> None:
+        """After this round take nothing more: with however short budgets each call delivers something. `at_once`: not
+        even in this round."""
+        self._stopping = True
+        if at_once:
+            self._hurry.set()
+        self.wake()
+
+    async def finish(self) -> None:
+        """Wait for the handlers that run to end, but not for long once it has to be at once: then they are stopped, and
+        what they were about to deliver is given back."""
+        hurry = asyncio.ensure_future(self._hurry.wait())
+        while self._running and not hurry.done():
+            await asyncio.wait({hurry, *self._running}, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+        if self._running:
+            await asyncio.wait(list(self._running), timeout=STOP_S)
+        for task in self._running:
+            task.cancel()
+        if self._running:
+            await asyncio.wait(list(self._running))
+
+    def _pause(self, waiting: outbox.Waiting) -> float:
+        if len(self._running) == SIDE_BY_SIDE:
+            # Only an end of one of them is worth a look.
+            return LOOK_S
+        if waiting.due:
+            return SOON_S
+        return LOOK_S if waiting.due_in is None else min(LOOK_S, waiting.due_in)
+
+    async def _round(self) -> outbox.Waiting:
+        waiting = await self._ledger.read(outbox.waiting)
+        if waiting.new:
+            while await self._ledger.write(outbox.DISPATCH, outbox.FAN_OUT) == outbox.FAN_OUT:
+                pass
+            waiting = await self._ledger.read(outbox.waiting)
+        free = SIDE_BY_SIDE - len(self._running)
+        if not waiting.due or not free or self._hurry.is_set():
+            return waiting
+        self._taking = True
+        try:
+            await self._take(free)
+        finally:
+            self._taking = False
+        return waiting
+
+    async def _take(self, count: int) -> None:
+        token = Token(self._runtime.token())
+        taken = await self._ledger.write(outbox.TAKE, outbox.Take(self._worker, token, count, MARGIN_S))
+        events = await self._ledger.read(self._describe, taken) if taken else []
+        for delivery, event in zip(taken, events, strict=True):
+            task = asyncio.create_task(self._deliver(delivery, event))
+            self._running.add(task)
+            task.add_done_callback(self._ended)
+
+    def _describe(self, connection: Connection, deliveries: Sequence[Delivery]) -> list[LifecycleEvent]:
+        for snapshot in {d.snapshot for d in deliveries} - self._workflows.keys():
+            self._workflows[snapshot] = decode(work.snapshot(connection, snapshot))
+        return lifecycle.describe(connection, deliveries, [self._workflows[d.snapshot].id for d in deliveries])
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            self._fatal = self._fatal or error
+        self.wake()
+
+    async def _deliver(self, delivery: Delivery, event: LifecycleEvent) -> None:
+        """The outcome goes into the ledger even while we are being cancelled."""
+        write = self._ledger.write
+        if delivery.attempts > delivery.to.retries:
+            await write(outbox.UNDELIVERED, self._buried(delivery))
+            return
+        try:
+            await self._tell(delivery, event)
+        except asyncio.CancelledError:
+            back = Undelivered(delivery, "", "stopped before it had ended", retry_in=0.0, given_back=True)
+            await asyncio.shield(write(outbox.UNDELIVERED, back))
+        except Exception as error:
+            await asyncio.shield(write(outbox.UNDELIVERED, self._failed(delivery, error)))
+        else:
+            await asyncio.shield(write(outbox.DELIVERED, delivery))
+
+    async def _tell(self, delivery: Delivery, event: LifecycleEvent) -> None:
+        to = delivery.to
+        if to.webhook is not None:
+            await self._in_time(delivery, partial(self._webhooks.post, to.webhook, event, delivery.attempts))
+            return
+        assert to.method is not None
+        try:
+            function = methods.load(to.method)
+        except ConfigError as error:
+            raise Permanent(f"{error}: mend it, then replay", reason="bad_method") from error
+        ctx = HandlerContext(to.parameters, delivery.attempts, self._workflows[delivery.snapshot], self._app)
+        await self._in_time(delivery, partial(function, event, ctx))
+
+    async def _in_time(self, delivery: Delivery, call: Callable[[], Any]) -> None:
+        """A handler that does not even end when it is cancelled is left behind."""
+        task = asyncio.ensure_future(call())
+        try:
+            done, _ = await asyncio.wait({task}, timeout=delivery.to.timeout)
+        except asyncio.CancelledError:
+            await self._let_go(task)
+            raise
+        if not done:
+            await self._let_go(task)
+            raise Transient(f"it took longer than {delivery.to.timeout:g} s", reason="handler_timeout")
+        if task.cancelled():
+            raise Transient("it cancelled itself", reason="handler_error")
+        task.result()
+
+    @staticmethod
+    async def _let_go(task: "asyncio.Future[Any]") -> None:
+        task.cancel()
+        await asyncio.wait({task}, timeout=LET_GO_S)
+        if task.done() and not task.cancelled():
+            # Nobody asks any more.
+            task.exception()
+
+    def _failed(self, delivery: Delivery, error: Exception) -> Undelivered:
+        told = isinstance(error, StepError)
+        reason = error.reason if isinstance(error, StepError) else "handler_error"
+        said = (str(error) if told else f"{type(error).__name__}: {error}") or type(error).__name__
+        trace = None if told else "".join(traceback.format_exception(error))
+        pause = retry_in(error, delivery.to, delivery.attempts, self._runtime.random())
+        return Undelivered(delivery, reason, said, trace, pause)
+
+    def _buried(self, delivery: Delivery) -> Undelivered:
+        times = delivery.to.retries
+        said = f"{times} attempts ended with the death of their worker or without an end: it was not run again"
+        return Undelivered(delivery, CRASH_LOOP, said)
+
+    async def _sleep(self, seconds: float) -> None:
+        waiter = asyncio.ensure_future(self._bell.wait())
+        timer = asyncio.ensure_future(self._runtime.sleep(seconds))
+        try:
+            await asyncio.wait({waiter, timer}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiter.cancel()
+            timer.cancel()

@@ -1,0 +1,22 @@
+"""When a delivery is tried again: one pure function."""
+
+from penstock.errors import Permanent, RateLimited
+from penstock.model.nouns import Handler
+
+METHOD_S, METHOD_CAP_S = 0.5, 60.0
+WEBHOOK_S, WEBHOOK_CAP_S = 2.0, 3600.0
+"""With full jitter the first pause of a webhook is about a second."""
+LONGEST_S = 86_400.0
+"""What an answer may ask for."""
+
+
+def retry_in(error: Exception, handler: Handler, attempts: int, random: float) -> float | None:
+    """Seconds until the next attempt, or None for a dead letter. Exponential with full jitter; `attempts`: so far, this
+    one included."""
+    if isinstance(error, Permanent) or attempts >= handler.retries:
+        return None
+    base, cap = (METHOD_S, METHOD_CAP_S) if handler.webhook is None else (WEBHOOK_S, WEBHOOK_CAP_S)
+    delay = random * min(cap, base * 2.0 ** min(attempts - 1, 64))
+    if isinstance(error, RateLimited) and error.retry_after is not None:
+        return min(error.retry_after, LONGEST_S) + delay
+    return delay
