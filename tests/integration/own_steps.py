@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import Permanent, Transient
-from penstock.model.items import Page
+from penstock.model.items import Chunk, Page
 from penstock.stages.base import StepContext, StepResult
 
 calls: list[str] = []
@@ -126,3 +126,18 @@ async def two_pages(ctx: StepContext) -> StepResult:
         calls.append(f"page {number}")
         await ctx.checkpoint.append([Page(number, f"Page {number} tells of sluices.")], {"pages": number})
     return StepResult({"pages": 2})
+
+
+async def wish(ctx: StepContext) -> None:
+    """Asks for what perhaps nobody has made."""
+    calls.append("wish")
+    if ctx.params.get("first"):
+        await asyncio.sleep(ctx.params["first"])
+    async for _ in ctx.inputs(ctx.params["of"]):
+        pass
+
+
+async def cut(ctx: StepContext) -> None:
+    """Many chunks, or none, and not a word about how many."""
+    many = [Chunk(i, f"sluice {i}", 1, 1, 0, 1) for i in range(ctx.params["many"])]
+    await ctx.checkpoint.append(many, {"done": True})

@@ -227,6 +227,8 @@ async def test_a_step_of_one_s_own_is_tried_again_and_may_say_nothing(app: App, 
         (f"{{kind: enrich, method: {OWN}.gone}}", "bad_method", "cannot be imported"),
         (f"{{kind: enrich, method: {OWN}.wrong}}", "bad_method", "answers with a StepResult"),
         (f"{{kind: route, method: {OWN}.triage, choices: {{scan: extract}}}}", "bad_route", "answered 'words'"),
+        (f"{{kind: enrich, method: {OWN}.wish, parameters: {{of: pears}}}}", "missing_input", "asks for 'pears'"),
+        (f"{{kind: enrich, method: {OWN}.wish, parameters: {{of: chunk}}}}", "missing_input", "asks for 'chunk'"),
     ],
 )
 async def test_i9_a_step_that_cannot_work_is_a_dead_letter_that_says_so(
@@ -237,6 +239,46 @@ async def test_i9_a_step_that_cannot_work_is_a_dead_letter_that_says_so(
     letters = await app.list_dead_letters()
     assert letters["by_reason"] == {reason: 1}
     assert words in letters["letters"][0].error
+
+
+async def test_i9_a_step_that_asks_for_what_only_another_branch_makes_is_a_dead_letter(app: App, files: Files) -> None:
+    wish = f"{{kind: enrich, method: {OWN}.wish, parameters: {{of: ocr}}}}"
+    define(app, BRANCHES.replace("  clean:", f"  wish: {wish}\n  clean:").replace("next: clean", "next: wish"))
+    summary = await app.ingest([files(**{"a.txt": "SCAN here", "b.txt": "WORDS here"})], workflow="branches")
+    assert (summary.completed, summary.failed, summary.reasons) == (1, 1, {"missing_input": 1})
+    assert (await named(app, "b.txt"))["status"] == "FAILED"
+
+
+async def test_i9_a_run_that_comes_to_the_index_without_chunks_harms_no_other(app: App, files: Files) -> None:
+    define(app, "id: short\nsteps: {validate: , extract: , index: }\n")
+    folder = files(**{"a.txt": "words here"})
+    await app.ingest([folder], workflow="short", wait=False)
+    await app.ingest(data=b"other words", name="b.txt", wait=False)
+    await app.run()
+    assert (await named(app, "b.txt"))["status"] == "COMPLETED"
+    [letter] = (await app.list_dead_letters())["letters"]
+    assert (letter.name, letter.step, letter.reason) == ("a.txt", "index", "missing_input")
+
+
+async def test_a_document_that_is_deleted_while_a_step_asks_leaves_no_letter(app: App, files: Files) -> None:
+    wish = f"{{kind: enrich, method: {OWN}.wish, parameters: {{of: pears, first: 0.4}}}}"
+    define(app, ending(wish))
+    working = asyncio.create_task(app.ingest([files(**{"a.txt": "words"})], workflow="x"))
+    while not own_steps.calls:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    await app.delete([(await only(app))["id"]])
+    await working
+    assert (await app.list_dead_letters())["total"] == 0
+
+
+@pytest.mark.parametrize("many", [0, 3000])
+async def test_all_chunks_of_a_step_of_one_s_own_are_indexed_however_many(app: App, files: Files, many: int) -> None:
+    define(app, f"id: x\nsteps: {{validate: , extract: , clean: , chunk: {{method: {OWN}.cut, parameters: "
+           f"{{many: {many}}}}}, embed: , index: }}\n")  # fmt: skip
+    await app.ingest([files(**{"a.txt": "words here"})], workflow="x")
+    document = await only(app)
+    assert (document["status"], document["chunks"]) == ("COMPLETED" if many else "NOT_INDEXABLE", many)
+    assert (await app.check()).ok
 
 
 async def test_what_is_wrong_is_refused_before_anything_is_accepted(app: App, files: Files) -> None:

@@ -88,7 +88,7 @@ class StepContext(Protocol):
         """The step gets on: its `timeout` begins anew. An append to the checkpoint says so by itself."""
 
 
-def _never_ends(meta: Json) -> DocumentStatus | None:
+def never_ends(meta: Json) -> DocumentStatus | None:
     return None
 
 
@@ -105,6 +105,6 @@ class Stage:
     run: Callable[[StepContext], Awaitable[StepResult]]
     codec: Codec[Any] | None = None
     version: Callable[[Ports, Json, str | None], Any] = field(default=_no_version)
-    ends: Callable[[Json], DocumentStatus | None] = field(default=_never_ends)
+    ends: Callable[[Json], DocumentStatus | None] = field(default=never_ends)
     durable: bool = False
     """What it makes cannot be made again, and is fsynced."""

@@ -6,18 +6,21 @@ from typing import Any
 from penstock.artifacts.segments import CODECS
 from penstock.errors import ConfigError, Permanent
 from penstock.model.nouns import Json, StepDefinition
-from penstock.stages.base import Ports, Stage, StepContext, StepResult
+from penstock.stages.base import Ports, Stage, StepContext, StepResult, never_ends
+from penstock.stages.registry import STAGES
 from penstock.workflows import methods
 
 
 def custom(definition: StepDefinition) -> Stage:
     assert definition.method is not None
     method = definition.method
+    shipped = STAGES.get(definition.kind)
     return Stage(
         definition.kind,
         partial(_run, method),
         CODECS.get(definition.kind),
         partial(_version, method),
+        ends=shipped.ends if shipped is not None else never_ends,
         durable=not definition.repeatable,
     )
 

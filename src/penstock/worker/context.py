@@ -12,7 +12,7 @@ from penstock.artifacts.checkpoint import Checkpoint, Flush
 from penstock.artifacts.reader import ArtifactReader
 from penstock.artifacts.segments import Codec
 from penstock.blobs.base import Blobs
-from penstock.errors import BudgetSpent, Cancelled, LeaseLost, TornSegment
+from penstock.errors import BudgetSpent, Cancelled, LeaseLost, Permanent, TornSegment
 from penstock.ledger import checkpoints, documents, generations, work
 from penstock.ledger.database import Connection
 from penstock.ledger.store import Ledger
@@ -64,7 +64,12 @@ class RunState:
         for definition in reversed(self.workflow.steps[:before]):
             if (kind == definition.kind or definition.name in (kind, inner)) and definition.name in self.artifacts:
                 return self.artifacts[definition.name], definition.kind
-        raise LeaseLost(f"the {kind} artifact of document {self.document.id} is gone")
+        # Where it was there and is gone, because the document was deleted, so is the lease: this error does not count.
+        raise Permanent(
+            f"step {self.workflow.steps[before].name!r} asks for {kind!r}, and no step that the run took before it in "
+            f"workflow {self.workflow.id!r} has made that: mend the workflow, then `penstock retry {self.document.id}`",
+            reason="missing_input",
+        )
 
 
 def load(connection: Connection, steps: Sequence[Step], workflows: dict[str, Workflow]) -> list[RunState | None]:

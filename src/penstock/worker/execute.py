@@ -29,6 +29,8 @@ from penstock.worker.retry import RetryPolicy, retry_in
 from penstock.workflows.way import following
 
 EXTRACT, EMBED, INDEX = "extract", "embed", "index"
+COUNTED = {EXTRACT: "pages", "chunk": "chunks"}
+"""What such a step reports of its items."""
 ARTIFACT_POLL_S = 0.05
 ROOM = "room"
 """What a step waits on until its worker has room for it."""
@@ -182,6 +184,9 @@ async def _work(bench: Bench, ctx: Context, stage: Stage) -> tuple[StepResult, c
         ctx.begin(artifact, stage.codec, stage.durable)
         result = await stage.run(ctx)
         flush = await ctx.checkpoint.close()
+    if ctx.definition.method is not None and ctx.step.kind in COUNTED:
+        # The index step goes by it, and a user's own function need not know.
+        result = msgspec.structs.replace(result, meta={**result.meta, COUNTED[ctx.step.kind]: flush.items})
     done = msgspec.structs.replace(
         artifact,
         complete=True,

@@ -39,7 +39,7 @@ class Indexer:
             table = await self._bench.ports.index.table(
                 first.step.owner, first.document.collection, first.generation.index_version
             )
-            entries = await self._announce(contexts)
+            entries = await self._with_chunks(await self._announce(contexts))
         except BaseException as error:
             await asyncio.gather(*(settle(self._bench, ctx, error) for ctx in contexts))
             return
@@ -113,6 +113,17 @@ class Indexer:
         return [
             stage.Entry(ctx, resumed) for ctx, resumed in zip(contexts, answers, strict=True) if resumed is not None
         ]
+
+    async def _with_chunks(self, entries: Sequence[Entry]) -> list[Entry]:
+        """A run that comes here without chunks fails alone, not with the others of its group."""
+        good: list[Entry] = []
+        for entry in entries:
+            try:
+                stage.chunk_count(entry.ctx)
+                good.append(entry)
+            except Permanent as error:
+                await settle(self._bench, entry.ctx, error)
+        return good
 
     async def _write(self, group: list[Entry], table: IndexTable, verify: Verify) -> None:
         batch = [entry for entry in group if not entry.ctx.lost]
