@@ -20,9 +20,9 @@ from tests.integration.own_handlers import contexts, heard
 
 from penstock.app import App
 from penstock.events import courier, retry
-from penstock.events.context import HandlerContext
-from penstock.model.events import EventKind, LifecycleEvent
-from penstock.model.nouns import Owner, WorkerId, Workflow
+from penstock.ledger import checksums
+from penstock.model.events import EventKind
+from penstock.model.nouns import WorkerId
 
 ROOT = Path(__file__).parents[2]
 STEPS = "steps: {validate: , extract: , clean: , chunk: , embed: , index: }"
@@ -278,18 +278,83 @@ async def test_log_writes_one_line_of_json(app: App, tmp_path: Path, caplog: pyt
     assert (json.loads(line)["kind"], json.loads(line)["name"]) == ("ITEM_END", "a\nb.txt")
 
 
-async def test_vacuum_asks_the_app_for_the_collection_of_the_event() -> None:
-    from penstock.events.handlers import vacuum
+FOREIGN = """\
+id: batch_split_vacuum
+meta: {}
+name: Batch workflow with splitting, vacuum and hash checking
+lifecycle_events:
+  group_end:
+    - name: start span
+      method: soliplex.ingester.example.run_end
+      retries: 1
+      parameters: {}
+item_steps:
+  validate: {name: validate document, retries: 3, method: soliplex.ingester.lib.workflow.validate_document}
+  parse: {name: docling parse, retries: 3, method: soliplex.ingester.lib.workflow.split_parse_document}
+  chunk: {name: docling chunk, retries: 3, method: soliplex.ingester.lib.workflow.chunk_document}
+  embed: {name: embeddings, retries: 3, method: soliplex.ingester.lib.workflow.embed_document}
+  store: {name: save to rag, retries: 3, method: soliplex.ingester.lib.workflow.save_to_rag}
+"""
 
-    class Asked:
-        calls: list[dict[str, str]] = []  # noqa: RUF012
 
-        async def vacuum(self, **places: str) -> None:
-            self.calls.append(places)
+async def seals(app: App) -> list[str]:
+    return [f"{seal.place.owner}/{seal.place.collection}" for seal in await app.ledger.read(checksums.sealed, "")]
 
-    event = LifecycleEvent("g-1", EventKind.GROUP_END, 0.0, Owner("anna"), "papers", "default")
-    await vacuum(event, HandlerContext({}, 1, Workflow("w", "w", ()), Asked()))
-    assert Asked.calls == [{"collection": "papers", "owner": "anna"}]
+
+async def test_the_index_is_vacuumed_at_the_end_of_a_group(
+    start_app: StartApp, tmp_path: Path, database_url: str
+) -> None:
+    app = await start_app(database=database_url)
+    path = tmp_path / "foreign.yaml"
+    path.write_text(FOREIGN)
+    for i in range(3):
+        (tmp_path / f"{i}.txt").write_text(f"the dam is {i} metres high")
+    files = [tmp_path / f"{i}.txt" for i in range(3)]
+    assert (await app.ingest(files, workflow=str(path), owner="anna", collection="papers")).completed == 3
+    assert await seals(app) == ["anna/papers"]
+    assert (await app.check()).ok
+    assert (await app.status())["events"] == {"waiting": 0}
+    hits = await app.search("how high is the dam?", owner="anna", collection="papers")
+    assert len(hits) == 3
+
+
+async def test_a_worker_vacuums_at_the_end_of_a_group(start_app: StartApp, tmp_path: Path) -> None:
+    app = await start_app()
+    path = tmp_path / "foreign.yaml"
+    path.write_text(FOREIGN)
+    await app.ingest(data=b"the dam is high", name="a.txt", workflow=str(path), wait=False)
+    worker = process(tmp_path / "home", "worker", "--pools", "extract=1,*=2")
+
+    async def sealed() -> bool:
+        return await seals(app) == ["default/default"]
+
+    await until(sealed)
+    worker.send_signal(signal.SIGTERM)
+    _, said = worker.communicate(timeout=30)
+    assert worker.returncode == 143, said
+    assert (await app.list_dead_letters())["total"] == 0
+    assert (await app.check()).ok
+
+
+async def test_an_index_that_somebody_keeps_is_vacuumed_another_time(start_app: StartApp, tmp_path: Path) -> None:
+    app, other = await start_app(), await start_app()
+    path = tmp_path / "tidy.yaml"
+    path.write_text(
+        f"id: tidy\n{STEPS}\nlifecycle_events:\n  item_start: [{{name: tidy, method: penstock.events.handlers.vacuum, "
+        "retries: 2, parameters: {wait_s: 0.1}}]\n"
+    )
+    await app.ingest(data=b"words", name="a.txt", wait=True)
+    async with other.hold_index():
+        await app.ingest(data=b"more words", name="b.txt", workflow=str(path), budget_s=2.0)
+        [letter] = (await app.list_dead_letters())["letters"]
+    assert (letter.reason, letter.attempts) == ("index_busy", 2)
+    assert "kept its lock for 0.1 s" in letter.error
+    assert await seals(app) == []
+    await app.replay()
+    await app.run()
+    assert (await app.list_dead_letters())["total"] == 0
+    assert await seals(app) == ["default/default"]
+    assert (await app.check()).ok
 
 
 # Processes that die
