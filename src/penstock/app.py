@@ -786,7 +786,7 @@ class App:
                 await purge(self.ledger, self.ports.index, name)
             return found
 
-        courier = Courier(self.ledger, self.runtime, name, self, self.config.webhooks)
+        courier = Courier(self.ledger, self.runtime, name, self, self.config.webhooks, self._metrics)
         slots = IN_HAND * self.config.worker.slots
         self._worker = Worker(bench, self._liveness(), slots=slots, chores=[purge_due], courier=courier)
         if self._stopping:

@@ -17,6 +17,7 @@ from tests.conftest import StartApp
 from tests.integration import own_handlers
 from tests.integration.kit import until
 from tests.integration.own_handlers import contexts, heard
+from tests.integration.test_metrics import Book
 
 from penstock.app import App
 from penstock.events import courier, retry
@@ -161,6 +162,28 @@ async def test_i8_a_handler_that_fails_is_tried_again_then_a_dead_letter_which_c
     await app.run()
     assert kinds() == {"ITEM_END": 1, "GROUP_END": 1}
     assert (await app.list_dead_letters())["total"] == 0
+
+
+async def test_what_was_told_and_what_was_not_is_counted(
+    start_app: StartApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = Book()
+    app = await start_app(metrics=book)
+    monkeypatch.setattr(own_handlers, "broken", True)
+    path = workflow(tmp_path, "item_end group_end", "stumble", retries=2)
+    await app.ingest(data=b"words", name="a.txt", workflow=path)
+
+    async def given_up() -> bool:
+        await app.run()
+        return bool((await app.list_dead_letters())["total"] == 2)
+
+    await until(given_up)
+    monkeypatch.setattr(own_handlers, "broken", False)
+    await app.replay(reason="handler_error")
+    await app.run()
+    each = {"GROUP_END": 1, "ITEM_END": 1}
+    assert (book.of("event_error"), book.of("event_failed"), book.of("event_delivered")) == (each, each, each)
+    assert Counter(event for name, event, _ in book.timings if name == "delivery_duration") == dict.fromkeys(each, 3)
 
 
 async def test_i8_letters_of_events_stay_when_their_document_is_tried_again(app: App, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from penstock.errors import UsageError
 from penstock.ledger import gauges
 from penstock.ledger.database import Connection, Database
 from penstock.metrics.registry import CONTENT_TYPE, Delta, Gauge, Registry
+from penstock.model.events import EventKind
 from penstock.model.states import DocumentStatus
 from penstock.runtime import Runtime
 from penstock.workflows.read import KINDS
@@ -189,4 +190,5 @@ def registry_for(pools: str | None) -> Registry:
 
     names = {*(pool_sizes(pools) if pools is not None else (REST,)), INDEX}
     ends = (DocumentStatus.COMPLETED, DocumentStatus.NOT_INDEXABLE, DocumentStatus.FAILED)
-    return Registry({"pool": sorted(names), "kind": KINDS, "status": [status.value for status in ends]})
+    known = {"pool": sorted(names), "kind": KINDS, "status": [status.value for status in ends], "event": [*EventKind]}
+    return Registry(known)

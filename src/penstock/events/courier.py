@@ -15,6 +15,7 @@ from penstock.ledger import lifecycle, outbox, work
 from penstock.ledger.database import Connection
 from penstock.ledger.outbox import Delivery, Undelivered
 from penstock.ledger.store import Ledger
+from penstock.metrics.base import NOTHING, Metrics
 from penstock.model.events import LifecycleEvent
 from penstock.model.nouns import Token, WorkerId, Workflow
 from penstock.runtime import Runtime
@@ -36,7 +37,13 @@ CRASH_LOOP = "crash_loop"
 
 class Courier:
     def __init__(
-        self, ledger: Ledger, runtime: Runtime, worker: WorkerId, app: Any, webhooks: Mapping[str, WebhookConfig]
+        self,
+        ledger: Ledger,
+        runtime: Runtime,
+        worker: WorkerId,
+        app: Any,
+        webhooks: Mapping[str, WebhookConfig],
+        metrics: Metrics = NOTHING,
     ) -> None:
         self.on_idle: Callable[[], None] = lambda: None
         """Called when nothing is due any more."""
@@ -45,6 +52,7 @@ class Courier:
         self._worker = worker
         self._app = app
         self._webhooks = Webhooks(webhooks, runtime)
+        self._metrics = metrics
         self._workflows: dict[str, Workflow] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._taking = False
@@ -145,19 +153,33 @@ class Courier:
 
     async def _deliver(self, delivery: Delivery, event: LifecycleEvent) -> None:
         """The outcome goes into the ledger even while we are being cancelled."""
-        write = self._ledger.write
         if delivery.attempts > delivery.to.retries:
-            await write(outbox.UNDELIVERED, self._buried(delivery))
+            await self._undelivered(self._buried(delivery))
             return
+        began = self._runtime.clock()
         try:
             await self._tell(delivery, event)
         except asyncio.CancelledError:
             back = Undelivered(delivery, "", "stopped before it had ended", retry_in=0.0, given_back=True)
-            await asyncio.shield(write(outbox.UNDELIVERED, back))
+            await asyncio.shield(self._ledger.write(outbox.UNDELIVERED, back))
         except Exception as error:
-            await asyncio.shield(write(outbox.UNDELIVERED, self._failed(delivery, error)))
+            self._measure(delivery, began)
+            await asyncio.shield(self._undelivered(self._failed(delivery, error)))
         else:
-            await asyncio.shield(write(outbox.DELIVERED, delivery))
+            self._measure(delivery, began)
+            await asyncio.shield(self._delivered(delivery))
+
+    async def _delivered(self, delivery: Delivery) -> None:
+        if await self._ledger.write(outbox.DELIVERED, delivery):
+            self._metrics.incr("event_delivered", event=delivery.kind)
+
+    async def _undelivered(self, failure: Undelivered) -> None:
+        if await self._ledger.write(outbox.UNDELIVERED, failure):
+            event = failure.delivery.kind
+            self._metrics.incr("event_failed" if failure.retry_in is None else "event_error", event=event)
+
+    def _measure(self, delivery: Delivery, began: float) -> None:
+        self._metrics.observe("delivery_duration", self._runtime.clock() - began, event=delivery.kind)
 
     async def _tell(self, delivery: Delivery, event: LifecycleEvent) -> None:
         to = delivery.to

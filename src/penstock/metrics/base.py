@@ -54,11 +54,15 @@ COUNTERS = {
     "chunks": Metric("Chunks that were cut."),
     "embedded": Metric("Chunks that were embedded."),
     "indexed": Metric("Chunks that were written to the index."),
+    "event_delivered": Metric("Events that a handler or webhook took.", ("event",)),
+    "event_error": Metric("Failures after which an event is told again.", ("event",)),
+    "event_failed": Metric("Events that ended as a dead letter.", ("event",)),
     "ledger_commits": Metric("Transactions of the ledger's writer."),
 }
 HISTOGRAMS = {
     "claim_duration": Metric("Wall time of a claim.", ("pool",)),
     "step_duration": Metric("Wall time of a step that was completed, or failed, since it had room to run.", ("kind",)),
+    "delivery_duration": Metric("Wall time of a handler or webhook that was told, whatever came of it.", ("event",)),
 }
 GAUGES = {
     "ledger_up": Metric("Whether the ledger could be asked; if not, the gauges below are left out."),
