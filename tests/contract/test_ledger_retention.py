@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 from tests.contract.ledger_kit import ANNA, BERT, EXPIRED_S, KEY, Desk, output
+from tests.contract.test_ledger_outbox import body, dispatch, submit, take, to
 
-from penstock.ledger import generations, locks, mending, retention, runs
+from penstock.ledger import dead_letters, generations, lifecycle, locks, mending, outbox, retention, runs
+from penstock.ledger.groups import GroupStart
+from penstock.ledger.outbox import Undelivered
 from penstock.ledger.retention import Cleared, Dropped, Expired
 from penstock.ledger.writer import Verb
 from penstock.model.nouns import DocumentId, GenerationId, Owner, RunId, Step, Token, WorkerId
@@ -322,6 +325,73 @@ async def test_closed_letters_go_and_the_one_that_says_why_a_document_failed_sta
     assert (await clear(desk, "dead_letters")).rows == 1
     left: dict[str, str] = dict(await desk.rows("SELECT document_id, state FROM dead_letters"))
     assert left == {ids["/discarded"]: "DISCARDED", ids["/open"]: "OPEN"}
+
+
+async def told_in_vain(desk: Desk, **handlers: Any) -> Step:
+    """A document of which a handler could not be told, with its letter."""
+    await submit(desk, "/a", **body(**handlers))
+    [step] = await desk.claim()
+    await dispatch(desk)
+    for delivery in await take(desk):
+        assert await desk.ledger.write(outbox.UNDELIVERED, Undelivered(delivery, "handler_error", "no"))
+    return step
+
+
+async def test_the_letter_of_an_event_outlives_its_document(desk: Desk) -> None:
+    step = await told_in_vain(desk, item_start=[to("one")])
+    await desk.delete(step.document_id)
+    await purge(desk)
+    await age(desk, "runs", "generations", "documents")
+    assert (await expire(desk)).documents == 1
+    assert await desk.rows("SELECT document_id, state FROM dead_letters") == [(None, "OPEN")]
+    assert await counts(desk, "documents", "events") == [0, 1]
+    [letter] = await desk.ledger.read(lambda c: dead_letters.newest(ANNA, c, 10))
+    assert await desk.ledger.write(dead_letters.REPLAY_EVENTS, dead_letters.EventReplay(ANNA, (letter.id,)))
+    [delivery] = await take(desk)
+    [event] = await desk.ledger.read(lifecycle.describe, [delivery], ["w"])
+    assert (event.document_id, event.name) == (step.document_id, None)
+
+
+async def test_told_events_go_by_age_with_their_closed_letters(desk: Desk) -> None:
+    await told_in_vain(desk, item_start=[to("one")])
+    await desk.rows(f"UPDATE events SET at = {LONG_AGO} RETURNING 1")
+    assert (await clear(desk, "events")).rows == 0, "its letter is open"
+    [letter] = await desk.ledger.read(lambda c: dead_letters.newest(ANNA, c, 10))
+    await desk.ledger.write(dead_letters.DISCARD, (ANNA, (letter.id,)))
+    assert (await clear(desk, "events")).rows == 0, "its letter is young"
+    await desk.rows(f"UPDATE dead_letters SET closed_at = {LONG_AGO} RETURNING 1")
+    assert (await clear(desk, "events")).rows == 1
+    assert await counts(desk, "events", "deliveries", "dead_letters") == [0, 0, 0]
+
+
+async def test_a_group_goes_when_none_of_its_runs_is_left(desk: Desk) -> None:
+    group = GroupStart("01GROUP", "w", seal=True)
+    await submit(desk, "/a", **body(group_end=[to("one")]), group=group)
+    [step] = await desk.claim()
+    assert await desk.complete(step, "index", key=KEY)
+    [step] = await desk.claim_keyed()
+    assert await desk.flip(step)
+
+    async def cleared() -> Cleared:
+        return await desk.ledger.write(retention.CLEAR, retention.Clear("groups", "", 3600.0, 100))
+
+    assert await cleared() == Cleared("", 0)
+    await desk.rows(f"UPDATE groups SET created_at = {LONG_AGO} RETURNING 1")
+    assert await cleared() == Cleared("01GROUP", 0), "it ended just now"
+    await desk.rows(f"UPDATE groups SET finished_at = {LONG_AGO} RETURNING 1")
+    assert (await cleared()).rows == 0, "its run is there"
+    await desk.delete(step.document_id)
+    await purge(desk)
+    await age(desk, "runs", "generations", "documents")
+    assert (await expire(desk)).runs == 1
+    assert (await cleared()).rows == 0, "its end was not told"
+    await dispatch(desk)
+    [delivery] = await take(desk)
+    await desk.ledger.write(outbox.DELIVERED, delivery)
+    await desk.rows(f"UPDATE events SET at = {LONG_AGO} RETURNING 1")
+    assert (await clear(desk, "events")).rows == 1
+    assert await cleared() == Cleared("01GROUP", 1)
+    assert await counts(desk, "groups") == [0]
 
 
 async def test_forced_releases_go_by_age(desk: Desk) -> None:

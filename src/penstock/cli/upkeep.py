@@ -17,6 +17,7 @@ WORDS = {
     "dead_letters": "closed dead letters",
     "lock_releases": "forced releases of locks",
     "events": "events that were told",
+    "groups": "groups without runs",
     "artifacts": "artifacts",
     "blobs": "blobs",
     "bytes": "their size",

@@ -1,4 +1,4 @@
-"""What goes with time: the artifacts of completed documents, runs that were replaced, closed letters. Every verb asks
+"""What goes with time: the artifacts of completed documents, runs that were replaced, closed letters, groups. Every verb asks
 again, in its own transaction, whether what was seen is still so, and takes a batch by an index. Rows go here; the blobs
 that they named are deleted afterwards, so that a kill in between leaves blobs without a name, for prune to find.
 
@@ -121,9 +121,18 @@ _GONE = Statement(
     "AND NOT EXISTS (SELECT 1 FROM generations g WHERE g.document_id = d.id)",
     rows="document text",
 )
-_WITH_DOCUMENTS = tuple(
-    Statement(f"DELETE FROM {table} WHERE {column} IN (SELECT r.document FROM {{rows}})", rows="document text")
-    for table, column in (("idempotency_keys", "document_id"), ("documents", "id"))
+# The letter of an event that could not be told stays open until somebody closes it; the event has the id, too.
+_UNNAME = Statement(
+    "UPDATE dead_letters SET document_id = NULL WHERE event_id IS NOT NULL "
+    "AND document_id IN (SELECT r.document FROM {rows})",
+    rows="document text",
+)
+_WITH_DOCUMENTS = (
+    _UNNAME,
+    *(
+        Statement(f"DELETE FROM {table} WHERE {column} IN (SELECT r.document FROM {{rows}})", rows="document text")
+        for table, column in (("idempotency_keys", "document_id"), ("documents", "id"))
+    ),
 )
 
 
@@ -159,14 +168,14 @@ class Clear(msgspec.Struct, frozen=True):
     """Rows of a table behind `after` that nobody asks for after so long."""
 
     table: str
-    after: int
+    after: int | str
     older_than_s: float
     count: int
 
 
 class Cleared(msgspec.Struct, frozen=True):
-    last: int
-    """The last row that went; 0 at the end."""
+    last: int | str
+    """The last row that went, or (of groups) was looked at; 0 or "" at the end."""
     rows: int
 
 
@@ -185,25 +194,41 @@ _TIMES_UP = {
         "SELECT e.id FROM events e WHERE e.id > :after AND e.id < coalesce((SELECT y.id FROM events y "
         "WHERE y.at >= {now} - :older ORDER BY y.id LIMIT 1), 9000000000000000000) AND e.dispatched = 1 "
         "AND NOT EXISTS (SELECT 1 FROM deliveries v WHERE v.event_id = e.id AND v.status = 'PENDING') "
-        "AND NOT EXISTS (SELECT 1 FROM dead_letters l WHERE l.event_id = e.id) ORDER BY e.id LIMIT :count"
+        "AND NOT EXISTS (SELECT 1 FROM dead_letters l WHERE l.event_id = e.id "
+        "AND (l.state = 'OPEN' OR l.closed_at >= {now} - :older)) ORDER BY e.id LIMIT :count"
     ),
 }
 """Tables of what happened, by name: which of their rows go, in the order of their ids."""
-HISTORY = tuple(_TIMES_UP)
+GROUPS = "groups"
+HISTORY = (*_TIMES_UP, GROUPS)
+"""In this order: what is told of a group goes before it."""
 _CLEAR: dict[str, tuple[Statement, ...]] = {
     table: (Statement(f"DELETE FROM {table} WHERE id IN (SELECT r.id FROM {{rows}})", rows="id bigint"),)
-    for table in HISTORY
+    for table in _TIMES_UP
 }
-_DELIVERIES = Statement("DELETE FROM deliveries WHERE event_id IN (SELECT r.id FROM {rows})", rows="id bigint")
-_CLEAR["events"] = (_DELIVERIES, *_CLEAR["events"])
+_WITH_EVENTS = tuple(
+    Statement(f"DELETE FROM {table} WHERE event_id IN (SELECT r.id FROM {{rows}})", rows="id bigint")
+    for table in ("deliveries", "dead_letters")
+)
+_CLEAR["events"] = (*_WITH_EVENTS, *_CLEAR["events"])
+_CLEAR[GROUPS] = (Statement("DELETE FROM groups WHERE id IN (SELECT r.id FROM {rows})", rows="id text"),)
+# Most old groups stay, as long as their documents do: a page of them is looked at, not all until enough are found.
+_GROUPS = Statement(
+    "SELECT g.id, g.sealed = 1 AND g.open_runs = 0 AND coalesce(g.finished_at, g.created_at) < {now} - :older "
+    "AND NOT EXISTS (SELECT 1 FROM runs x WHERE x.group_id = g.id) "
+    "AND NOT EXISTS (SELECT 1 FROM events e WHERE e.group_id = g.id AND e.completion IS NOT NULL) "
+    "FROM groups g WHERE g.id > :after AND g.created_at < {now} - :older ORDER BY g.id LIMIT :count"
+)
 
 
 def _clear(connection: Connection, requests: Sequence[Clear]) -> list[Cleared]:
     answers = []
     for r in requests:
-        rows = connection.run(_TIMES_UP[r.table], after=r.after, older=r.older_than_s, count=r.count)
+        values = {"after": r.after, "older": r.older_than_s, "count": r.count}
+        page = connection.run(_GROUPS if r.table == GROUPS else _TIMES_UP[r.table], **values)
+        rows = [(row[0],) for row in page if all(row[1:])]
         _delete(connection, _CLEAR[r.table], rows)
-        answers.append(Cleared(rows[-1][0] if rows else 0, len(rows)))
+        answers.append(Cleared(page[-1][0] if page else type(r.after)(), len(rows)))
     return answers
 
 

@@ -52,6 +52,8 @@ class Pruned(msgspec.Struct):
     dead_letters: int = 0
     lock_releases: int = 0
     events: int = 0
+    groups: int = 0
+    """Of which no run is left; a dry run does not count those whose runs would only go with it."""
     artifacts: int = 0
     blobs: int = 0
     bytes: int = 0
@@ -122,7 +124,7 @@ class Prune:
             last = expired.last
 
     async def _clear(self, table: str) -> None:
-        last = 0
+        last: int | str = "" if table == retention.GROUPS else 0
         while True:
             request = retention.Clear(table, last, self._ages.history_s, audit.PAGE)
             cleared = await self._write(retention.CLEAR, request)
