@@ -368,7 +368,7 @@ async def test_a_group_goes_when_none_of_its_runs_is_left(desk: Desk) -> None:
     group = GroupStart("01GROUP", "w", seal=True)
     await submit(desk, "/a", **body(group_end=[to("one")]), group=group)
     [step] = await desk.claim()
-    assert await desk.complete(step, "index", key=KEY)
+    assert (await desk.complete(step, "index", key=KEY)).took
     [step] = await desk.claim_keyed()
     assert await desk.flip(step)
 

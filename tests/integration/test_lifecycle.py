@@ -114,6 +114,28 @@ async def test_i8_a_retry_of_a_group_ends_it_once_more(start_app: StartApp, tmp_
     assert [(event.completion, event.counts) for event in heard] == [(1, {"FAILED": 1}), (2, {"FAILED": 1})]
 
 
+async def test_the_counts_of_a_group_are_of_its_documents_however_often_they_ran(
+    start_app: StartApp, tmp_path: Path
+) -> None:
+    path = tmp_path / "picky.yaml"
+    own = "{kind: enrich, method: tests.integration.own_steps.picky}"
+    handler = "[{name: mine, method: tests.integration.own_handlers.hear}]"
+    steps = STEPS.replace("chunk: ,", f"chunk: , picky: {own},")
+    path.write_text(f"id: picky\n{steps}\nlifecycle_events: {{group_end: {handler}}}\n")
+    app = await start_app(workflow=str(path))
+    (tmp_path / "a.txt").write_text("words")
+    (tmp_path / "b.txt").write_text("  ")
+    await app.ingest([tmp_path / "a.txt", tmp_path / "b.txt"])
+    await app.replay(reason="picky", values={"picky": {"likes": "it"}})
+    await app.run()
+    assert [event.counts for event in heard] == [
+        {"FAILED": 1, "NOT_INDEXABLE": 1},
+        {"COMPLETED": 1, "NOT_INDEXABLE": 1},
+    ]
+    [group] = await app.list_groups()
+    assert (group.total, group.completed, group.failed, group.completions) == (2, 1, 0, 2)
+
+
 async def test_i8_what_was_submitted_by_others_is_told_by_whoever_works(start_app: StartApp, tmp_path: Path) -> None:
     first, second = await start_app(), await start_app()
     await first.ingest(data=b"words", name="a.txt", workflow=workflow(tmp_path, "group_start item_end"), wait=False)

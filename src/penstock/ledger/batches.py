@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from penstock.ledger import groups
 from penstock.ledger.database import Connection, Row, Statement
 from penstock.model.nouns import DocumentId, Owner
 
@@ -64,14 +65,6 @@ _LIKE = Statement(
     "SELECT id FROM groups WHERE owner = :owner AND (substr(id, 1, length(:name)) = :name "
     "OR substr(id, length(id) - length(:name) + 1) = :name) ORDER BY id LIMIT 2"
 )
-# A retry with other values is another run of the same document: only the newest counts.
-_COUNTS = Statement(
-    "SELECT x.group_id, x.status, d.status = 'NOT_INDEXABLE', count(*) FROM {rows} "
-    "JOIN runs x ON x.group_id = r.name JOIN documents d ON d.id = x.document_id WHERE NOT EXISTS (SELECT 1 "
-    "FROM runs y WHERE y.document_id = x.document_id AND y.generation_id > x.generation_id "
-    "AND y.group_id = x.group_id) GROUP BY 1, 2, 3",
-    rows="name text",
-)
 _BEGUN = Statement(
     "SELECT x.group_id, count(*) FROM {rows} JOIN runs x ON x.group_id = r.name AND x.status = 'OPEN' "
     "JOIN steps s ON s.run_id = x.id AND s.position = 0 AND s.epoch > 0 GROUP BY 1",
@@ -96,12 +89,9 @@ def resolve(owner: Owner, connection: Connection, name: str) -> str | None:
 
 def _counted(connection: Connection, rows: Sequence[Row]) -> list[Group]:
     ids = [(row[0],) for row in rows]
-    counts: dict[tuple[str, str], int] = {}
-    for group, status, textless, n in connection.run(_COUNTS, ids) if ids else []:
-        name = "NOT_INDEXABLE" if textless and status == "COMPLETED" else status
-        counts[group, name] = counts.get((group, name), 0) + n
+    counts = groups.counts(connection, [row[0] for row in rows])
     begun = {row[0]: row[1] for row in connection.run(_BEGUN, ids)} if ids else {}
-    return [_group(row, {name: n for (group, name), n in counts.items() if group == row[0]}, begun) for row in rows]
+    return [_group(row, counts[row[0]], begun) for row in rows]
 
 
 def _group(row: Row, counts: dict[str, int], begun: dict[str, int]) -> Group:

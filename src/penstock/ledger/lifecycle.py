@@ -5,6 +5,7 @@ These statements are the engine's own: they cross owners (I10)."""
 import json
 from collections.abc import Sequence
 
+from penstock.ledger import groups
 from penstock.ledger.database import Connection, Row, Statement
 from penstock.ledger.outbox import Delivery
 from penstock.model.events import LifecycleEvent
@@ -15,10 +16,6 @@ _ABOUT = Statement(
     "LEFT JOIN documents d ON d.id = e.document_id LEFT JOIN runs x ON x.id = e.run_id "
     "LEFT JOIN groups g ON g.id = coalesce(e.group_id, x.group_id)",
     rows="id bigint",
-)
-_COUNTS = Statement(
-    "SELECT r.id, x.status, count(*) FROM {rows} JOIN runs x ON x.group_id = r.id GROUP BY r.id, x.status",
-    rows="id text",
 )
 
 
@@ -31,10 +28,7 @@ def describe(connection: Connection, deliveries: Sequence[Delivery], workflows: 
     """`workflows`: the id of the workflow of each."""
     events = sorted({d.event_id for d in deliveries})
     about = {row[0]: row[1:] for row in connection.run(_ABOUT, [(event,) for event in events])}
-    groups = sorted({d.group_id for d in deliveries if d.group_id is not None})
-    counts: dict[str, dict[str, int]] = {group: {} for group in groups}
-    for group, status, count in connection.run(_COUNTS, [(group,) for group in groups]) if groups else []:
-        counts[group][status] = count
+    counts = groups.counts(connection, sorted({d.group_id for d in deliveries if d.group_id is not None}))
     return [
         _event(delivery, about[delivery.event_id], workflow, counts)
         for delivery, workflow in zip(deliveries, workflows, strict=True)

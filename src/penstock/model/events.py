@@ -70,4 +70,4 @@ class LifecycleEvent(msgspec.Struct, frozen=True):
     completion: int | None = None
     """The how-manieth time that the group has ended; 0 at its start."""
     counts: dict[str, int] = {}
-    """The runs of the group by status, when this was delivered."""
+    """The runs of the group by status, when this was delivered; of a document that was retried, only the newest."""
