@@ -49,6 +49,16 @@ async def give_up(event: LifecycleEvent, ctx: HandlerContext) -> None:
     raise asyncio.CancelledError
 
 
+async def cling(event: LifecycleEvent, ctx: HandlerContext) -> None:
+    """Does not even end when it is cancelled."""
+    (Path(ctx.parameters["folder"]) / "told").touch()
+    while True:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            continue
+
+
 async def write_down(event: LifecycleEvent, ctx: HandlerContext) -> None:
     """In a process of its own: a line for each telling. Where there is a file `deadly`, it kills its worker."""
     folder = Path(ctx.parameters["folder"])

@@ -491,6 +491,30 @@ async def test_a_worker_that_is_told_to_stop_gives_back_what_it_was_about_to_del
     assert [attempt for _, _, attempt in told(tmp_path)] == ["1", "1"], "the attempt was given back"
 
 
+@pytest.mark.parametrize("ended_by", ["timeout", "signal"])
+async def test_a_handler_that_cannot_be_stopped_keeps_no_process(
+    start_app: StartApp, tmp_path: Path, ended_by: str
+) -> None:
+    app = await start_app()
+    limits = {"timeout": 0.2, "retries": 1} if ended_by == "timeout" else {}
+    path = workflow(tmp_path, "item_end", "cling", parameters={"folder": str(tmp_path)}, **limits)
+    await app.ingest(data=b"words", name="a.txt", workflow=path, wait=False)
+    working = process(tmp_path / "home", "run" if ended_by == "timeout" else "worker")
+
+    async def begun() -> bool:
+        return (tmp_path / "told").exists()
+
+    await until(begun)
+    began = time.monotonic()
+    if ended_by == "signal":
+        working.send_signal(signal.SIGTERM)
+    _, said = working.communicate(timeout=20)
+    assert working.returncode == (0 if ended_by == "timeout" else 143), said
+    assert time.monotonic() - began < 4
+    assert b"destroyed" not in said
+    assert await app.list_workers() == []
+
+
 async def test_a_worker_shows_what_log_writes_on_standard_error(tmp_path: Path) -> None:
     path = tmp_path / "logged.yaml"
     path.write_text(

@@ -196,7 +196,7 @@ class Courier:
 
     async def _in_time(self, delivery: Delivery, call: Callable[[], Any]) -> None:
         """A handler that does not even end when it is cancelled is left behind."""
-        task = asyncio.ensure_future(call())
+        task = asyncio.create_task(call())
         try:
             done, _ = await asyncio.wait({task}, timeout=delivery.to.timeout)
         except asyncio.CancelledError:
@@ -210,10 +210,14 @@ class Courier:
         task.result()
 
     @staticmethod
-    async def _let_go(task: "asyncio.Future[Any]") -> None:
+    async def _let_go(task: "asyncio.Task[Any]") -> None:
         task.cancel()
         await asyncio.wait({task}, timeout=LET_GO_S)
-        if task.done() and not task.cancelled():
+        if not task.done():
+            # A loop that ends waits for all tasks that it knows: this one might keep the process for ever.
+            asyncio._unregister_task(task)
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        elif not task.cancelled():
             # Nobody asks any more.
             task.exception()
 

@@ -1,7 +1,7 @@
-"""What goes with time: the artifacts of completed documents, runs that were replaced, closed letters, told events, empty
-groups. Every verb asks again, in its own transaction, whether what was seen is still so, and takes a batch by an index.
-Rows go here; the blobs that they named are deleted afterwards, so that a kill in between leaves blobs without a name, for
-prune to find.
+"""What goes with time: the artifacts of completed documents, runs that were replaced, closed letters, told events and
+empty groups. Every verb asks again, in its own transaction, whether what was seen is still so, and takes a batch by an
+index. Rows go here; the blobs that they named are deleted afterwards, so that a kill in between leaves blobs without a
+name, for prune to find.
 
 These statements are the engine's own: they cross owners (I10)."""
 
