@@ -199,7 +199,7 @@ class Side:
 
     def reap(self) -> None:
         held = frozenset(step.lease.step_id for step in self.held)
-        assert self.time("reap", queue.REAP, queue.Reap(held, (DEAD,), 10**6)) == AT_ONCE
+        assert self.time("reap", queue.REAP, queue.Reap(held, (DEAD,), 10**6)).steps == AT_ONCE
         self._claim("lost", DEAD)
 
     def submit(self) -> None:

@@ -28,7 +28,6 @@ CROSSING = {
     "generations.schedule_purge": "inside flips, submits and deletes",
     "generations.retire": "inside submits and deletes, for documents that were looked up by owner",
     "generations.create": "inside a submit; its rows carry the owner",
-    "generations.get": "the generations of claimed steps",
     "generations.due_purges": "upkeep",
 }
 

@@ -189,7 +189,10 @@ class Worker:
                     await self._ears.change()
                     if self._courier is not None:
                         self._courier.wake()
-                    if await self.bench.ledger.read(waking.claimable, self._lanes):
+                    waiting = self._ears.rings_for_work or bool(
+                        await self.bench.ledger.read(waking.claimable, self._lanes)
+                    )
+                    if waiting:
                         self.wake()
             except Exception:
                 # Till we can hear again we look ourselves, now and then.
