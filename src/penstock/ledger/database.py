@@ -291,6 +291,10 @@ class PostgresConnection:
         # Raises where the connection is gone: nobody is to keep it.
         self._db.execute("ROLLBACK")
 
+    def interrupt(self) -> None:
+        """From another thread: what runs here ends with an error."""
+        self._db.cancel()
+
     def close(self) -> None:
         self._db.close()
 
