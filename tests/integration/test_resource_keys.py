@@ -14,6 +14,7 @@ from penstock.app import App
 from penstock.ledger.database import Statement
 from penstock.ledger.locks import own_key
 from penstock.ledger.writer import Verb
+from penstock.model.states import StepStatus
 from penstock.worker import pool
 
 Files = Callable[..., Path]
@@ -50,6 +51,13 @@ async def test_a_key_is_held_with_a_lease_and_shown(app: App, files: Files, tmp_
     await until(held, 10)
     [lock] = (await app.list_locks())["locks"]
     assert (lock.key, lock.purpose, lock.steps) == ("step:default/press of default", "step", 1)
+
+    async def waits() -> bool:
+        steps = [step for step in await app.list_steps(status=StepStatus.PENDING) if step.name == "own"]
+        shown = [one for step in steps for one in (await app.status(step.document_id))["steps"] if one["name"] == "own"]
+        return [step.waiting_on for step in steps] == [one["waiting_on"] for one in shown] == ["lock"]
+
+    await until(waits, 10)
     await asyncio.sleep(0.8)
     [later] = (await app.list_locks())["locks"]
     assert later.until > lock.until, "the heart keeps it"

@@ -33,10 +33,15 @@ _UNDER = Statement(
 _PREFIX = Statement(
     "SELECT id FROM documents WHERE owner = :owner AND deleted_at IS NULL AND id >= :low AND id < :high LIMIT 2"
 )
+WAITING_ON = (
+    "CASE WHEN s.status = 'PENDING' AND EXISTS (SELECT 1 FROM locks l WHERE l.resource_key = s.resource_key "
+    "AND l.lease_until > {now}) THEN 'lock' ELSE s.waiting_on END"
+)
+"""What a step waits on: for a lock nobody waits but the step itself, so only the lock tells."""
 _STEPS = Statement(
-    "SELECT name, kind, status, attempts, waiting_on, started_at, finished_at, meta, progress_at FROM steps "
-    "WHERE owner = :owner AND generation_id = (SELECT max(generation_id) FROM runs WHERE document_id = :id) "
-    "AND document_id = :id ORDER BY position"
+    f"SELECT s.name, s.kind, s.status, s.attempts, {WAITING_ON}, s.started_at, s.finished_at, s.meta, s.progress_at "
+    "FROM steps s WHERE s.owner = :owner AND s.document_id = :id "
+    "AND s.generation_id = (SELECT max(generation_id) FROM runs WHERE document_id = :id) ORDER BY s.position"
 )
 _RUN = Statement(
     "SELECT x.id, x.status, x.generation_id, s.body FROM runs x JOIN snapshots s ON s.hash = x.snapshot "

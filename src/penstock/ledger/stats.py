@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from penstock.ledger.database import Connection, Statement
+from penstock.ledger.documents import WAITING_ON
 from penstock.ledger.locks import prefixes
 from penstock.model.nouns import Owner
 from penstock.model.states import StepStatus
@@ -85,7 +86,7 @@ def _listing(status: str) -> Statement:
     only = f" AND s.status = '{status}'" if status else ""
     return Statement(
         "SELECT * FROM (SELECT s.id, s.document_id, d.name AS document, s.name, s.kind, s.status, s.attempts, "
-        f"CASE WHEN s.status = 'RUNNING' THEN s.worker_id END AS worker, s.waiting_on, {_SINCE} AS since, s.error "
+        f"CASE WHEN s.status = 'RUNNING' THEN s.worker_id END AS worker, {WAITING_ON}, {_SINCE} AS since, s.error "
         "FROM steps s JOIN documents d ON d.id = s.document_id "
         f"WHERE s.owner = :owner AND d.deleted_at IS NULL AND (:kind = '' OR s.kind = :kind){only}) AS listed "
         "WHERE (:stuck_s < 0 OR since <= {now} - :stuck_s) ORDER BY id DESC LIMIT :count"
