@@ -43,12 +43,6 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def home(pristine: Path, tmp_path: Path) -> Path:
-    shutil.copytree(pristine, tmp_path / "home")
-    return tmp_path / "home"
-
-
-@pytest.fixture
 async def app(home: Path) -> AsyncIterator[App]:
     async with open_app(home=str(home), embedder="fake") as app:
         yield app
@@ -219,7 +213,7 @@ async def test_a_lost_wakeup_is_heard_again(app: App, home: Path, tmp_path: Path
     sql(home, "UPDATE steps SET status = 'PENDING' WHERE generation_id = ? AND kind = 'index'", generation)
     sql(home, "UPDATE locks SET ready = 0")
     report = await app.check(repair=True)
-    assert kinds(report.repaired) == {"lost_wakeup"}
+    assert kinds(report.repaired) == {"lost_wakeup", "group_miscounted"}
     assert (await app.run()).completed == 1
 
 

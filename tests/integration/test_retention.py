@@ -18,7 +18,6 @@ from tests.integration.damage import (
     raw_of,
     remove_rows,
     sql,
-    write_files,
 )
 from tests.integration.kit import chunks, found, metas, named, slow, text, until_status
 
@@ -29,25 +28,6 @@ from penstock.errors import ConfigError, NotFound
 from penstock.upkeep.prune import DAY_S
 
 GONE: dict[str, Any] = {"keep_artifacts": "until_completed"}
-
-
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("retention")
-    write_files(folder / "files")
-
-    async def ingest() -> None:
-        async with open_app(home=str(folder / "home"), embedder="fake") as app:
-            assert (await app.ingest([folder / "files"])).completed == 7
-
-    asyncio.run(ingest())
-    return folder / "home"
-
-
-@pytest.fixture
-def home(pristine: Path, tmp_path: Path) -> Path:
-    shutil.copytree(pristine, tmp_path / "home")
-    return tmp_path / "home"
 
 
 @pytest.fixture
