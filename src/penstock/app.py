@@ -13,22 +13,20 @@ import msgspec
 from penstock import groups, jobs, views
 from penstock.blobs.local import LocalBlobs, make_home
 from penstock.config import Config, check_name, load_config
-from penstock.errors import NoDefinition, NotFound, PenstockError, UsageError
-from penstock.intake import Intake, Item, Order
+from penstock.errors import NotFound, PenstockError, UsageError
+from penstock.intake import Intake, Item
 from penstock.jobs import Job, Report, Summary
 from penstock.ledger import batches, dead_letters, documents, generations, runs, stats, work
 from penstock.ledger.batches import Batch, Group
 from penstock.ledger.database import Connection, Database
 from penstock.ledger.dead_letters import DeadLetter
-from penstock.ledger.documents import Origin
-from penstock.ledger.groups import GroupStart
 from penstock.ledger.liveness import AdvisoryLiveness, FileLiveness, Liveness
 from penstock.ledger.locks import Forced, index_key
 from penstock.ledger.migrations import LATEST
 from penstock.ledger.stats import ListedStep
 from penstock.ledger.store import Ledger
 from penstock.metrics.base import NOTHING, Guarded, Metrics
-from penstock.model.nouns import Asked, DocumentId, Owner, RunId, WorkerId, Workflow
+from penstock.model.nouns import DocumentId, Owner, RunId, WorkerId, Workflow
 from penstock.model.states import DocumentStatus, StepStatus
 from penstock.runtime import Failpoints, Runtime
 from penstock.sources.folder import find, printable
@@ -36,7 +34,8 @@ from penstock.worker.broadcast import Broadcast, Listener
 
 if TYPE_CHECKING:
     from penstock.indexes.base import Index
-    from penstock.replays import Changes, Discard, Replay, Replayer
+    from penstock.orders import Orders
+    from penstock.replays import Discard, Replay, Replayer
     from penstock.search.query import Hit, Mode
     from penstock.stages.base import Ports
     from penstock.upkeep.prune import Ages
@@ -107,6 +106,12 @@ class App:
         return open_catalog(self.config)
 
     @cached_property
+    def _orders(self) -> "Orders":
+        from penstock.orders import Orders
+
+        return Orders(self.config, self.runtime, self.catalog, lambda: self.ports)
+
+    @cached_property
     def _parsers(self) -> "ParserPool":
         from penstock.worker.parsers.pool import ParserPool
 
@@ -141,8 +146,6 @@ class App:
         report: Report | None = None,
     ) -> Summary:
         """Submit files, folders or `data`, then work until they are done (unless `wait` is False)."""
-        from penstock.workflows.load import remember
-
         began = self.runtime.clock()
         who, where = self._place(owner, collection)
         job = Job(who, self.ledger, self.runtime)
@@ -152,11 +155,8 @@ class App:
                 raise UsageError(f"{printable(root)}: no such file or folder")
         found: set[str] = set()
         items = self._items(roots, include, exclude, job, found, data, name, key, metadata or {}, wait)
-        asked = self._asked(where, workflow, params)
-        chosen = remember(self._workflow(where, asked), asked)
-        order = self._order(
-            who, where, chosen, priority=priority, batch=batch, retry=retry, password=password, group=asked
-        )
+        asked = self._orders.asked(where, workflow, params)
+        order = self._orders.start(who, where, asked, priority=priority, batch=batch, retry=retry, password=password)
         start = (lambda: self._start_worker(budget_s, began)) if wait else None
         summary = await jobs.ingest(job, Intake(self.ledger, self.blobs, self.runtime), order, items, start, report)
         if prune and not self._stopping:
@@ -441,12 +441,9 @@ class App:
     ) -> groups.BatchStart:
         """Start a workflow for the documents of a batch, as one group; workers do the rest. What is searchable stays so
         until its new run has ended. What is COMPLETED with the same workflow and values is left out, unless `again`."""
-        from penstock.workflows.load import remember
-
         who, where = self._place(owner, collection)
-        asked = self._asked(where, workflow, params)
-        chosen = remember(self._workflow(where, asked), asked)
-        order = self._order(who, where, chosen, batch=batch, priority=priority, group=asked)
+        asked = self._orders.asked(where, workflow, params)
+        order = self._orders.start(who, where, asked, batch=batch, priority=priority)
         return await groups.start(who, self.ledger, order, again)
 
     # upkeep
@@ -559,7 +556,7 @@ class App:
     ) -> Workflow:
         """A workflow as a run of a collection would keep it, with all its values."""
         where = collection or self.config.collection
-        return self._workflow(where, self._asked(where, name, params))
+        return self._orders.workflow(where, self._orders.asked(where, name, params))
 
     # inner
 
@@ -607,59 +604,6 @@ class App:
         found = await self.ledger.read(lambda c: [views.resolve(who, c, name) for name in names])
         return runs.Selected(who, tuple(dict.fromkeys(found)))
 
-    def _asked(self, collection: str, workflow: str | None, params: str | None) -> Asked:
-        """The names that hold where some or none are given."""
-        own = self.config.collections.get(collection)
-        return Asked(
-            workflow or (own.workflow if own else None) or self.config.workflow,
-            params or (own.params if own else None) or self.config.params,
-        )
-
-    def _workflow(self, collection: str, asked: Asked) -> Workflow:
-        from penstock.workflows.load import with_defaults, with_webhooks
-
-        found = self.catalog.workflow(asked.workflow)
-        found = with_defaults(found, {"chunk": self.config.chunk_parameters(collection)})
-        found = with_webhooks(found, self.config.webhooks)
-        return self._with_values(found, asked.params, asked.values)
-
-    def _with_values(self, workflow: Workflow, params: str | None, values: Mapping[str, Mapping[str, Any]]) -> Workflow:
-        from penstock.workflows.load import with_parameters
-
-        if params is not None:
-            found = self.catalog.parameter_set(params)
-            workflow = with_parameters(workflow, found.config, f"parameter set {found.id!r}")
-        return with_parameters(workflow, values, "the values given") if values else workflow
-
-    def _order(
-        self,
-        owner: Owner,
-        collection: str,
-        chosen: Workflow,
-        *,
-        priority: int = 0,
-        batch: str | None = None,
-        retry: bool = False,
-        password: str | None = None,
-        group: Asked | None = None,
-    ) -> Order:
-        """`group`: what is started makes a group of its own, by these names."""
-        from penstock.artifacts.fingerprints import fingerprint
-        from penstock.stages.registry import STAGES
-        from penstock.workflows.load import encode
-
-        versions = [
-            (step.kind, STAGES[step.kind].version(self.ports, step.parameters, None))
-            for step in chosen.steps
-            if step.kind in STAGES and step.method is None
-        ]
-        extractors = {media_type: extractor.version for media_type, extractor in self.ports.extractors.items()}
-        # Neither who is told about it nor by which names it was found decides what is made.
-        plain = msgspec.structs.replace(chosen, lifecycle_events={}, asked=None)
-        settings = fingerprint(encode(plain)[0], versions, extractors)
-        family = GroupStart(self.runtime.ulid(), chosen.id, group.params) if group is not None else None
-        return Order(owner, collection, chosen, settings, priority, batch, retry, password, family)
-
     def _replayer(
         self,
         owner: Owner,
@@ -671,35 +615,7 @@ class App:
         from penstock.replays import Changes, Replayer
 
         changes = Changes(workflow, params, values or {}, password)
-        return Replayer(owner, self.ledger, self.runtime, partial(self._reorder, owner), changes)
-
-    def _reorder(
-        self, owner: Owner, origin: Origin, snapshot: Workflow, changes: "Changes"
-    ) -> tuple[Order, str | None]:
-        """Another try with the workflow and the values that a run had, as they are defined today, unless others are
-        named. Where their definition is gone, the run's own snapshot is all there is."""
-        from penstock.workflows.load import merged, remember
-
-        own, note = snapshot.asked or Asked(snapshot.id), None
-        if changes.workflow is not None:
-            asked = self._asked(origin.collection, changes.workflow, changes.params)
-            asked = Asked(asked.workflow, asked.params, merged(changes.values))
-        elif changes.params is not None:
-            asked = Asked(own.workflow, changes.params, merged(changes.values))
-        else:
-            asked = Asked(own.workflow, own.params, merged(own.values, changes.values))
-        try:
-            chosen = remember(self._workflow(origin.collection, asked), asked)
-        except NoDefinition as error:
-            if changes.workflow is not None:
-                raise
-            # Other values that were named now are not what is gone: if they are, this raises.
-            chosen = remember(self._with_values(snapshot, changes.params, changes.values), asked)
-            note = (
-                f"documents of {snapshot.id!r} go on with the workflow and the values that they started with: {error}"
-            )
-        order = self._order(owner, origin.collection, chosen, priority=origin.priority, password=changes.password)
-        return order, note
+        return Replayer(owner, self.ledger, self.runtime, partial(self._orders.again, owner), changes)
 
     def _items(
         self,
