@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
@@ -13,7 +13,7 @@ import msgspec
 from penstock import groups, jobs, views
 from penstock.blobs.local import LocalBlobs, make_home
 from penstock.config import Config, check_name, load_config
-from penstock.errors import NotFound, PenstockError, UsageError
+from penstock.errors import NotFound, UsageError
 from penstock.intake import Intake, Item
 from penstock.jobs import Job, Report, Summary
 from penstock.ledger import batches, dead_letters, documents, generations, runs, stats, work
@@ -21,7 +21,7 @@ from penstock.ledger.batches import Batch, Group
 from penstock.ledger.database import Connection, Database
 from penstock.ledger.dead_letters import DeadLetter
 from penstock.ledger.liveness import AdvisoryLiveness, FileLiveness, Liveness
-from penstock.ledger.locks import Forced, index_key
+from penstock.ledger.locks import Forced
 from penstock.ledger.migrations import LATEST
 from penstock.ledger.stats import ListedStep
 from penstock.ledger.store import Ledger
@@ -33,23 +33,19 @@ from penstock.sources.folder import find, printable
 from penstock.worker.broadcast import Broadcast, Listener
 
 if TYPE_CHECKING:
+    from penstock.caretaker import Caretaker
     from penstock.indexes.base import Index
     from penstock.orders import Orders
     from penstock.replays import Discard, Replay, Replayer
     from penstock.search.query import Hit, Mode
     from penstock.stages.base import Ports
-    from penstock.upkeep.prune import Ages
-    from penstock.upkeep.report import CheckReport, Stores
+    from penstock.upkeep.report import CheckReport
     from penstock.upkeep.vacuum import VacuumReport
     from penstock.worker.holding import Held
-    from penstock.worker.lease import Heart
     from penstock.worker.parsers.pool import ParserPool
     from penstock.worker.pool import Worker
     from penstock.workflows.catalog import Catalog
 
-DAY_S = 86_400.0
-TEND_S = 60.0
-"""Between two looks of a worker whether it is time to prune."""
 REMAKE_BATCH = 500
 PARSED = (".pdf", ".docx", ".html", ".htm", ".xhtml")
 """Names of files that probably need a parser process: those start while the files are being accepted."""
@@ -110,6 +106,20 @@ class App:
         from penstock.orders import Orders
 
         return Orders(self.config, self.runtime, self.catalog, lambda: self.ports)
+
+    @cached_property
+    def _caretaker(self) -> "Caretaker":
+        from penstock.caretaker import Caretaker
+
+        return Caretaker(
+            self.config,
+            self.runtime,
+            self.ledger,
+            self.blobs,
+            lambda: self.ports.index,
+            self._liveness,
+            self._metrics,
+        )
 
     @cached_property
     def _parsers(self) -> "ParserPool":
@@ -173,7 +183,7 @@ class App:
         on and how many side by side, as in `extract=2,embed=4,index=1,*=4`."""
         began = self.runtime.clock()
         worker = self._start_worker(None, began, pool_sizes(pools) if pools is not None else None)
-        tending = asyncio.create_task(self._tend(worker.bench.worker))
+        tending = asyncio.create_task(self._caretaker.tend(worker.bench.worker))
         try:
             await worker.run(None)
         finally:
@@ -450,27 +460,14 @@ class App:
 
     async def check(self, *, repair: bool = False, owner: str | None = None) -> "CheckReport":
         """Compare ledger, blobs and index both ways, of one owner or of all; `repair` mends what can be mended."""
-        from penstock.upkeep.check import check
-
-        if not repair:
-            return await check(self._stores(owner), WorkerId(self.runtime.ulid()))
-        async with self._upkeep() as name:
-            return await check(self._stores(owner), name, repair=True)
+        return await self._caretaker.check(self._owner(owner) if owner else None, repair=repair)
 
     async def prune(self, *, older_than_s: float | None = None, dry_run: bool = False) -> dict[str, int]:
         """Take away what nothing refers to any more, old history, and artifacts that `keep_artifacts` does not keep;
         counts of all that. `older_than_s` is an age for all but the last; if not given, a day for what nothing refers
         to, `retention.history_days` for history. Less than a day also takes bytes of submits that are open just now.
         `dry_run`: only say what would go."""
-        import msgspec
-
-        from penstock.upkeep.prune import Prune
-
-        async with self._upkeep() as name:
-            prune = Prune(self._stores(None), name, self._ages(older_than_s), dry_run=dry_run)
-            await prune.rows()
-            await prune.leftovers(self._liveness())
-        return msgspec.structs.asdict(prune.pruned)
+        return await self._caretaker.prune(older_than_s, dry_run=dry_run)
 
     async def vacuum(
         self,
@@ -484,30 +481,7 @@ class App:
         """Purge, compact and seal the indexes of one collection or of all. Waits at most `wait_s` seconds for the lock
         of each (None: for ever); `busy` lists those that somebody kept. `force` takes the lock away first, as
         `release_lock` does."""
-        from penstock.ledger import audit_index
-        from penstock.upkeep.vacuum import vacuum
-        from penstock.worker.holding import hold
-
-        who = self._owner(owner)
-        places = sorted(await self.ledger.read(audit_index.places, who))
-        if collection is not None:
-            where = check_name("collection", collection)
-            places = [place for place in places if place.collection == where]
-            if not places:
-                raise NotFound(f"no collection {where!r}: nothing was ever ingested into it")
-
-        async with self._alive() as heart:
-            reap = partial(self._reap, heart.worker)
-
-            @asynccontextmanager
-            async def take(key: str) -> "AsyncIterator[Held]":
-                if force:
-                    with suppress(NotFound):
-                        await self.release_lock(key, force=True, by=by, owner=who)
-                async with hold(self.ledger, heart, key, self.config.worker.lease_s, wait_s, reap, "vacuum") as held:
-                    yield held
-
-            return await vacuum(self._stores(who), places, take)
+        return await self._caretaker.vacuum(self._owner(owner), collection, wait_s, force=force, by=by)
 
     @asynccontextmanager
     async def hold_index(
@@ -516,38 +490,15 @@ class App:
         """`async with app.hold_index() as held:` – the block is the only writer to the index of a collection. Waits
         at most `max_wait` seconds for the lock (None: for ever; 0: not at all), then raises `LockHeld`. If it was
         taken away meanwhile, `held.raise_if_lost()` says so, and the end of the block raises `LeaseLost`."""
-        from penstock.worker.holding import hold
-
-        who, where = self._place(owner, collection)
-        known = await self.ledger.read(partial(documents.collection, who), where)
-        key = index_key(who, where, known.index_version if known is not None else 1)
-        async with self._alive() as heart:
-            reap = partial(self._reap, heart.worker)
-            async with hold(self.ledger, heart, key, self.config.worker.lease_s, max_wait, reap) as held:
-                yield held
+        async with self._caretaker.hold_index(*self._place(owner, collection), max_wait) as held:
+            yield held
 
     async def release_lock(
         self, key: str, *, force: bool = False, by: str | None = None, owner: str | None = None
     ) -> Forced:
         """Take a lock away from whoever holds it. Its holder can write no more, its steps wait again, and it is
         written down that `by` (if not given, the user of this machine) did it."""
-        from penstock.ledger import locks
-
-        who = self._owner(owner)
-        nobody = NotFound(f"nobody holds a lock {key!r}: `penstock lock list` shows them")
-        if not force:
-            held = {lock.key: lock for lock in await self.ledger.read(partial(stats.locks, who))}.get(key)
-            if held is None:
-                raise nobody
-            where = f" on {held.host}, pid {held.pid}" if held.host else ""
-            raise UsageError(
-                f"the lock {key} is held by worker {held.worker}{where} (for: {held.purpose}): wait for it, or take it "
-                "away with --force, and its work is done again"
-            )
-        done = await self.ledger.write(locks.FORCE, locks.Force(who, key, by or _somebody()))
-        if done is None:
-            raise nobody
-        return done
+        return await self._caretaker.release_lock(self._owner(owner), key, force=force, by=by)
 
     # workflows
 
@@ -559,39 +510,6 @@ class App:
         return self._orders.workflow(where, self._orders.asked(where, name, params))
 
     # inner
-
-    def _stores(self, owner: str | None) -> "Stores":
-        from penstock.upkeep.report import Stores
-
-        return Stores(self.ledger, self.blobs, self.ports.index, self._owner(owner) if owner else "")
-
-    def _ages(self, older_than_s: float | None = None) -> "Ages":
-        from penstock.upkeep.prune import Ages
-
-        def keep(collection: str) -> float | None:
-            days = self.config.keep_days(collection)
-            return None if days is None else days * DAY_S
-
-        if older_than_s is not None:
-            return Ages(keep, older_than_s, older_than_s)
-        return Ages(keep, self.config.retention.history_days * DAY_S, DAY_S)
-
-    async def _tend(self, worker: WorkerId) -> None:
-        """Prune beside the work, for as long as that goes on."""
-        from penstock.upkeep.prune import Prune, tend
-
-        async def start() -> Prune:
-            # A worker that indexes nothing loads the library only now, and not within the loop.
-            await self.runtime.run_blocking("index", lambda: self.ports.index)
-            return Prune(self._stores(None), worker, self._ages())
-
-        while True:
-            await self.runtime.sleep(TEND_S)
-            try:
-                await tend(self.ledger, worker, self._liveness(), start)
-            except PenstockError:
-                # Another time: no work waits for it, and what is wrong the work will meet.
-                continue
 
     def _owner(self, owner: str | None) -> Owner:
         return Owner(check_name("owner", owner or self.config.owner))
@@ -709,31 +627,6 @@ class App:
             self.stop()
         return self._worker
 
-    @asynccontextmanager
-    async def _upkeep(self) -> AsyncIterator[WorkerId]:
-        async with self._alive() as heart:
-            yield heart.worker
-
-    @asynccontextmanager
-    async def _alive(self) -> "AsyncIterator[Heart]":
-        """A name that lives as a worker's does: if we die, whoever comes next takes back the locks that we held."""
-        from penstock.worker.lease import Heart
-
-        name = WorkerId(self.runtime.ulid())
-        heart = Heart(self.ledger, self._liveness(), name, self.config.worker.lease_s, lambda lost: None)
-        await heart.start()
-        try:
-            await self._reap(name)
-            yield heart
-        finally:
-            await heart.stop()
-
-    async def _reap(self, name: WorkerId) -> int:
-        from penstock.worker.lease import reap
-        from penstock.worker.retry import RetryPolicy
-
-        return await reap(self.ledger, self._liveness(), name, frozenset(), RetryPolicy().crashes, self._metrics)
-
     def _liveness(self) -> Liveness:
         if self.ledger.database.dialect == "postgres":
             return AdvisoryLiveness()
@@ -784,16 +677,3 @@ async def migrate(config: Config) -> int:
         return LATEST
     finally:
         await app._close()
-
-
-def _somebody() -> str:
-    """The user and the machine, for a person who asks who it was."""
-    import getpass
-    import socket
-
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        # No name for this number, as in many containers.
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"

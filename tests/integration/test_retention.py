@@ -21,7 +21,7 @@ from tests.integration.damage import (
 )
 from tests.integration.kit import chunks, found, metas, named, slow, text, until_status
 
-from penstock import app as composition
+from penstock import caretaker
 from penstock.app import App, open_app
 from penstock.config import load_config
 from penstock.errors import ConfigError, NotFound
@@ -254,16 +254,16 @@ async def test_history_goes_after_its_days(start_app: StartApp) -> None:
 
 
 async def test_a_live_worker_s_file_stays_however_old(app: App, home: Path) -> None:
-    async with app._upkeep() as name:
-        os.utime(home / "workers" / name, (1, 1))
+    async with app._caretaker.alive() as heart:
+        os.utime(home / "workers" / heart.worker, (1, 1))
         assert (await app.prune())["workers"] == 0
-        assert (home / "workers" / name).exists()
+        assert (home / "workers" / heart.worker).exists()
 
 
 async def test_a_worker_prunes_beside_its_work_and_then_rests(
     app: App, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(composition, "TEND_S", 0.05)
+    monkeypatch.setattr(caretaker, "TEND_S", 0.05)
     working = asyncio.create_task(app.work())
     async with asyncio.timeout(20):
         while segments(home):  # noqa: ASYNC110
