@@ -18,8 +18,8 @@ from penstock.errors import ConfigError
 
 T = TypeVar("T")
 
-Lane = Literal["read", "io", "cpu", "index", "net"]
-LANES: dict[Lane, int] = {"read": 2, "io": 2, "cpu": 1, "index": 1, "net": 8}
+Lane = Literal["read", "io", "cpu", "index", "net", "upkeep"]
+LANES: dict[Lane, int] = {"read": 2, "io": 2, "cpu": 1, "index": 1, "net": 8, "upkeep": 1}
 
 SMALL = 16 << 10
 """Bytes of work that take less time (a fraction of a millisecond) than handing them to a thread."""

@@ -147,7 +147,7 @@ def test_a_document_can_be_cancelled_retried_and_deleted(cli: Cli, tmp_path: Pat
     assert cli("cancel", a, b, "--json").json == {"cancelled": [a, b], "unchanged": []}
     assert cli("cancel", a, "--json").json == {"cancelled": [], "unchanged": [a]}
     retried = cli("retry", a, "--json")
-    assert retried.json == {"retried": [a], "unchanged": []}
+    assert retried.json == {"retried": [a], "unchanged": [], "notes": []}
     assert "penstock run" in retried.err
     assert counts(cli("run", "--json")) == {"completed": 1}
     assert cli("delete", a, "NOSUCH", "--json").code == 2
@@ -163,16 +163,17 @@ def test_dead_letters_are_replayed_and_discarded(cli: Cli, tmp_path: Path) -> No
     (docs / "rubbish.dat").write_bytes(bytes(range(256)) * 40)
     cli("ingest", docs)
     document = cli.documents()["rubbish.dat"]["id"]
-    assert cli("dlq", "replay", "--reason", "unsupported_type", "--json").json == {"replayed": [document]}
+    replayed = cli("dlq", "replay", "--reason", "unsupported_type", "--json").json
+    assert (replayed["replayed"], replayed["by_reason"]) == ([document], {"unsupported_type": 1})
     assert cli("dlq", "list", "--json").json["total"] == 0
     run = cli("run", "--json")
     assert (counts(run), run.code) == ({"failed": 1}, 1)
     number = cli("dlq", "list", "--json").json["letters"][0]["id"]
-    assert cli("dlq", "replay", str(number), "--json").json == {"replayed": [document]}
+    assert cli("dlq", "replay", str(number), "--json").json["replayed"] == [document]
     cli("run")
     number = cli("dlq", "list", "--json").json["letters"][0]["id"]
-    assert cli("dlq", "discard", str(number), "--json").json == {"discarded": [number]}
-    assert cli("dlq", "replay", "--all", "--json").json == {"replayed": []}
+    assert cli("dlq", "discard", str(number), "--json").json["discarded"] == [number]
+    assert cli("dlq", "replay", "--all", "--json").json["replayed"] == []
     assert cli.documents()["rubbish.dat"]["status"] == "FAILED"
 
 

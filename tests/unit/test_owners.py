@@ -19,6 +19,7 @@ FOR_USERS = {"documents", "dead_letters", "stats", "runs", "generations", "batch
 ENGINE = {
     "queue", "checkpoints", "locks", "workers", "work", "liveness", "audit", "audit_index", "checksums", "mending",
     "retention", "store", "writer", "waking", "database", "migrations", "groups", "outbox", "gauges", "lifecycle",
+    "sweeping",
 }  # fmt: skip
 """Modules whose statements cross owners: the engine's own."""
 CROSSING = {
@@ -28,7 +29,6 @@ CROSSING = {
     "generations.schedule_purge": "inside flips, submits and deletes",
     "generations.retire": "inside submits and deletes, for documents that were looked up by owner",
     "generations.create": "inside a submit; its rows carry the owner",
-    "generations.get": "the generations of claimed steps",
     "generations.due_purges": "upkeep",
 }
 

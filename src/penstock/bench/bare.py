@@ -19,6 +19,7 @@ CLAIM = """update bare_step set status='doing', holder={0} where id in (
 FINISH = """update bare_step set step=step+1,
   status=case when step+1>={0} then 'done' else 'todo' end where id={1} and holder={2}"""
 
+_WORKFLOW = '{"id":"bare","name":"bare","steps":[]}'
 Loop = Callable[[], Awaitable[None]]
 Wait = Callable[[], Awaitable[float]]
 
@@ -139,7 +140,7 @@ async def insert_rate(place: Place, runtime: Runtime, documents: int, batch: int
     def insert() -> float:
         with closing(Database(place.url, runtime).connect(hot=True)) as connection:
             connection.script("INSERT INTO collections (owner, name, created_at) VALUES ('bare', 'default', 0)")
-            connection.script("INSERT INTO snapshots (hash, body) VALUES ('bare', '{}')")
+            connection.script(f"INSERT INTO snapshots (hash, body) VALUES ('bare', '{_WORKFLOW}')")
             began = runtime.clock()
             for start in range(0, documents, batch):
                 connection.begin()

@@ -16,9 +16,11 @@ from penstock.embedders.fake import FakeEmbedder
 from penstock.indexes.lance import LanceIndex
 from penstock.ledger import runs, work
 from penstock.ledger.database import Database, DialectName
+from penstock.ledger.groups import GroupStart
 from penstock.ledger.liveness import AdvisoryLiveness, FileLiveness, Liveness
 from penstock.ledger.runs import FirstStep, NewDocument, Submission
 from penstock.ledger.store import Ledger
+from penstock.metrics.registry import Registry
 from penstock.model.nouns import DocumentId, Owner, RunId, StepDefinition, WorkerId, Workflow
 from penstock.runtime import Runtime
 from penstock.stages.base import Ports, Stage, StepContext, StepResult
@@ -173,13 +175,24 @@ class Crew:
         ids = self.runtime.ulids(2 * count)
         named = [(DocumentId(ids[2 * i]), RunId(ids[2 * i + 1]), self._count + i) for i in range(count)]
         self._count += count
+        group = self.runtime.ulid()
         for start in range(0, count, BATCH):
             batch = tuple(
                 NewDocument(document, run, f"/{n}", str(n), f"{n:064}", 0, f"k{n}", {})
                 for document, run, n in named[start : start + BATCH]
             )
             first = FirstStep("s0", "noop")
-            order = Submission(Owner("bench"), "default", batch, snapshot, body, "s", first)
+            seal = start + BATCH >= count
+            order = Submission(
+                Owner("bench"),
+                "default",
+                batch,
+                snapshot,
+                body,
+                "s",
+                first,
+                group=GroupStart(group, "noop", None, seal),
+            )
             await self.client.write(runs.SUBMIT, order)
         return [document for document, _, _ in named]
 
@@ -243,6 +256,7 @@ class Crew:
             policy=RetryPolicy(),
             budget=Budget(runtime, None, {}),
             slots=CONCURRENCY,
+            metrics=Registry(),
         )
         liveness: Liveness = AdvisoryLiveness() if self.place.schema is not None else FileLiveness(folder / "workers")
         return Worker(bench, liveness, slots=IN_HAND * CONCURRENCY)

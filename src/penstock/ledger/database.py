@@ -49,6 +49,7 @@ class Statement:
 
     def __init__(self, text: str, rows: str = "", more: str = "", *, plan_anew: bool = False) -> None:
         self.prepare = False if plan_anew else None
+        self.answers = text.startswith(("SELECT", "WITH", "EXPLAIN")) or "RETURNING" in text
         self.text = _OWNER.sub(r"\1owner || '' = :owner", text)
         self.columns = _columns(rows)
         self.more = _columns(more)
@@ -224,6 +225,8 @@ class PostgresConnection:
                 "a postgresql:// database needs the postgres extra: pip install 'penstock[postgres]'"
             ) from error
         self._psycopg = psycopg
+        self._hot = hot
+        self._pipeline: Any = None
         try:
             self._db = psycopg.connect(url, autocommit=True, prepare_threshold=1)
             fsync = self._db.execute("SHOW fsync").fetchone()
@@ -257,13 +260,18 @@ class PostgresConnection:
                 for (name, _), values in zip(columns, by_column, strict=True):
                     params[f"{alias}_{name}"] = _array(values)
         cursor = self._db.execute(statement.postgres, params, prepare=statement.prepare)
-        return cursor.fetchall() if cursor.description else []
+        return cursor.fetchall() if statement.answers else []
 
     def script(self, text: str) -> list[Row]:
         cursor = self._db.execute(text)
         return cursor.fetchall() if cursor.description else []
 
     def begin(self) -> None:
+        """From here to the commit nobody waits for an answer that is not wanted: what went wrong is told with the
+        next one that is."""
+        if self._hot:
+            self._pipeline = self._db.pipeline()
+            self._pipeline.__enter__()
         self._db.execute("BEGIN")
 
     def begin_read(self) -> None:
@@ -271,10 +279,21 @@ class PostgresConnection:
 
     def commit(self) -> None:
         self._db.execute("COMMIT")
+        if self._pipeline is not None:
+            pipeline, self._pipeline = self._pipeline, None
+            pipeline.__exit__(None, None, None)
 
     def rollback(self) -> None:
+        if self._pipeline is not None:
+            pipeline, self._pipeline = self._pipeline, None
+            abandoned = StorageError("abandoned")
+            pipeline.__exit__(StorageError, abandoned, None)
         # Raises where the connection is gone: nobody is to keep it.
         self._db.execute("ROLLBACK")
+
+    def interrupt(self) -> None:
+        """From another thread: what runs here ends with an error."""
+        self._db.cancel()
 
     def close(self) -> None:
         self._db.close()

@@ -7,7 +7,7 @@ import msgspec
 
 from penstock.ledger.database import Connection, Row, Statement
 from penstock.ledger.writer import Verb
-from penstock.model.nouns import Document, DocumentId, Owner, StepView
+from penstock.model.nouns import Document, DocumentId, Generation, GenerationId, Owner, StepView
 from penstock.model.states import DocumentStatus, StepStatus
 
 _DOCUMENT = (
@@ -91,16 +91,22 @@ def get(owner: Owner, connection: Connection, document: str) -> Listed | None:
 
 _LIVE = Statement(
     "SELECT d.id, d.owner, d.collection, d.source, d.name, d.media_type, d.size, d.sha256, d.metadata, d.status, "
-    "d.retry_count, d.error, NULL, NULL, d.created_at, d.updated_at FROM {rows} JOIN documents d ON d.id = r.document "
+    "d.retry_count, d.error, NULL, NULL, d.created_at, d.updated_at, g.id, g.document_id, g.index_version, g.raw_key, "
+    "g.size, g.sha256 FROM {rows} JOIN documents d ON d.id = r.document JOIN generations g ON g.id = r.generation "
     "WHERE d.deleted_at IS NULL",
-    rows="document text",
+    rows="document text, generation bigint",
 )
 
 
-def live(connection: Connection, ids: Sequence[DocumentId]) -> dict[DocumentId, Document]:
-    """The documents of claimed steps, whoever owns them; a deleted one is not among them."""
-    rows = connection.run(_LIVE, [(document,) for document in ids])
-    return {DocumentId(row[0]): _document(row) for row in rows}
+def _generation(row: Row) -> Generation:
+    return Generation(GenerationId(row[0]), DocumentId(row[1]), *row[2:])
+
+
+def live(
+    connection: Connection, ids: Sequence[tuple[DocumentId, GenerationId]]
+) -> dict[GenerationId, tuple[Document, Generation]]:
+    """The documents of claimed steps with their generations, whoever owns them; a deleted one is not among them."""
+    return {GenerationId(row[16]): (_document(row[:16]), _generation(row[16:])) for row in connection.run(_LIVE, ids)}
 
 
 _PASSWORD = Statement("SELECT password FROM documents WHERE owner = :owner AND id = :id AND deleted_at IS NULL")

@@ -6,7 +6,7 @@ import msgspec
 
 from penstock.ledger.database import Connection, Statement
 from penstock.ledger.writer import Verb
-from penstock.model.nouns import DocumentId, Generation, GenerationId, Owner, StepId, Token
+from penstock.model.nouns import DocumentId, GenerationId, Owner, StepId, Token
 
 _REPLACE = Statement(
     "UPDATE generations SET state = 'SUPERSEDED' FROM {rows} "
@@ -102,18 +102,6 @@ def create(
     connection: Connection, rows: Sequence[tuple[DocumentId, Owner, str, str, int, str]]
 ) -> dict[DocumentId, GenerationId]:
     return {DocumentId(row[0]): GenerationId(row[1]) for row in connection.run(_CREATE, rows)}
-
-
-_GET = Statement(
-    "SELECT g.id, g.document_id, g.index_version, g.raw_key, g.size, g.sha256 FROM {rows} "
-    "JOIN generations g ON g.id = r.generation",
-    rows="generation bigint",
-)
-
-
-def get(connection: Connection, generations: Sequence[GenerationId]) -> dict[GenerationId, Generation]:
-    rows = connection.run(_GET, [(generation,) for generation in generations])
-    return {GenerationId(row[0]): Generation(GenerationId(row[0]), DocumentId(row[1]), *row[2:]) for row in rows}
 
 
 _HIDDEN = Statement(

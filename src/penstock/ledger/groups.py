@@ -29,8 +29,8 @@ class GroupStart(msgspec.Struct, frozen=True):
 _GROUP = Statement(
     "INSERT INTO groups (id, owner, collection, batch, workflow, params, snapshot, tells_end, sealed, "
     "submitting_until, total_runs, open_runs, created_at) VALUES (:id, :owner, :collection, :batch, :workflow, "
-    ":params, :snapshot, :tells_end, 0, {now} + :submit_s, :count, :count, {now}) "
-    "ON CONFLICT (id) DO UPDATE SET sealed = 0, submitting_until = excluded.submitting_until, "
+    ":params, :snapshot, :tells_end, :sealed, {now} + :submit_s, :count, :count, {now}) "
+    "ON CONFLICT (id) DO UPDATE SET sealed = excluded.sealed, submitting_until = excluded.submitting_until, "
     "total_runs = groups.total_runs + excluded.total_runs, open_runs = groups.open_runs + excluded.open_runs, "
     "finished_at = NULL RETURNING total_runs"
 )
@@ -45,7 +45,7 @@ def add(
     batch: str | None,
     snapshot: str,
 ) -> None:
-    """So many runs more; the first of them start the group."""
+    """So many runs more; the first of them start the group. They are open, so it does not end by being sealed here."""
     tells_end = outbox.has_handlers(connection, snapshot, EventKind.GROUP_END)
     rows = connection.run(
         _GROUP,
@@ -57,6 +57,7 @@ def add(
         params=group.params,
         snapshot=snapshot,
         tells_end=int(tells_end),
+        sealed=int(group.seal),
         submit_s=SUBMIT_S,
         count=count,
     )

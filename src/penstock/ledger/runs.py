@@ -103,7 +103,8 @@ def known(owner: Owner, connection: Connection, collection: str, sources: Sequen
 _DOCUMENT = Statement(
     "INSERT INTO documents (id, owner, collection, source, name, size, sha256, metadata, status, batch, created_at, "
     "updated_at) SELECT r.id, :owner, :collection, r.source, r.name, r.size, r.sha256, r.metadata, 'PENDING', :batch, "
-    "{now}, {now} FROM {rows} WHERE true",
+    "{now}, {now} FROM {rows} WHERE true ON CONFLICT (source, owner, collection) WHERE deleted_at IS NULL DO NOTHING "
+    "RETURNING id",
     rows="id text, source text, name text, size bigint, sha256 text, metadata text",
 )
 _CHANGED = Statement(
@@ -164,12 +165,10 @@ def _submit_one(connection: Connection, s: Submission) -> list[Submitted]:
     connection.run(_COLLECTION, owner=s.owner, name=s.collection)
     connection.run(_SNAPSHOT, hash=s.snapshot, body=s.body)
     keyed = _answers_by_key(connection, s)
-    sources = [d.source for d in s.documents]
-    there = known(s.owner, connection, s.collection, sources)
-    if there and connection.dialect == "postgres":
-        # Nobody deletes, cancels or retries them between our look and our write.
-        _statuses(connection, Selected(s.owner, tuple(old.id for old in there.values())))
-        there = known(s.owner, connection, s.collection, sources)
+    asked = [d for d in s.documents if d.key is None or d.key not in keyed]
+    # Most are new: whether one is, its insert says.
+    new = _enter(connection, s, [d for d in asked if d.raw_key is not None])
+    there = _known_and_held(connection, s, [d.source for d in asked if d.id not in new])
     answers: dict[str, Submitted] = {}
     start: list[tuple[NewDocument, Known | None]] = []
     replay: list[Known] = []
@@ -192,15 +191,34 @@ def _submit_one(connection: Connection, s: Submission) -> list[Submitted]:
         stale = old.status == "COMPLETED" and old.settings != s.settings
         outcome: Outcome = "skipped" if verdict == "skip" else "resumed"
         answers[document.source] = Submitted(old.id, outcome, old.status, stale_settings=stale)
-    _start(connection, s, start)
+    again = any(answer.needs_bytes for answer in answers.values())
+    _start(connection, s, start, seal=not again)
     _replay(connection, s.owner, replay)
     _keep_password(connection, s, [answer.document_id for answer in answers.values() if answer.outcome != "skipped"])
     _keep_keys(connection, s, answers)
     if s.batch is not None:
         connection.run(_BATCH, [(a.document_id,) for a in answers.values()], owner=s.owner, batch=s.batch)
-    if s.group is not None and s.group.seal and not any(answer.needs_bytes for answer in answers.values()):
+    if s.group is not None and s.group.seal and not start and not again:
         groups.seal(connection, [s.group.id])
     return [answers[document.source] for document in s.documents]
+
+
+def _enter(connection: Connection, s: Submission, documents: Sequence[NewDocument]) -> set[DocumentId]:
+    """Those whose source nobody has submitted before."""
+    if not documents:
+        return set()
+    rows = [(d.id, d.source, d.name, d.size, d.sha256, json.dumps(d.metadata)) for d in documents]
+    taken = connection.run(_DOCUMENT, rows, owner=s.owner, collection=s.collection, batch=s.batch)
+    return {DocumentId(row[0]) for row in taken}
+
+
+def _known_and_held(connection: Connection, s: Submission, sources: Sequence[str]) -> dict[str, Known]:
+    """Nobody deletes, cancels or retries them between our look and our write."""
+    there = known(s.owner, connection, s.collection, sources) if sources else {}
+    if there and connection.dialect == "postgres":
+        _statuses(connection, Selected(s.owner, tuple(old.id for old in there.values())))
+        there = known(s.owner, connection, s.collection, sources)
+    return there
 
 
 def _again(document: NewDocument, old: Known | None, s: Submission) -> Literal["start", "skip", "resume", "replay"]:
@@ -218,8 +236,10 @@ def _again(document: NewDocument, old: Known | None, s: Submission) -> Literal["
     return "start" if changed or old.status == "NOT_INDEXABLE" else "replay"
 
 
-def _start(connection: Connection, s: Submission, fresh: Sequence[tuple[NewDocument, Known | None]]) -> None:
-    """New runs: for new documents, changed bytes, or changed settings of what had failed."""
+def _start(
+    connection: Connection, s: Submission, fresh: Sequence[tuple[NewDocument, Known | None]], *, seal: bool = False
+) -> None:
+    """New runs: for documents that were just entered, changed bytes, or changed settings of what had failed."""
     if not fresh:
         return
     changed = [(d, old) for d, old in fresh if old is not None]
@@ -229,10 +249,6 @@ def _start(connection: Connection, s: Submission, fresh: Sequence[tuple[NewDocum
         generations.retire(connection, ids, GRACE_S)
         dead_letters.close(s.owner, connection, ids, "REPLAYED")
         connection.run(_CHANGED, [(old.id, d.size, d.sha256, d.name, json.dumps(d.metadata)) for d, old in changed])
-    new = [d for d, old in fresh if old is None]
-    if new:
-        rows = [(d.id, d.source, d.name, d.size, d.sha256, json.dumps(d.metadata)) for d in new]
-        connection.run(_DOCUMENT, rows, owner=s.owner, collection=s.collection, batch=s.batch)
     made = generations.create(
         connection,
         [
@@ -264,7 +280,8 @@ def _start(connection: Connection, s: Submission, fresh: Sequence[tuple[NewDocum
     if s.group is None:
         groups.reopen(connection, families, new=True)
     else:
-        groups.add(s.owner, connection, s.group, len(fresh), s.collection, s.batch, s.snapshot)
+        group = msgspec.structs.replace(s.group, seal=s.group.seal and seal)
+        groups.add(s.owner, connection, group, len(fresh), s.collection, s.batch, s.snapshot)
 
 
 def _next_rank(connection: Connection, s: Submission, count: int) -> int:

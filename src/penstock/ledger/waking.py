@@ -61,6 +61,9 @@ class Ears(Protocol):
     async def change(self) -> None:
         """Returns when others may have made work. Raises if nothing can be heard any more: then open it again."""
 
+    rings_for_work: bool
+    """What is heard is work. Otherwise it may be any change."""
+
     async def open(self) -> None: ...
 
     def close(self) -> None: ...
@@ -87,6 +90,8 @@ async def _opened(database: Database, connect: Callable[[], T]) -> T:
 class SqliteEars:
     """Looking takes some microseconds and no lock, so the loop does it itself."""
 
+    rings_for_work = False
+
     def __init__(self, database: Database) -> None:
         self._database = database
         self._connection: Connection | None = None
@@ -111,6 +116,8 @@ class SqliteEars:
 
 class PostgresEars:
     """A connection of its own, which the loop watches."""
+
+    rings_for_work = True
 
     def __init__(self, database: Database) -> None:
         self._database = database

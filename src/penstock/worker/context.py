@@ -13,7 +13,7 @@ from penstock.artifacts.reader import ArtifactReader
 from penstock.artifacts.segments import Codec
 from penstock.blobs.base import Blobs
 from penstock.errors import BudgetSpent, Cancelled, LeaseLost, TornSegment
-from penstock.ledger import checkpoints, documents, generations, work
+from penstock.ledger import checkpoints, documents, work
 from penstock.ledger.database import Connection
 from penstock.ledger.store import Ledger
 from penstock.metrics.base import Metrics
@@ -69,20 +69,18 @@ class RunState:
 
 def load(connection: Connection, steps: Sequence[Step], workflows: dict[str, Workflow]) -> list[RunState | None]:
     """States for freshly claimed steps, None for a document that was deleted meanwhile. `workflows` caches by hash."""
-    found = documents.live(connection, [step.document_id for step in steps])
-    versions = generations.get(connection, [step.generation_id for step in steps])
+    found = documents.live(connection, [(step.document_id, step.generation_id) for step in steps])
     begun = [step.generation_id for step in steps if step.position > 0]
     made = checkpoints.of_generations(connection, begun) if begun else {}
     states: list[RunState | None] = []
     for step in steps:
         if step.snapshot not in workflows:
             workflows[step.snapshot] = decode(work.snapshot(connection, step.snapshot))
-        document = found.get(step.document_id)
-        if document is None:
+        if step.generation_id not in found:
             states.append(None)
             continue
-        version, workflow = versions[step.generation_id], workflows[step.snapshot]
-        states.append(RunState(document, version, workflow, made.get(step.generation_id, {})))
+        document, version = found[step.generation_id]
+        states.append(RunState(document, version, workflows[step.snapshot], made.get(step.generation_id, {})))
     return states
 
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from penstock.errors import PenstockError, StorageError
-from penstock.ledger import locks, queue, waking, work
+from penstock.ledger import locks, queue, sweeping, waking, work
 from penstock.ledger.liveness import Liveness
 from penstock.model.nouns import DocumentId, Lease, Owner, RunId, Step, StepId, Token, Workflow
 from penstock.worker.context import Context, RunState, load
@@ -43,6 +43,7 @@ IDLE_S = 0.2
 POLL_S = 5.0
 """Between two claims that nobody asked for: the safety net of waking."""
 UPKEEP_S = 2.0
+SWEEP_AGAIN_S = 600.0
 SOON_S = 0.02
 """Where a look found something due: until the next one."""
 WARM_UP_AFTER_S = 0.1
@@ -104,7 +105,7 @@ class Worker:
             await self._reap()
             await self._learn()
             delivering = asyncio.create_task(self._deliver_loop())
-            loops += [asyncio.create_task(f()) for f in (self._listen_loop, self._upkeep_loop)]
+            loops += [asyncio.create_task(f()) for f in (self._listen_loop, self._upkeep_loop, self._sweep_loop)]
             loops += [asyncio.create_task(self._warm_up(at_once=done is None))]
             loops += [asyncio.create_task(self._index_loop(bell)) for bell in self._wake_index]
             await self._claim_loop(done)
@@ -189,7 +190,10 @@ class Worker:
                     await self._ears.change()
                     if self._courier is not None:
                         self._courier.wake()
-                    if await self.bench.ledger.read(waking.claimable, self._lanes):
+                    waiting = self._ears.rings_for_work or bool(
+                        await self.bench.ledger.read(waking.claimable, self._lanes)
+                    )
+                    if waiting:
                         self.wake()
             except Exception:
                 # Till we can hear again we look ourselves, now and then.
@@ -522,6 +526,17 @@ class Worker:
                 return
             rest = next_reap - runtime.clock()
             await self._sleep(bench.backed_off, rest if due_in is None else min(rest, max(due_in, SOON_S)))
+
+    async def _sweep_loop(self) -> None:
+        ledger = self.bench.ledger
+        while ledger.database.dialect == "postgres":
+            await self.bench.runtime.sleep(UPKEEP_S)
+            try:
+                if await ledger.read(sweeping.is_due):
+                    await sweeping.sweep_up(ledger.database)
+            except Exception:
+                # It may not be ours to sweep; then it is somebody else's to do.
+                await self.bench.runtime.sleep(SWEEP_AGAIN_S)
 
     async def _reap(self) -> None:
         bench = self.bench
