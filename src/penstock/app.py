@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
@@ -13,44 +13,39 @@ import msgspec
 from penstock import groups, jobs, views
 from penstock.blobs.local import LocalBlobs, make_home
 from penstock.config import Config, check_name, load_config
-from penstock.errors import NoDefinition, NotFound, PenstockError, UsageError
-from penstock.intake import Intake, Item, Order
+from penstock.errors import NotFound, UsageError
+from penstock.intake import Intake, Item
 from penstock.jobs import Job, Report, Summary
 from penstock.ledger import batches, dead_letters, documents, generations, runs, stats, work
 from penstock.ledger.batches import Batch, Group
 from penstock.ledger.database import Connection, Database
 from penstock.ledger.dead_letters import DeadLetter
-from penstock.ledger.documents import Origin
-from penstock.ledger.groups import GroupStart
 from penstock.ledger.liveness import AdvisoryLiveness, FileLiveness, Liveness
-from penstock.ledger.locks import Forced, index_key
+from penstock.ledger.locks import Forced
 from penstock.ledger.migrations import LATEST
 from penstock.ledger.stats import ListedStep
 from penstock.ledger.store import Ledger
 from penstock.metrics.base import NOTHING, Guarded, Metrics
-from penstock.model.nouns import Asked, DocumentId, Owner, RunId, WorkerId, Workflow
+from penstock.model.nouns import DocumentId, Owner, RunId, WorkerId, Workflow
 from penstock.model.states import DocumentStatus, StepStatus
 from penstock.runtime import Failpoints, Runtime
 from penstock.sources.folder import find, printable
 from penstock.worker.broadcast import Broadcast, Listener
 
 if TYPE_CHECKING:
+    from penstock.caretaker import Caretaker
     from penstock.indexes.base import Index
-    from penstock.replays import Changes, Discard, Replay, Replayer
+    from penstock.orders import Orders
+    from penstock.replays import Discard, Replay, Replayer
     from penstock.search.query import Hit, Mode
     from penstock.stages.base import Ports
-    from penstock.upkeep.prune import Ages
-    from penstock.upkeep.report import CheckReport, Stores
+    from penstock.upkeep.report import CheckReport
     from penstock.upkeep.vacuum import VacuumReport
     from penstock.worker.holding import Held
-    from penstock.worker.lease import Heart
     from penstock.worker.parsers.pool import ParserPool
     from penstock.worker.pool import Worker
     from penstock.workflows.catalog import Catalog
 
-DAY_S = 86_400.0
-TEND_S = 60.0
-"""Between two looks of a worker whether it is time to prune."""
 REMAKE_BATCH = 500
 PARSED = (".pdf", ".docx", ".html", ".htm", ".xhtml")
 """Names of files that probably need a parser process: those start while the files are being accepted."""
@@ -107,6 +102,26 @@ class App:
         return open_catalog(self.config)
 
     @cached_property
+    def _orders(self) -> "Orders":
+        from penstock.orders import Orders
+
+        return Orders(self.config, self.runtime, self.catalog, lambda: self.ports)
+
+    @cached_property
+    def _caretaker(self) -> "Caretaker":
+        from penstock.caretaker import Caretaker
+
+        return Caretaker(
+            self.config,
+            self.runtime,
+            self.ledger,
+            self.blobs,
+            lambda: self.ports.index,
+            self._liveness,
+            self._metrics,
+        )
+
+    @cached_property
     def _parsers(self) -> "ParserPool":
         from penstock.worker.parsers.pool import ParserPool
 
@@ -141,8 +156,6 @@ class App:
         report: Report | None = None,
     ) -> Summary:
         """Submit files, folders or `data`, then work until they are done (unless `wait` is False)."""
-        from penstock.workflows.load import remember
-
         began = self.runtime.clock()
         who, where = self._place(owner, collection)
         job = Job(who, self.ledger, self.runtime)
@@ -152,11 +165,8 @@ class App:
                 raise UsageError(f"{printable(root)}: no such file or folder")
         found: set[str] = set()
         items = self._items(roots, include, exclude, job, found, data, name, key, metadata or {}, wait)
-        asked = self._asked(where, workflow, params)
-        chosen = remember(self._workflow(where, asked), asked)
-        order = self._order(
-            who, where, chosen, priority=priority, batch=batch, retry=retry, password=password, group=asked
-        )
+        asked = self._orders.asked(where, workflow, params)
+        order = self._orders.start(who, where, asked, priority=priority, batch=batch, retry=retry, password=password)
         start = (lambda: self._start_worker(budget_s, began)) if wait else None
         summary = await jobs.ingest(job, Intake(self.ledger, self.blobs, self.runtime), order, items, start, report)
         if prune and not self._stopping:
@@ -173,7 +183,7 @@ class App:
         on and how many side by side, as in `extract=2,embed=4,index=1,*=4`."""
         began = self.runtime.clock()
         worker = self._start_worker(None, began, pool_sizes(pools) if pools is not None else None)
-        tending = asyncio.create_task(self._tend(worker.bench.worker))
+        tending = asyncio.create_task(self._caretaker.tend(worker.bench.worker))
         try:
             await worker.run(None)
         finally:
@@ -441,39 +451,23 @@ class App:
     ) -> groups.BatchStart:
         """Start a workflow for the documents of a batch, as one group; workers do the rest. What is searchable stays so
         until its new run has ended. What is COMPLETED with the same workflow and values is left out, unless `again`."""
-        from penstock.workflows.load import remember
-
         who, where = self._place(owner, collection)
-        asked = self._asked(where, workflow, params)
-        chosen = remember(self._workflow(where, asked), asked)
-        order = self._order(who, where, chosen, batch=batch, priority=priority, group=asked)
+        asked = self._orders.asked(where, workflow, params)
+        order = self._orders.start(who, where, asked, batch=batch, priority=priority)
         return await groups.start(who, self.ledger, order, again)
 
     # upkeep
 
     async def check(self, *, repair: bool = False, owner: str | None = None) -> "CheckReport":
         """Compare ledger, blobs and index both ways, of one owner or of all; `repair` mends what can be mended."""
-        from penstock.upkeep.check import check
-
-        if not repair:
-            return await check(self._stores(owner), WorkerId(self.runtime.ulid()))
-        async with self._upkeep() as name:
-            return await check(self._stores(owner), name, repair=True)
+        return await self._caretaker.check(self._owner(owner) if owner else None, repair=repair)
 
     async def prune(self, *, older_than_s: float | None = None, dry_run: bool = False) -> dict[str, int]:
         """Take away what nothing refers to any more, old history, and artifacts that `keep_artifacts` does not keep;
         counts of all that. `older_than_s` is an age for all but the last; if not given, a day for what nothing refers
         to, `retention.history_days` for history. Less than a day also takes bytes of submits that are open just now.
         `dry_run`: only say what would go."""
-        import msgspec
-
-        from penstock.upkeep.prune import Prune
-
-        async with self._upkeep() as name:
-            prune = Prune(self._stores(None), name, self._ages(older_than_s), dry_run=dry_run)
-            await prune.rows()
-            await prune.leftovers(self._liveness())
-        return msgspec.structs.asdict(prune.pruned)
+        return await self._caretaker.prune(older_than_s, dry_run=dry_run)
 
     async def vacuum(
         self,
@@ -487,30 +481,7 @@ class App:
         """Purge, compact and seal the indexes of one collection or of all. Waits at most `wait_s` seconds for the lock
         of each (None: for ever); `busy` lists those that somebody kept. `force` takes the lock away first, as
         `release_lock` does."""
-        from penstock.ledger import audit_index
-        from penstock.upkeep.vacuum import vacuum
-        from penstock.worker.holding import hold
-
-        who = self._owner(owner)
-        places = sorted(await self.ledger.read(audit_index.places, who))
-        if collection is not None:
-            where = check_name("collection", collection)
-            places = [place for place in places if place.collection == where]
-            if not places:
-                raise NotFound(f"no collection {where!r}: nothing was ever ingested into it")
-
-        async with self._alive() as heart:
-            reap = partial(self._reap, heart.worker)
-
-            @asynccontextmanager
-            async def take(key: str) -> "AsyncIterator[Held]":
-                if force:
-                    with suppress(NotFound):
-                        await self.release_lock(key, force=True, by=by, owner=who)
-                async with hold(self.ledger, heart, key, self.config.worker.lease_s, wait_s, reap, "vacuum") as held:
-                    yield held
-
-            return await vacuum(self._stores(who), places, take)
+        return await self._caretaker.vacuum(self._owner(owner), collection, wait_s, force=force, by=by)
 
     @asynccontextmanager
     async def hold_index(
@@ -519,38 +490,15 @@ class App:
         """`async with app.hold_index() as held:` – the block is the only writer to the index of a collection. Waits
         at most `max_wait` seconds for the lock (None: for ever; 0: not at all), then raises `LockHeld`. If it was
         taken away meanwhile, `held.raise_if_lost()` says so, and the end of the block raises `LeaseLost`."""
-        from penstock.worker.holding import hold
-
-        who, where = self._place(owner, collection)
-        known = await self.ledger.read(partial(documents.collection, who), where)
-        key = index_key(who, where, known.index_version if known is not None else 1)
-        async with self._alive() as heart:
-            reap = partial(self._reap, heart.worker)
-            async with hold(self.ledger, heart, key, self.config.worker.lease_s, max_wait, reap) as held:
-                yield held
+        async with self._caretaker.hold_index(*self._place(owner, collection), max_wait) as held:
+            yield held
 
     async def release_lock(
         self, key: str, *, force: bool = False, by: str | None = None, owner: str | None = None
     ) -> Forced:
         """Take a lock away from whoever holds it. Its holder can write no more, its steps wait again, and it is
         written down that `by` (if not given, the user of this machine) did it."""
-        from penstock.ledger import locks
-
-        who = self._owner(owner)
-        nobody = NotFound(f"nobody holds a lock {key!r}: `penstock lock list` shows them")
-        if not force:
-            held = {lock.key: lock for lock in await self.ledger.read(partial(stats.locks, who))}.get(key)
-            if held is None:
-                raise nobody
-            where = f" on {held.host}, pid {held.pid}" if held.host else ""
-            raise UsageError(
-                f"the lock {key} is held by worker {held.worker}{where} (for: {held.purpose}): wait for it, or take it "
-                "away with --force, and its work is done again"
-            )
-        done = await self.ledger.write(locks.FORCE, locks.Force(who, key, by or _somebody()))
-        if done is None:
-            raise nobody
-        return done
+        return await self._caretaker.release_lock(self._owner(owner), key, force=force, by=by)
 
     # workflows
 
@@ -559,42 +507,9 @@ class App:
     ) -> Workflow:
         """A workflow as a run of a collection would keep it, with all its values."""
         where = collection or self.config.collection
-        return self._workflow(where, self._asked(where, name, params))
+        return self._orders.workflow(where, self._orders.asked(where, name, params))
 
     # inner
-
-    def _stores(self, owner: str | None) -> "Stores":
-        from penstock.upkeep.report import Stores
-
-        return Stores(self.ledger, self.blobs, self.ports.index, self._owner(owner) if owner else "")
-
-    def _ages(self, older_than_s: float | None = None) -> "Ages":
-        from penstock.upkeep.prune import Ages
-
-        def keep(collection: str) -> float | None:
-            days = self.config.keep_days(collection)
-            return None if days is None else days * DAY_S
-
-        if older_than_s is not None:
-            return Ages(keep, older_than_s, older_than_s)
-        return Ages(keep, self.config.retention.history_days * DAY_S, DAY_S)
-
-    async def _tend(self, worker: WorkerId) -> None:
-        """Prune beside the work, for as long as that goes on."""
-        from penstock.upkeep.prune import Prune, tend
-
-        async def start() -> Prune:
-            # A worker that indexes nothing loads the library only now, and not within the loop.
-            await self.runtime.run_blocking("index", lambda: self.ports.index)
-            return Prune(self._stores(None), worker, self._ages())
-
-        while True:
-            await self.runtime.sleep(TEND_S)
-            try:
-                await tend(self.ledger, worker, self._liveness(), start)
-            except PenstockError:
-                # Another time: no work waits for it, and what is wrong the work will meet.
-                continue
 
     def _owner(self, owner: str | None) -> Owner:
         return Owner(check_name("owner", owner or self.config.owner))
@@ -607,59 +522,6 @@ class App:
         found = await self.ledger.read(lambda c: [views.resolve(who, c, name) for name in names])
         return runs.Selected(who, tuple(dict.fromkeys(found)))
 
-    def _asked(self, collection: str, workflow: str | None, params: str | None) -> Asked:
-        """The names that hold where some or none are given."""
-        own = self.config.collections.get(collection)
-        return Asked(
-            workflow or (own.workflow if own else None) or self.config.workflow,
-            params or (own.params if own else None) or self.config.params,
-        )
-
-    def _workflow(self, collection: str, asked: Asked) -> Workflow:
-        from penstock.workflows.load import with_defaults, with_webhooks
-
-        found = self.catalog.workflow(asked.workflow)
-        found = with_defaults(found, {"chunk": self.config.chunk_parameters(collection)})
-        found = with_webhooks(found, self.config.webhooks)
-        return self._with_values(found, asked.params, asked.values)
-
-    def _with_values(self, workflow: Workflow, params: str | None, values: Mapping[str, Mapping[str, Any]]) -> Workflow:
-        from penstock.workflows.load import with_parameters
-
-        if params is not None:
-            found = self.catalog.parameter_set(params)
-            workflow = with_parameters(workflow, found.config, f"parameter set {found.id!r}")
-        return with_parameters(workflow, values, "the values given") if values else workflow
-
-    def _order(
-        self,
-        owner: Owner,
-        collection: str,
-        chosen: Workflow,
-        *,
-        priority: int = 0,
-        batch: str | None = None,
-        retry: bool = False,
-        password: str | None = None,
-        group: Asked | None = None,
-    ) -> Order:
-        """`group`: what is started makes a group of its own, by these names."""
-        from penstock.artifacts.fingerprints import fingerprint
-        from penstock.stages.registry import STAGES
-        from penstock.workflows.load import encode
-
-        versions = [
-            (step.kind, STAGES[step.kind].version(self.ports, step.parameters, None))
-            for step in chosen.steps
-            if step.kind in STAGES and step.method is None
-        ]
-        extractors = {media_type: extractor.version for media_type, extractor in self.ports.extractors.items()}
-        # Neither who is told about it nor by which names it was found decides what is made.
-        plain = msgspec.structs.replace(chosen, lifecycle_events={}, asked=None)
-        settings = fingerprint(encode(plain)[0], versions, extractors)
-        family = GroupStart(self.runtime.ulid(), chosen.id, group.params) if group is not None else None
-        return Order(owner, collection, chosen, settings, priority, batch, retry, password, family)
-
     def _replayer(
         self,
         owner: Owner,
@@ -671,35 +533,7 @@ class App:
         from penstock.replays import Changes, Replayer
 
         changes = Changes(workflow, params, values or {}, password)
-        return Replayer(owner, self.ledger, self.runtime, partial(self._reorder, owner), changes)
-
-    def _reorder(
-        self, owner: Owner, origin: Origin, snapshot: Workflow, changes: "Changes"
-    ) -> tuple[Order, str | None]:
-        """Another try with the workflow and the values that a run had, as they are defined today, unless others are
-        named. Where their definition is gone, the run's own snapshot is all there is."""
-        from penstock.workflows.load import merged, remember
-
-        own, note = snapshot.asked or Asked(snapshot.id), None
-        if changes.workflow is not None:
-            asked = self._asked(origin.collection, changes.workflow, changes.params)
-            asked = Asked(asked.workflow, asked.params, merged(changes.values))
-        elif changes.params is not None:
-            asked = Asked(own.workflow, changes.params, merged(changes.values))
-        else:
-            asked = Asked(own.workflow, own.params, merged(own.values, changes.values))
-        try:
-            chosen = remember(self._workflow(origin.collection, asked), asked)
-        except NoDefinition as error:
-            if changes.workflow is not None:
-                raise
-            # Other values that were named now are not what is gone: if they are, this raises.
-            chosen = remember(self._with_values(snapshot, changes.params, changes.values), asked)
-            note = (
-                f"documents of {snapshot.id!r} go on with the workflow and the values that they started with: {error}"
-            )
-        order = self._order(owner, origin.collection, chosen, priority=origin.priority, password=changes.password)
-        return order, note
+        return Replayer(owner, self.ledger, self.runtime, partial(self._orders.again, owner), changes)
 
     def _items(
         self,
@@ -793,31 +627,6 @@ class App:
             self.stop()
         return self._worker
 
-    @asynccontextmanager
-    async def _upkeep(self) -> AsyncIterator[WorkerId]:
-        async with self._alive() as heart:
-            yield heart.worker
-
-    @asynccontextmanager
-    async def _alive(self) -> "AsyncIterator[Heart]":
-        """A name that lives as a worker's does: if we die, whoever comes next takes back the locks that we held."""
-        from penstock.worker.lease import Heart
-
-        name = WorkerId(self.runtime.ulid())
-        heart = Heart(self.ledger, self._liveness(), name, self.config.worker.lease_s, lambda lost: None)
-        await heart.start()
-        try:
-            await self._reap(name)
-            yield heart
-        finally:
-            await heart.stop()
-
-    async def _reap(self, name: WorkerId) -> int:
-        from penstock.worker.lease import reap
-        from penstock.worker.retry import RetryPolicy
-
-        return await reap(self.ledger, self._liveness(), name, frozenset(), RetryPolicy().crashes, self._metrics)
-
     def _liveness(self) -> Liveness:
         if self.ledger.database.dialect == "postgres":
             return AdvisoryLiveness()
@@ -868,16 +677,3 @@ async def migrate(config: Config) -> int:
         return LATEST
     finally:
         await app._close()
-
-
-def _somebody() -> str:
-    """The user and the machine, for a person who asks who it was."""
-    import getpass
-    import socket
-
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        # No name for this number, as in many containers.
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"

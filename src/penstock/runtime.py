@@ -75,6 +75,16 @@ class Runtime:
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
+    async def wait(self, event: asyncio.Event, seconds: float) -> None:
+        """Sleep, or wake with the event."""
+        waiter = asyncio.ensure_future(event.wait())
+        timer = asyncio.ensure_future(self.sleep(seconds))
+        try:
+            await asyncio.wait({waiter, timer}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiter.cancel()
+            timer.cancel()
+
     def block(self, seconds: float) -> None:
         """Sleep in a thread that is not the loop's."""
         time.sleep(seconds)

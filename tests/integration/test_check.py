@@ -27,25 +27,6 @@ from penstock.indexes.lance import LanceTable
 from penstock.model.items import Chunk
 
 
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("check")
-    write_files(folder / "files")
-
-    async def ingest() -> None:
-        async with open_app(home=str(folder / "home"), embedder="fake") as app:
-            assert (await app.ingest([folder / "files"])).completed == 7
-
-    asyncio.run(ingest())
-    return folder / "home"
-
-
-@pytest.fixture
-def home(pristine: Path, tmp_path: Path) -> Path:
-    shutil.copytree(pristine, tmp_path / "home")
-    return tmp_path / "home"
-
-
 @pytest.fixture
 async def app(home: Path) -> AsyncIterator[App]:
     async with open_app(home=str(home), embedder="fake") as app:

@@ -1,14 +1,12 @@
 """`prune` takes what nothing refers to, and nothing else."""
 
-import asyncio
 import os
-import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
 import pytest
-from tests.integration.damage import clean, document_id, finds, kinds, sql, write_files
+from tests.integration.damage import clean, document_id, finds, kinds, sql
 
 from penstock.app import App, open_app
 from penstock.ledger import mending
@@ -19,25 +17,6 @@ NOTHING = msgspec.structs.asdict(Pruned())
 
 def went(**counts: int) -> dict[str, int]:
     return {**NOTHING, **counts}
-
-
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("prune")
-    write_files(folder / "files")
-
-    async def ingest() -> None:
-        async with open_app(home=str(folder / "home"), embedder="fake") as app:
-            assert (await app.ingest([folder / "files"])).completed == 7
-
-    asyncio.run(ingest())
-    return folder / "home"
-
-
-@pytest.fixture
-def home(pristine: Path, tmp_path: Path) -> Path:
-    shutil.copytree(pristine, tmp_path / "home")
-    return tmp_path / "home"
 
 
 @pytest.fixture

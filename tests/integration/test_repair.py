@@ -43,12 +43,6 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def home(pristine: Path, tmp_path: Path) -> Path:
-    shutil.copytree(pristine, tmp_path / "home")
-    return tmp_path / "home"
-
-
-@pytest.fixture
 async def app(home: Path) -> AsyncIterator[App]:
     async with open_app(home=str(home), embedder="fake") as app:
         yield app

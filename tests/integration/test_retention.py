@@ -18,36 +18,16 @@ from tests.integration.damage import (
     raw_of,
     remove_rows,
     sql,
-    write_files,
 )
 from tests.integration.kit import chunks, found, metas, named, slow, text, until_status
 
-from penstock import app as composition
+from penstock import caretaker
 from penstock.app import App, open_app
 from penstock.config import load_config
 from penstock.errors import ConfigError, NotFound
 from penstock.upkeep.prune import DAY_S
 
 GONE: dict[str, Any] = {"keep_artifacts": "until_completed"}
-
-
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("retention")
-    write_files(folder / "files")
-
-    async def ingest() -> None:
-        async with open_app(home=str(folder / "home"), embedder="fake") as app:
-            assert (await app.ingest([folder / "files"])).completed == 7
-
-    asyncio.run(ingest())
-    return folder / "home"
-
-
-@pytest.fixture
-def home(pristine: Path, tmp_path: Path) -> Path:
-    shutil.copytree(pristine, tmp_path / "home")
-    return tmp_path / "home"
 
 
 @pytest.fixture
@@ -274,16 +254,16 @@ async def test_history_goes_after_its_days(start_app: StartApp) -> None:
 
 
 async def test_a_live_worker_s_file_stays_however_old(app: App, home: Path) -> None:
-    async with app._upkeep() as name:
-        os.utime(home / "workers" / name, (1, 1))
+    async with app._caretaker.alive() as heart:
+        os.utime(home / "workers" / heart.worker, (1, 1))
         assert (await app.prune())["workers"] == 0
-        assert (home / "workers" / name).exists()
+        assert (home / "workers" / heart.worker).exists()
 
 
 async def test_a_worker_prunes_beside_its_work_and_then_rests(
     app: App, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(composition, "TEND_S", 0.05)
+    monkeypatch.setattr(caretaker, "TEND_S", 0.05)
     working = asyncio.create_task(app.work())
     async with asyncio.timeout(20):
         while segments(home):  # noqa: ASYNC110

@@ -47,12 +47,6 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def home(pristine: Path, tmp_path: Path) -> Path:
-    shutil.copytree(pristine, tmp_path / "home")
-    return tmp_path / "home"
-
-
-@pytest.fixture
 async def app(home: Path) -> AsyncIterator[App]:
     async with open_app(home=str(home), embedder="fake") as app:
         yield app
@@ -328,10 +322,10 @@ async def test_what_one_of_ours_wrote_since_the_finding_is_not_undone(app: App, 
 
     await app.vacuum()
     remove_rows(home, "ordinal > 10000")
-    found = await survey(app._stores(None))
+    found = await survey(app._caretaker.stores(None))
     assert {finding.kind for finding in found} == {"index_written_elsewhere"}
     await app.ingest(data=b"written by one of ours", name="new.txt")
-    await mend(app._stores(None), WorkerId("me"), found)
+    await mend(app._caretaker.stores(None), WorkerId("me"), found)
     assert await finds(app, "ours", "new.txt")
     assert clean(await app.check())
 

@@ -3,10 +3,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from semantic_text_splitter import TextSplitter
+from tests.unit.stage_bench import run_stage
 
 from penstock.errors import ConfigError
 from penstock.extractors.markdown import State, scan
 from penstock.model.items import CleanPage, Page
+from penstock.stages.chunk import CHUNK, WINDOW
 from penstock.stages.chunking import ChunkSettings, chunk_window
 from penstock.stages.cleaning import clean_page
 
@@ -127,3 +129,20 @@ def test_tokens_are_counted_offline() -> None:
     chunks = chunk_window(plain_pages(SENTENCE * 60), 0, ChunkSettings("tokens", 64, 8))
     assert len(chunks) > 10
     assert all(len(tiktoken.chunks(chunk.text)) == 1 for chunk in chunks)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(0, 3 * WINDOW + 3),
+    st.lists(st.integers(1, 2 * WINDOW), min_size=1, max_size=4),
+    st.sets(st.integers(1, 4)),
+)
+def test_i12_segments_and_interruptions_change_no_chunk(count: int, sizes: list[int], stops: set[int]) -> None:
+    """Chunks that run on over page breaks: where a window ends shows."""
+    pages = plain_pages(*(f"Of page {number} there is little. " * 3 for number in range(count)))
+    params = {"size": 250, "overlap": 20}
+    whole, _, _ = run_stage(CHUNK, pages, media_type="text/plain", params=params)
+    chunks, cursors, result = run_stage(CHUNK, pages, media_type="text/plain", sizes=sizes, stops=stops, params=params)
+    assert chunks == whole
+    assert result.meta == {"chunks": len(whole)}
+    assert [cursor["pages"] for cursor in cursors] == [*range(WINDOW, count, WINDOW), count][: len(cursors)]

@@ -1,26 +1,14 @@
-import asyncio
-import tempfile
 import unicodedata
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.unit.stage_bench import run_stage
 
-from penstock.artifacts.checkpoint import Checkpoint, Flush
-from penstock.artifacts.reader import ArtifactReader
-from penstock.artifacts.segments import CLEAN_PAGES, PAGES, digest
-from penstock.blobs.local import LocalBlobs
-from penstock.errors import BudgetSpent
 from penstock.extractors.markdown import State, scan
 from penstock.extractors.media import PDF, PLAIN
 from penstock.model.items import Block, CleanPage, Heading, Page
-from penstock.model.nouns import Artifact, ArtifactId, Segment
-from penstock.runtime import Runtime
 from penstock.stages.clean import CLEAN
 from penstock.stages.cleaning import CLEAN_VERSION, clean_page, original_end, original_offset
 from penstock.stages.furniture import BLOCK
@@ -175,88 +163,11 @@ def test_without_furniture_a_page_is_as_if_it_had_never_been_there(lines: list[t
             assert original_end(page, i + 1) > original_offset(page, i)
 
 
-@dataclass
-class Bench:
-    """The clean stage on real segments, stopped and started again at will."""
-
-    pages: list[Page]
-    sizes: Iterator[int]
-    media_type: str
-    blobs: LocalBlobs
-    runtime: Runtime
-
-    async def clean(self, stops: set[int]) -> tuple[list[CleanPage], list[int]]:
-        """The clean pages and the cursors on the way; after each of these batches the step is stopped."""
-        segments = [segment async for segment in self._extracted()]
-        extracted = Artifact(ArtifactId(1), "", True, {}, len(self.pages), len(segments), {})
-        reader = ArtifactReader(self.blobs, _unasked)
-        made: list[Segment] = []
-        cursors: list[int] = []
-        batches = 0
-
-        async def commit(flush: Flush) -> None:
-            made.extend(flush.segments)
-            cursors.append(flush.cursor["pages"])
-
-        async def after_batch() -> None:
-            nonlocal batches
-            batches += 1
-            if batches in stops:
-                raise BudgetSpent("stopped by the test")
-
-        while True:
-            cursor = {"pages": cursors[-1]} if cursors else {}
-            checkpoint = Checkpoint(
-                artifact=Artifact(ArtifactId(2), "", False, cursor, sum(s.items for s in made), len(made), {}),
-                codec=CLEAN_PAGES,
-                prefix="clean",
-                blobs=self.blobs,
-                runtime=self.runtime,
-                commit=commit,
-                after_batch=after_batch,
-                eager=True,
-            )
-            ctx: Any = SimpleNamespace(
-                document=SimpleNamespace(media_type=self.media_type),
-                step=SimpleNamespace(crashes=0),
-                checkpoint=checkpoint,
-                runtime=self.runtime,
-                inputs=lambda kind, start: reader.items(extracted, kind, start, segments),
-            )
-            try:
-                result = await CLEAN.run(ctx)
-            except BudgetSpent:
-                continue
-            assert result.meta == {"pages": len(self.pages)}
-            cleaned = Artifact(ArtifactId(2), "", True, {}, len(self.pages), len(made), {})
-            return [page async for pages in reader.items(cleaned, "clean", 0, made) for page in pages], cursors
-
-    async def _extracted(self) -> AsyncIterator[Segment]:
-        first = ordinal = 0
-        while first < len(self.pages):
-            pages = self.pages[first : first + next(self.sizes)]
-            data = PAGES.encode(pages)
-            await self.blobs.put(f"extract-{ordinal}", data, durable=False)
-            yield Segment(ordinal, f"extract-{ordinal}", digest(data), len(data), len(pages), first, {})
-            first, ordinal = first + len(pages), ordinal + 1
-
-
-async def _unasked(artifact: ArtifactId, start: int, count: int) -> list[Segment]:
-    raise AssertionError("the segments are known")
-
-
 def bench(pages: list[Page], sizes: list[int], media_type: str, stops: set[int]) -> tuple[list[CleanPage], list[int]]:
-    def forever() -> Iterator[int]:
-        while True:
-            yield from sizes
-
-    runtime = Runtime()
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            blobs = LocalBlobs(Path(folder), runtime)
-            return asyncio.run(Bench(pages, forever(), media_type, blobs, runtime).clean(stops))
-        finally:
-            runtime.close()
+    """The clean pages, and how many there were at each checkpoint."""
+    cleaned, cursors, result = run_stage(CLEAN, pages, media_type=media_type, sizes=sizes, stops=stops)
+    assert result.meta == {"pages": len(pages)}
+    return cleaned, [cursor["pages"] for cursor in cursors]
 
 
 def _document(count: int, head: int, chapter: int) -> list[Page]:

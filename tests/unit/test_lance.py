@@ -37,13 +37,6 @@ def rows(generation: int, count: int, epoch: int = 1) -> IndexRows:
 
 
 @pytest.fixture
-def runtime() -> Iterator[Runtime]:
-    runtime = Runtime()
-    yield runtime
-    runtime.close()
-
-
-@pytest.fixture
 async def table(tmp_path: Path, runtime: Runtime) -> LanceTable:
     return await LanceIndex(tmp_path / "index", runtime).table("anna", "default", 1)
 

@@ -70,3 +70,28 @@ def test_make_alone_lists_every_target() -> None:
 @pytest.mark.parametrize("script", [".ci/run"])
 def test_a_script_can_be_executed(script: str) -> None:
     assert os.access(ROOT / script, os.X_OK)
+
+
+def invariants() -> list[tuple[str, str, str]]:
+    """The rows of the table in the architecture page: invariant, what guards it, what proves it."""
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    return re.findall(r"^\| \*\*(I\d+) [^|]*\| ([^|]*) \| ([^|]*) \|$", text, flags=re.MULTILINE)
+
+
+def test_every_invariant_is_in_the_table() -> None:
+    assert [name for name, _, _ in invariants()] == [f"I{number}" for number in range(1, 13)]
+
+
+@pytest.mark.parametrize(("name", "guards", "tests"), invariants())
+def test_what_guards_and_proves_an_invariant_is_there(name: str, guards: str, tests: str) -> None:
+    guarded = re.findall(r"(.*?)\(((?:`[\w/]+\.(?:py|sql)`(?:, )?)+)\)", guards)
+    assert guarded
+    for words, files in guarded:
+        texts = [(ROOT / "src/penstock" / file).read_text() for file in re.findall("`([^`]+)`", files)]
+        for word in re.findall("`([^`]+)`", words):
+            wanted = word.removesuffix(" …").rpartition(".")[2]
+            assert all(wanted in text for text in texts), (word, files)
+    there = {found for file in ROOT.glob("tests/**/*.py") for found in re.findall(r"def (test_\w+)", file.read_text())}
+    for test in re.findall("`([^`]+)`", tests):
+        assert test in there
+        assert f"_{name.lower()}_" in test

@@ -75,7 +75,7 @@ class Courier:
             if busy and not self._running and not waiting.due:
                 self.on_idle()
             busy = bool(self._running) or waiting.due
-            await self._sleep(self._pause(waiting))
+            await self._runtime.wait(self._bell, self._pause(waiting))
         if self._fatal is not None:
             raise self._fatal
 
@@ -233,12 +233,3 @@ class Courier:
         times = delivery.to.retries
         said = f"{times} attempts ended with the death of their worker or without an end: it was not run again"
         return Undelivered(delivery, CRASH_LOOP, said)
-
-    async def _sleep(self, seconds: float) -> None:
-        waiter = asyncio.ensure_future(self._bell.wait())
-        timer = asyncio.ensure_future(self._runtime.sleep(seconds))
-        try:
-            await asyncio.wait({waiter, timer}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waiter.cancel()
-            timer.cancel()

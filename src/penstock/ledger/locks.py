@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from penstock.ledger.database import Connection, Statement
-from penstock.ledger.queue import OWN_KEYS, hand_on, ready_steps
+from penstock.ledger.queue import FREED, OWN_KEYS, hand_on, ready_steps
 from penstock.ledger.writer import Verb
 from penstock.model.nouns import Owner, StepId, Token, WorkerId
 
@@ -64,10 +64,7 @@ _ACQUIRE = Statement(
     "WHERE locks.token IS NULL OR locks.lease_until < {now} RETURNING resource_key"
 )
 _WANT = Statement("UPDATE locks SET wanted_until = {now} + :wanted_s WHERE resource_key = :key AND token IS NOT NULL")
-_RELEASE = Statement(
-    "UPDATE locks SET token = NULL, worker_id = NULL, purpose = NULL, lease_until = NULL, released_at = {now} "
-    "WHERE resource_key = :key AND token = :token RETURNING resource_key"
-)
+_RELEASE = Statement(f"UPDATE locks SET {FREED} WHERE resource_key = :key AND token = :token RETURNING resource_key")
 _HELD = Statement("SELECT 1 FROM locks WHERE resource_key = :key AND token = :token AND lease_until > {now}")
 
 

@@ -11,7 +11,7 @@ from penstock.ledger import generations, groups
 from penstock.ledger.audit import question
 from penstock.ledger.audit_index import Place
 from penstock.ledger.database import Connection, Row, Statement
-from penstock.ledger.queue import GRACE_S, ready, ready_steps
+from penstock.ledger.queue import FREED, GRACE_S, ready, ready_steps
 from penstock.ledger.writer import Verb
 from penstock.model.nouns import GenerationId, StepId
 
@@ -23,8 +23,7 @@ def _wake(connection: Connection, keys: Sequence[tuple[str, str]]) -> list[bool]
 
 # The lease is over: its holder can neither commit to the index nor flip.
 _FREE = Statement(
-    "UPDATE locks SET token = NULL, worker_id = NULL, purpose = NULL, lease_until = NULL, released_at = {now} "
-    "WHERE resource_key = :key AND lease_until < {now} RETURNING resource_key"
+    f"UPDATE locks SET {FREED} WHERE resource_key = :key AND lease_until < {{now}} RETURNING resource_key"
 )
 
 

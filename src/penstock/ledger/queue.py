@@ -22,6 +22,8 @@ SUSPECT = 2
 """Crashes without progress after which a step runs alone."""
 OWN_KEYS = "step:"
 """What the keys begin with that workflows name for steps of their own: behind one of them runs one step at a time."""
+FREED = "token = NULL, worker_id = NULL, purpose = NULL, lease_until = NULL, released_at = {now}"
+"""What a lock is set to when nobody holds it any more."""
 GRACE_S = 60.0
 """How long a replaced generation stays for readers whose snapshot still shows it."""
 
@@ -221,10 +223,7 @@ _CLAIM_KEYED = Statement(
     "AND coalesce(pool, kind) = :kind AND resource_key = :key ORDER BY priority DESC, rank LIMIT :count) "
     f"RETURNING {_STEP}"
 )
-_UNTAKE_KEY = Statement(
-    "UPDATE locks SET token = NULL, worker_id = NULL, purpose = NULL, lease_until = NULL, ready = 0, "
-    "released_at = {now} WHERE resource_key = :key AND token = :token"
-)
+_UNTAKE_KEY = Statement(f"UPDATE locks SET {FREED}, ready = 0 WHERE resource_key = :key AND token = :token")
 # Where different kinds wait behind one key, it goes to those of the first.
 _HAND_ON = Statement(
     "UPDATE locks SET ready = 1, kind = (SELECT coalesce(s.pool, s.kind) FROM steps s WHERE s.status = 'PENDING' "
@@ -797,12 +796,11 @@ _REAP = Statement(
 )
 # Who hangs beats on, for its locks too.
 _FREE_HUNG = Statement(
-    "UPDATE locks SET token = NULL, worker_id = NULL, purpose = NULL, lease_until = NULL, released_at = {now} "
-    "WHERE token IN (SELECT r.lease FROM {rows})",
+    f"UPDATE locks SET {FREED} WHERE token IN (SELECT r.lease FROM {{rows}})",
     rows="lease text",
 )
 _SWEEP = Statement(
-    "UPDATE locks SET token = NULL, worker_id = NULL, purpose = NULL, lease_until = NULL, released_at = {now} "
+    f"UPDATE locks SET {FREED} "
     "WHERE token IS NOT NULL AND (lease_until < {now} OR worker_id IN (SELECT r.id FROM {rows})) "
     "RETURNING resource_key",
     rows="id text",
@@ -878,10 +876,7 @@ _HAND_OVER = Statement(
     "UPDATE steps SET status = 'PENDING', lease_token = NULL, waiting_on = NULL, alone = 0 "
     "WHERE status = 'RUNNING' AND worker_id = :worker RETURNING id"
 )
-_FREE_LOCKS = Statement(
-    "UPDATE locks SET token = NULL, worker_id = NULL, purpose = NULL, lease_until = NULL, released_at = {now} "
-    "WHERE token IS NOT NULL AND worker_id = :worker"
-)
+_FREE_LOCKS = Statement(f"UPDATE locks SET {FREED} WHERE token IS NOT NULL AND worker_id = :worker")
 _LEAVE = Statement("DELETE FROM workers WHERE id = :worker")
 
 

@@ -565,10 +565,4 @@ class Worker:
             await self._heart.stop()
 
     async def _sleep(self, event: asyncio.Event, seconds: float) -> None:
-        waiter = asyncio.ensure_future(event.wait())
-        timer = asyncio.ensure_future(self.bench.runtime.sleep(seconds))
-        try:
-            await asyncio.wait({waiter, timer}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waiter.cancel()
-            timer.cancel()
+        await self.bench.runtime.wait(event, seconds)

@@ -1,0 +1,29 @@
+"""A home with the seven files of `damage.write_files`, made once; a test that harms it has a copy of its own."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.integration.damage import write_files
+
+from penstock.app import open_app
+
+
+@pytest.fixture(scope="session")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pristine")
+    write_files(folder / "files")
+
+    async def ingest() -> None:
+        async with open_app(home=str(folder / "home"), embedder="fake") as app:
+            assert (await app.ingest([folder / "files"])).completed == 7
+
+    asyncio.run(ingest())
+    return folder / "home"
+
+
+@pytest.fixture
+def home(pristine: Path, tmp_path: Path) -> Path:
+    shutil.copytree(pristine, tmp_path / "home")
+    return tmp_path / "home"
