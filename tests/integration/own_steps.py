@@ -126,3 +126,17 @@ async def two_pages(ctx: StepContext) -> StepResult:
         calls.append(f"page {number}")
         await ctx.checkpoint.append([Page(number, f"Page {number} tells of sluices.")], {"pages": number})
     return StepResult({"pages": 2})
+
+
+async def doze(ctx: StepContext) -> StepResult:
+    """Takes five seconds, until a test has put "awake" into `calls`; says when it is stopped in the middle."""
+    calls.append("doze")
+    try:
+        for _ in range(0 if "awake" in calls else 50):
+            await asyncio.sleep(0.1)
+            ctx.progress()
+    except asyncio.CancelledError:
+        calls.append("stopped")
+        raise
+    calls.append("slept")
+    return StepResult()
