@@ -140,3 +140,15 @@ async def doze(ctx: StepContext) -> StepResult:
         raise
     calls.append("slept")
     return StepResult()
+
+
+async def two(ctx: StepContext) -> StepResult:
+    """Two parts. The second of the suspect comes when somebody else is through."""
+    for number in (1, 2):
+        calls.append(f"{ctx.document.name} begins {number}")
+        await asyncio.sleep(0.5)
+        while (ctx.document.name, number) == ("suspect", 2) and "other ends 2" not in calls:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        calls.append(f"{ctx.document.name} ends {number}")
+        await ctx.checkpoint.append([{"part": number}], {"parts": number}, keep=True)
+    return StepResult()

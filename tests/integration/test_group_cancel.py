@@ -14,7 +14,14 @@ DOCUMENTS = 200
 OWN = "tests.integration"
 WORKFLOW = f"""\
 id: dozing
-steps: {{validate: , extract: , doze: {{kind: enrich, method: {OWN}.own_steps.doze}}, clean: , chunk: , embed: , index: }}
+steps:
+  validate:
+  extract:
+  doze: {{kind: enrich, method: {OWN}.own_steps.doze}}
+  clean:
+  chunk:
+  embed:
+  index:
 lifecycle_events:
   item_end: [{{name: hear, method: {OWN}.own_handlers.hear}}]
   group_end: [{{name: hear, method: {OWN}.own_handlers.hear}}]
