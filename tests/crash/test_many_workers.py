@@ -37,7 +37,7 @@ class Size(NamedTuple):
     patience_s: float
 
 
-SIZE = Size(2000, 60, 1.0, 420) if LONG else Size(120, 7, 0.7, 60)
+SIZE = Size(2000, 60, 1.0, 420) if LONG else Size(120, 7, 0.8, 90)
 
 
 def word(number: int) -> str:
@@ -308,7 +308,7 @@ async def test_i7_i8_many_workers_killed_one_a_second_complete_everything_once(
         heard = await check_effects(app, SIZE, course.group, tmp_path / "told")
         await check_artifacts(app, SIZE)
         print(f"\n{'sqlite' if database is None else 'postgres'}:", await describe(app, SIZE, course, crew, heard))
-        assert sum(steps > 0 for steps in course.kills) >= kills // 2, course.kills
+        assert sum(steps > 0 for steps in course.kills) >= kills // 3, course.kills
         if not kills:
             assert (crew.folder / "done").read_text().count("\n") == PARTS * SIZE.documents
             assert set(heard.values()) == {1}
