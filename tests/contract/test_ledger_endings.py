@@ -127,6 +127,27 @@ async def test_i7_a_bystander_of_many_crashes_is_never_blamed(desk: Desk, limit:
     assert await desk.status(step.document_id) == "EXTRACTING"
 
 
+async def test_i7_who_had_not_begun_when_its_worker_died_is_no_suspect(desk: Desk) -> None:
+    step = await desk.started(worker="dead")
+    for crash in range(queue.UNBEGUN + 1):
+        # What it waits on is as old as the last heartbeat: after many claims nobody believes that any more.
+        assert step.crashes == max(0, crash - queue.UNBEGUN + 1), crash
+        sign = queue.Sign(step.lease.step_id, queue.ROOM, moved=False)
+        beat = queue.Beat(WorkerId("dead"), (step.lease,), (), (sign,), 60.0)
+        assert (await desk.ledger.write(queue.HEARTBEAT, beat)).alive == {step.lease.step_id}
+        assert await desk.reap("dead") == 1
+        [step] = await desk.claim(worker="dead")
+    assert step.crashes == queue.SUSPECT
+
+
+async def test_i7_a_suspect_that_dies_alone_is_blamed_whatever_it_was_last_seen_to_wait_on(desk: Desk) -> None:
+    step = await desk.started(worker="dead")
+    assert await desk.ledger.write(queue.GO_ALONE, step.lease)
+    await desk.rows(f"UPDATE steps SET waiting_on = '{queue.ROOM}'")
+    assert await desk.reap("dead") == 1
+    assert await desk.step(step, "crashes") == 1
+
+
 async def test_i7_time_alone_ends_with_an_error_a_release_or_progress(desk: Desk) -> None:
     for end in ("error", "release", "progress"):
         step = await desk.started(f"/{end}")

@@ -73,6 +73,23 @@ async def test_a_cancel_that_meets_a_chain_stops_the_chained_step_too(both: Desk
     assert not (await both.ledger.read(work.left)).anything
 
 
+async def test_i2_a_heartbeat_waits_for_nobody_and_takes_nothing_for_lost(both: Desk) -> None:
+    busy, idle = await both.started("/a"), await both.started("/b")
+    worker = Open(both)
+    assert worker.do(queue.COMPLETE, both.completion(busy)).took
+    signs = tuple(queue.Sign(step.lease.step_id, "limit", moved=False) for step in (busy, idle))
+    beat = queue.Beat(WorkerId("w1"), (busy.lease, idle.lease), (), signs, 500.0)
+    async with asyncio.timeout(5):
+        beaten = await both.ledger.write(queue.HEARTBEAT, beat)
+    assert beaten.alive == {busy.lease.step_id, idle.lease.step_id}
+    assert beaten.passed == {busy.lease.step_id}
+    assert await both.step(idle, "waiting_on") == "limit"
+    worker.commit()
+    beaten = await both.ledger.write(queue.HEARTBEAT, beat)
+    assert beaten.alive == {idle.lease.step_id}
+    assert not beaten.passed
+
+
 async def test_i1_new_bytes_that_meet_a_delete_are_a_new_document(both: Desk) -> None:
     step = await both.flipped("/a", "old")
     user = Open(both)

@@ -32,6 +32,8 @@ HOT: Verbs = {
     "error": (queue._ERROR, {}, [(7, "t", "it broke", 1.0)]),
     "heartbeat": (queue._BEAT, {"lease_s": 1.0}, [(i, "t") for i in range(64)]),
     "heartbeat with signs": (queue._SIGN, {"lease_s": 1.0}, [(i, "t", None, 1, 9.0) for i in range(64)]),
+    "steps at rest": (queue._AT_REST, {}, [(i,) for i in range(64)]),
+    "steps still ours": (queue._STILL_OURS, {}, [(i, "t") for i in range(64)]),
     "overdue": (queue._OVERDUE, {"count": 100}, None),
     "checkpoint": (checkpoints._FORGIVE, {"lease_s": 1.0}, [(7, "t", None)]),
 }

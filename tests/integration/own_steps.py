@@ -141,3 +141,29 @@ async def cut(ctx: StepContext) -> None:
     """Many chunks, or none, and not a word about how many."""
     many = [Chunk(i, f"sluice {i}", 1, 1, 0, 1) for i in range(ctx.params["many"])]
     await ctx.checkpoint.append(many, {"done": True})
+
+
+async def doze(ctx: StepContext) -> StepResult:
+    """Takes five seconds, until a test has put "awake" into `calls`; says when it is stopped in the middle."""
+    calls.append("doze")
+    try:
+        for _ in range(0 if "awake" in calls else 50):
+            await asyncio.sleep(0.1)
+            ctx.progress()
+    except asyncio.CancelledError:
+        calls.append("stopped")
+        raise
+    calls.append("slept")
+    return StepResult()
+
+
+async def two(ctx: StepContext) -> StepResult:
+    """Two parts. The second of the suspect comes when somebody else is through."""
+    for number in (1, 2):
+        calls.append(f"{ctx.document.name} begins {number}")
+        await asyncio.sleep(0.5)
+        while (ctx.document.name, number) == ("suspect", 2) and "other ends 2" not in calls:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        calls.append(f"{ctx.document.name} ends {number}")
+        await ctx.checkpoint.append([{"part": number}], {"parts": number}, keep=True)
+    return StepResult()

@@ -3,15 +3,19 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack
 from pathlib import Path
 
 import pytest
 from tests.conftest import StartApp
+from tests.integration import own_steps
 
 from penstock.ledger.database import Connection, SqliteConnection, Statement
 from penstock.ledger.liveness import FileLiveness
 from penstock.ledger.writer import Verb
 from penstock.model.nouns import WorkerId
+from penstock.worker.context import Context
+from penstock.worker.execute import Bench
 
 
 def write(folder: Path, count: int) -> Path:
@@ -117,3 +121,70 @@ async def test_i7_a_suspect_does_not_begin_before_the_models_are_loaded(
     assert await app.ledger.read(suspect) == [("RUNNING", 0)], "if the models kill us now, that is not its fault"
     loaded.set()
     assert (await work).completed == 1
+
+
+async def test_i7_a_suspect_has_the_worker_for_itself_only_until_it_makes_progress(
+    start_app: StartApp, tmp_path: Path
+) -> None:
+    own_steps.calls.clear()
+    (tmp_path / "two.yaml").write_text("id: two\nsteps: {two: {kind: enrich, method: tests.integration.own_steps.two}}")
+    app = await start_app()
+
+    async def submit(name: str) -> None:
+        await app.ingest(data=name.encode(), name=name, workflow=str(tmp_path / "two.yaml"), wait=False)
+
+    def make_suspect(connection: Connection, _: Sequence[None]) -> list[None]:
+        connection.run(Statement("UPDATE steps SET crashes = 2"))
+        return [None]
+
+    await submit("suspect")
+    await app.ledger.write(Verb("suspect", make_suspect), None)
+    work = asyncio.create_task(app.run())
+    while not own_steps.calls:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    await submit("other")
+    assert (await asyncio.wait_for(work, 10)).completed == 2
+    assert own_steps.calls == [
+        "suspect begins 1", "suspect ends 1", "suspect begins 2",
+        "other begins 1", "other ends 1", "other begins 2", "other ends 2", "suspect ends 2",
+    ]  # fmt: skip
+
+
+async def test_i7_suspects_of_the_index_go_one_by_one_but_clear_the_rooms_once(
+    start_app: StartApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = await start_app()
+    await app.ingest([write(tmp_path / "files", 9)], wait=False)
+    work = asyncio.create_task(app.work(pools="index=0,*=4"))
+
+    def waiting(connection: Connection) -> object:
+        return connection.run(Statement("SELECT count(*) FROM steps WHERE kind = 'index' AND status = 'PENDING'"))
+
+    while await app.ledger.read(waiting) != [(9,)]:
+        await app.runtime.sleep(0.02)
+    app.stop()
+    await work
+
+    def make_suspects(connection: Connection, _: Sequence[None]) -> list[None]:
+        connection.run(Statement("UPDATE steps SET crashes = 2 WHERE kind = 'index'"))
+        return [None]
+
+    again = await start_app()
+    await again.ledger.write(Verb("suspect", make_suspects), None)
+    cleared = 0
+    all_rooms = Bench.all_rooms
+
+    def count(self: Bench, ctx: Context) -> AbstractAsyncContextManager[ExitStack]:
+        nonlocal cleared
+        cleared += 1
+        return all_rooms(self, ctx)
+
+    monkeypatch.setattr(Bench, "all_rooms", count)
+    assert (await asyncio.wait_for(again.run(), 20)).completed == 9
+
+    def went(connection: Connection) -> object:
+        return connection.run(Statement("SELECT DISTINCT status, alone FROM steps WHERE kind = 'index'"))
+
+    assert await again.ledger.read(went) == [("COMPLETED", 1)]
+    assert cleared == 1
+    assert (await again.check()).ok

@@ -20,6 +20,10 @@ from penstock.model.states import SHOWN_AS, WORKING, DocumentStatus
 REAP_BATCH = 1000
 SUSPECT = 2
 """Crashes without progress after which a step runs alone."""
+ROOM = "room"
+"""What a step waits on that has not begun, because its worker is full."""
+UNBEGUN = 20
+"""Claims without progress up to which a step that had not begun when its worker died goes unsuspected."""
 OWN_KEYS = "step:"
 """What the keys begin with that workflows name for steps of their own: behind one of them runs one step at a time."""
 FREED = "token = NULL, worker_id = NULL, purpose = NULL, lease_until = NULL, released_at = {now}"
@@ -723,6 +727,11 @@ def _release(connection: Connection, releases: Sequence[Release]) -> list[bool]:
     return [r.step.lease.step_id in took for r in releases]
 
 
+# A beat waits for no step: who writes to several in his own order would wait for it in turn, and one of them be ended.
+_AT_REST = Statement("SELECT id FROM steps WHERE id IN (SELECT r.step FROM {rows}) {skip}", rows="step bigint")
+_STILL_OURS = Statement(
+    "SELECT s.id FROM {rows} JOIN steps s ON s.id = r.step AND s.lease_token = r.token", rows="step bigint, token text"
+)
 _BEAT = Statement(
     "UPDATE steps SET lease_until = {now} + :lease_s FROM {rows} "
     "WHERE {steps.id = r.step} AND steps.lease_token = r.token RETURNING id",
@@ -747,21 +756,37 @@ _SEEN = Statement("UPDATE workers SET seen_at = {now} WHERE id = :worker")
 class Beaten(msgspec.Struct, frozen=True):
     alive: frozenset[StepId]
     locks: frozenset[str]
+    passed: frozenset[StepId] = frozenset()
+    """Somebody writes to them just now: what was to be said of them is not in the ledger."""
 
 
 def _heartbeat(connection: Connection, beats: Sequence[Beat]) -> list[Beaten]:
     """Extends the leases that are still ours, and tells which these are: the others are lost."""
     answers = []
     for beat in beats:
+        # Before the steps: there are those who hold a lock and want its steps.
+        held = connection.run(_BEAT_LOCKS, list(beat.locks), lease_s=beat.lease_s) if beat.locks else []
+        passed = _in_use(connection, beat.leases)
         signs = {sign.step: sign for sign in beat.signs}
-        silent = [(x.step_id, x.token) for x in beat.leases if x.step_id not in signs]
-        told = [_sign_row(x, signs[x.step_id]) for x in beat.leases if x.step_id in signs]
+        ours = [x for x in beat.leases if x.step_id not in passed]
+        silent = [(x.step_id, x.token) for x in ours if x.step_id not in signs]
+        told = [_sign_row(x, signs[x.step_id]) for x in ours if x.step_id in signs]
         rows = connection.run(_BEAT, silent, lease_s=beat.lease_s) if silent else []
         rows += connection.run(_SIGN, told, lease_s=beat.lease_s) if told else []
-        held = connection.run(_BEAT_LOCKS, list(beat.locks), lease_s=beat.lease_s) if beat.locks else []
+        if passed:
+            rows += connection.run(_STILL_OURS, [(x.step_id, x.token) for x in beat.leases if x.step_id in passed])
         connection.run(_SEEN, worker=beat.worker)
-        answers.append(Beaten(frozenset(StepId(row[0]) for row in rows), frozenset(row[0] for row in held)))
+        alive = frozenset(StepId(row[0]) for row in rows)
+        answers.append(Beaten(alive, frozenset(row[0] for row in held), passed))
     return answers
+
+
+def _in_use(connection: Connection, leases: Sequence[Lease]) -> frozenset[StepId]:
+    """Those that another transaction writes to. SQLite has one writer at a time."""
+    if not leases or connection.dialect == "sqlite":
+        return frozenset()
+    steps = {lease.step_id for lease in leases}
+    return frozenset(steps - {StepId(row[0]) for row in connection.run(_AT_REST, [(step,) for step in sorted(steps)])})
 
 
 def _sign_row(lease: Lease, sign: Sign) -> tuple[object, ...]:
@@ -783,10 +808,12 @@ _OF_THE_DEAD = Statement(
     rows="worker text",
 )
 # Many steps die with a worker, and at most one of them killed it. The first crashes count for whoever was there;
-# from then on a step is a suspect, runs alone, and only a crash while it did so counts.
+# from then on a step is a suspect, runs alone, and only a crash while it did so counts. One that had not begun is none,
+# but that is known as of the last heartbeat only: somebody who kills right after he began is found out in the end.
 _REAP = Statement(
     "UPDATE steps SET status = CASE WHEN crashes + 1 >= :limit AND alone = 1 THEN 'FAILED' ELSE 'PENDING' END, "
-    f"crashes = CASE WHEN alone = 1 OR crashes < {SUSPECT} THEN crashes + 1 ELSE crashes END, alone = 0, "
+    f"crashes = CASE WHEN alone = 0 AND (crashes >= {SUSPECT} OR waiting_on = '{ROOM}' AND attempts < {UNBEGUN}) "
+    "THEN crashes ELSE crashes + 1 END, alone = 0, "
     "lease_token = NULL, waiting_on = NULL, "
     "error = 'the worker ' || worker_id || CASE WHEN r.overdue = 1 THEN ' hung in this step: no progress within its "
     "timeout' ELSE ' died or was stopped while this step ran' END "

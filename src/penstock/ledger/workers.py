@@ -18,6 +18,7 @@ class Worker(msgspec.Struct, frozen=True):
 _REGISTER = Statement(
     "INSERT INTO workers (id, host, pid, started_at, seen_at) VALUES (:id, :host, :pid, {now}, {now})"
 )
+_KNOWN = Statement("SELECT 1 FROM workers WHERE id = :id")
 _ALL = Statement("SELECT id, host, pid FROM workers")
 _BUSY = Statement(
     "SELECT w.id, w.host, w.pid, w.started_at, (SELECT count(*) FROM steps s WHERE s.status = 'RUNNING' "
@@ -38,6 +39,10 @@ def _register(connection: Connection, workers: Sequence[Worker]) -> list[None]:
     for worker in workers:
         connection.run(_REGISTER, id=worker.id, host=worker.host, pid=worker.pid)
     return [None for _ in workers]
+
+
+def is_known(connection: Connection, worker: WorkerId) -> bool:
+    return bool(connection.run(_KNOWN, id=worker))
 
 
 def everyone(connection: Connection) -> list[Worker]:

@@ -1,6 +1,6 @@
 """What a stage is given: its document, its inputs as streams, its checkpoint, its deadline."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -149,6 +149,8 @@ class Context:
         """What became of the step is in the ledger."""
         self.timed_out = False
         """It hung, and its task was cancelled for that."""
+        self.on_checkpoint: Callable[[], object] = lambda: None
+        """Called when one is in the ledger."""
         self.vital = Vital(runtime.clock, self.definition.timeout)
         self._ledger = ledger
         self._blobs = blobs
@@ -278,6 +280,7 @@ class Context:
         if not took:
             self.lose("checkpoint")
             raise LeaseLost(f"step {self.step.lease.step_id} belongs to somebody else now")
+        self.on_checkpoint()
 
     def count(self) -> None:
         """Enter what was made since the last count: after each batch, and at the step's end, however that comes (a stop

@@ -3,7 +3,7 @@
 import asyncio
 import traceback
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 import msgspec
@@ -32,8 +32,7 @@ EXTRACT, EMBED, INDEX = "extract", "embed", "index"
 COUNTED = {EXTRACT: "pages", "chunk": "chunks"}
 """What such a step reports of its items."""
 ARTIFACT_POLL_S = 0.05
-ROOM = "room"
-"""What a step waits on until its worker has room for it."""
+ROOM = queue.ROOM
 
 
 @dataclass
@@ -77,9 +76,8 @@ class Bench:
     @asynccontextmanager
     async def room(self, ctx: Context) -> AsyncIterator[None]:
         """Room to run a stage. A step that was there when its worker died, again and again, gets all of it."""
-        step = ctx.step
-        if step.crashes < queue.SUSPECT:
-            room = self._rooms[pool_of(step.lane, self._sizes) or REST]
+        if not is_suspect(ctx.step):
+            room = self._room_of(ctx.step)
             if room.locked():
                 ctx.waiting(ROOM)
             async with room:
@@ -87,21 +85,35 @@ class Bench:
                 ctx.began = self.runtime.clock()
                 yield
             return
+        async with self.all_rooms(ctx) as others:
+            await self.go_alone(ctx)
+            # Progress forgives (I7): from its first checkpoint on others run beside it.
+            ctx.on_checkpoint = others.close
+            yield
+
+    @asynccontextmanager
+    async def all_rooms(self, ctx: Context) -> AsyncIterator[ExitStack]:
+        """For suspects, one after the other. Closed, the answer lets go of all but one place in the room of this."""
         ctx.waiting(ROOM)
-        async with self._one_suspect:
+        mine = self._room_of(ctx.step)
+        with ExitStack() as own, ExitStack() as others:
+            await _enter(self._one_suspect, others)
             await self.warm.wait()
-            held = []
-            try:
-                for place in [room for name, room in self._rooms.items() for _ in range(self._sizes[name])]:
-                    await place.acquire()
-                    held.append(place)
-                _must(await self.ledger.write(queue.GO_ALONE, step.lease), ctx, "alone")
-                ctx.waiting(None)
-                ctx.began = self.runtime.clock()
-                yield
-            finally:
-                for place in held:
-                    place.release()
+            async with asyncio.TaskGroup() as queue_up:
+                # All at once: one by one, it would let everybody pass again for each, and keep idle what it has.
+                for name, room in self._rooms.items():
+                    for i in range(self._sizes[name]):
+                        queue_up.create_task(_enter(room, own if room is mine and i == 0 else others))
+            yield others
+
+    async def go_alone(self, ctx: Context) -> None:
+        """With all rooms ours: if we die now, this step is why."""
+        _must(await self.ledger.write(queue.GO_ALONE, ctx.step.lease), ctx, "alone")
+        ctx.waiting(None)
+        ctx.began = self.runtime.clock()
+
+    def _room_of(self, step: Step) -> asyncio.Semaphore:
+        return self._rooms[pool_of(step.lane, self._sizes) or REST]
 
     def context(self, step: Step, state: RunState) -> Context:
         return Context(
@@ -116,6 +128,15 @@ class Bench:
             tally=self.record.tally,
             metrics=self.metrics,
         )
+
+
+def is_suspect(step: Step) -> bool:
+    return step.crashes >= queue.SUSPECT
+
+
+async def _enter(door: asyncio.Semaphore | asyncio.Lock, stay: ExitStack) -> None:
+    await door.acquire()
+    stay.callback(door.release)
 
 
 async def execute(bench: Bench, ctx: Context, chain: Callable[[str], bool]) -> Context | None:

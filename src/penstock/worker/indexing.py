@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -14,7 +15,7 @@ from penstock.model.nouns import Token
 from penstock.model.states import DocumentStatus
 from penstock.stages import index as stage
 from penstock.worker.context import Context
-from penstock.worker.execute import INDEX, ROOM, Bench, flip, open_artifact, settle
+from penstock.worker.execute import INDEX, ROOM, Bench, flip, is_suspect, open_artifact, settle
 
 Entry = stage.Entry[Context]
 
@@ -43,19 +44,48 @@ class Indexer:
         except BaseException as error:
             await asyncio.gather(*(settle(self._bench, ctx, error) for ctx in contexts))
             return
-        batches = list(_batches(entries))
-        for entry in (entry for batch in batches[1:] for entry in batch):
+        suspects = [entry for entry in entries if is_suspect(entry.ctx.step)]
+        batches = list(_batches([entry for entry in entries if not is_suspect(entry.ctx.step)]))
+        for entry in entries:
             entry.ctx.waiting(ROOM)
         for number, batch in enumerate(batches):
             # Every claim does at least one batch, whatever the budget (I7).
-            if number and (any(ctx.stopping for ctx in contexts) or not self._bench.budget.fits("index")):
-                handed = BudgetSpent("handed over between two commits")
-                await asyncio.gather(*(settle(self._bench, entry.ctx, handed) for entry in batch))
+            if number and self._is_over(contexts):
+                await self._hand_over(batch)
                 continue
             await self._write_in_room(batch, table, verify)
+        if suspects:
+            await self._write_alone(suspects, table, verify, begun=bool(batches))
         began = self._bench.runtime.clock()
         await self._tidy(key, table, verify)
         self._bench.record.tally.worked("index", 0, began, self._bench.runtime.clock())
+
+    def _is_over(self, contexts: Sequence[Context]) -> bool:
+        return any(ctx.stopping for ctx in contexts) or not self._bench.budget.fits("index")
+
+    async def _hand_over(self, batch: Sequence[Entry]) -> None:
+        handed = BudgetSpent("handed over between two commits")
+        await asyncio.gather(*(settle(self._bench, entry.ctx, handed) for entry in batch))
+
+    async def _write_alone(self, suspects: list[Entry], table: IndexTable, verify: Verify, *, begun: bool) -> None:
+        """One by one, and nobody beside them. A whole group of them may have died twice with its worker: they clear the
+        rooms once, not each for itself."""
+        left = list(suspects)
+        try:
+            async with self._bench.all_rooms(suspects[0].ctx):
+                while left:
+                    entry = left[0]
+                    if begun and self._is_over([entry.ctx for entry in left]):
+                        break
+                    begun = True
+                    with suppress(LeaseLost):
+                        await self._bench.go_alone(entry.ctx)
+                        await self._write([entry], table, verify)
+                        self._bench.budget.measure("index", self._bench.runtime.clock() - entry.ctx.began)
+                    left.pop(0)
+            await self._hand_over(left)
+        except BaseException as error:
+            await self._settle_waiting(left, error)
 
     async def _write_in_room(self, batch: list[Entry], table: IndexTable, verify: Verify) -> None:
         try:
@@ -67,11 +97,14 @@ class Indexer:
                 await self._write(batch, table, verify)
                 self._bench.budget.measure("index", self._bench.runtime.clock() - began)
         except BaseException as error:
-            # Stopped while it waited for room, or no longer ours.
-            waiting = [entry.ctx for entry in batch if not entry.ctx.finishing]
-            await asyncio.gather(*(settle(self._bench, ctx, error) for ctx in waiting))
-            if not isinstance(error, PenstockError) and not any(ctx.timed_out for ctx in waiting):
-                raise
+            await self._settle_waiting(batch, error)
+
+    async def _settle_waiting(self, batch: Sequence[Entry], error: BaseException) -> None:
+        """Stopped while they waited for room, or no longer ours."""
+        waiting = [entry.ctx for entry in batch if not entry.ctx.finishing]
+        await asyncio.gather(*(settle(self._bench, ctx, error) for ctx in waiting))
+        if not isinstance(error, PenstockError) and not any(ctx.timed_out for ctx in waiting):
+            raise error
 
     def verifier(self, key: str, token: Token) -> Verify:
         async def verify() -> None:
@@ -184,18 +217,14 @@ class Indexer:
 
 
 def _batches(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
-    """Commits of at most COMMIT_ROWS rows. A step that was reaped before goes alone: it may be what kills us."""
+    """Commits of at most COMMIT_ROWS rows."""
     batch: list[Entry] = []
     rows = 0
     for entry in entries:
         count = stage.chunk_count(entry.ctx)
-        alone = entry.ctx.step.crashes >= queue.SUSPECT or count > stage.COMMIT_ROWS
-        if batch and (alone or rows + count > stage.COMMIT_ROWS):
+        if batch and rows + count > stage.COMMIT_ROWS:
             yield batch
             batch, rows = [], 0
-        if alone:
-            yield [entry]
-            continue
         batch.append(entry)
         rows += count
     if batch:

@@ -17,6 +17,8 @@ from penstock.model.states import DocumentStatus
 from penstock.worker.vital import Vital
 
 BEAT_S = 0.5
+KNOWN_BEATS = 4
+"""Beats between two looks whether others still know us."""
 
 
 class Heart:
@@ -38,6 +40,7 @@ class Heart:
         self._ledger = ledger
         self._liveness = liveness
         self.worker = worker
+        self._name = workers.Worker(worker, socket.gethostname(), os.getpid())
         self._lease_s = lease_s
         self._lost = lost
         self._hanging = hanging
@@ -50,8 +53,7 @@ class Heart:
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         await self._ledger.database.runtime.run_blocking("read", self._connect)
-        name = workers.Worker(self.worker, socket.gethostname(), os.getpid())
-        await self._ledger.write(workers.REGISTER, name)
+        await self._ledger.write(workers.REGISTER, self._name)
         self._thread = threading.Thread(target=self._work, name="penstock-heart", daemon=True)
         self._thread.start()
 
@@ -77,22 +79,33 @@ class Heart:
         return self._connection
 
     def _work(self) -> None:
+        beats = 0
         while not self._stop.wait(min(BEAT_S, self._lease_s / 4)):
-            if self.leases or self.locks:
-                try:
+            beats += 1
+            try:
+                if self.leases or self.locks:
                     self._beat(self._connect())
-                except Exception:
-                    # A beat that fails is a beat missed: the lease tells, and the next beat connects anew.
+                if beats % KNOWN_BEATS == 0:
+                    self._stay_known(self._connect())
+            except Exception as error:
+                # A beat that fails is a beat missed: the lease tells, and the next beat connects anew. Not where others
+                # were in the way: with the connection goes the lock that tells that we live.
+                if self._connection is None or not self._connection.is_busy(error):
                     self._drop()
+
+    def _stay_known(self, connection: Connection) -> None:
+        """Others bury who loses his connection; he lives on under his old name, and they must notice when he dies."""
+        if not workers.is_known(connection, self.worker):
+            workers.REGISTER.function(connection, [self._name])
 
     def _beat(self, connection: Connection) -> None:
         leases = tuple(self.leases.values())
         vitals = tuple(self.vitals.items())
         loop_lives, self._loop_lives = self._loop_lives, False
         self._call(self._live)
-        told = [(vital, *vital.sign(step, loop_lives)) for step, vital in vitals]
+        told = [(step, vital, *vital.sign(step, loop_lives)) for step, vital in vitals]
         locks = tuple(self.locks.items())
-        signs = tuple(sign for _, sign, _ in told if sign is not None)
+        signs = tuple(sign for _, _, sign, _ in told if sign is not None)
         beat = queue.Beat(self.worker, leases, locks, signs, self._lease_s)
         failpoints = self._ledger.database.runtime.failpoints
         connection.begin()
@@ -106,8 +119,9 @@ class Heart:
         except BaseException:
             connection.rollback()
             raise
-        for vital, _, news in told:
-            vital.tell(news)
+        for step, vital, _, news in told:
+            if step not in beaten.passed:
+                vital.tell(news)
         gone = {token for key, token in locks if key not in beaten.locks}
         self.lost_locks |= gone
         # The lock came with the lease, and goes with it.

@@ -1,0 +1,85 @@
+"""A worker on PostgreSQL is alive as long as its connection holds a lock; what happens to that connection."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from tests.conftest import StartApp
+from tests.integration import own_steps
+from tests.integration.kit import until
+
+from penstock.app import App
+
+WORKFLOW = "id: dozing\nsteps: {doze: {kind: enrich, method: tests.integration.own_steps.doze}}\n"
+HOLDERS = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database " \
+    "WHERE datname = current_database())"  # fmt: skip
+
+
+@pytest.fixture
+async def server(postgres: str) -> AsyncIterator[psycopg.AsyncConnection]:
+    own_steps.calls.clear()
+    async with await psycopg.AsyncConnection.connect(postgres, autocommit=True) as connection:
+        yield connection
+
+
+async def holders(server: psycopg.AsyncConnection) -> list[int]:
+    return [row[0] for row in await (await server.execute(HOLDERS)).fetchall()]
+
+
+async def dozing(start_app: StartApp, postgres: str, folder: Path) -> tuple[App, "asyncio.Task[object]"]:
+    """A worker in the middle of a step."""
+    (folder / "dozing.yaml").write_text(WORKFLOW)
+    app = await start_app(database=postgres)
+    await app.ingest(data=b"words", name="a.txt", workflow=str(folder / "dozing.yaml"), wait=False)
+    work: asyncio.Task[object] = asyncio.create_task(app.work())
+
+    async def dozes() -> bool:
+        return "doze" in own_steps.calls
+
+    await until(dozes)
+    return app, work
+
+
+async def test_a_beat_that_met_a_deadlock_leaves_the_worker_alive(
+    start_app: StartApp, postgres: str, server: psycopg.AsyncConnection, tmp_path: Path
+) -> None:
+    app, work = await dozing(start_app, postgres, tmp_path)
+    [heart] = await holders(server)
+
+    async def waits() -> bool:
+        found = await server.execute("SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s", [heart])
+        return await found.fetchone() == ("Lock",)
+
+    async with await psycopg.AsyncConnection.connect(postgres) as other:
+        await other.execute("UPDATE workers SET seen_at = seen_at")
+        await until(waits)
+        # It holds the step and wants the worker, we the other way round: the one who waits for longer is ended.
+        await other.execute("UPDATE steps SET waiting_on = waiting_on")
+        await other.rollback()
+    await asyncio.sleep(0.7)
+    assert await holders(server) == [heart], "it gave up the lock by which others know that it lives"
+    assert own_steps.calls == ["doze"]
+    app.stop()
+    await work
+
+
+async def test_a_worker_that_lost_its_connection_and_was_buried_is_known_again(
+    start_app: StartApp, postgres: str, server: psycopg.AsyncConnection, tmp_path: Path
+) -> None:
+    app, work = await dozing(start_app, postgres, tmp_path)
+    [mine] = await app.list_workers()
+    [heart] = await holders(server)
+    await server.execute("SELECT pg_terminate_backend(%s)", [heart])
+    await server.execute("DELETE FROM workers")
+
+    async def known() -> bool:
+        return [w["id"] for w in await app.list_workers() if w["alive"]] == [mine["id"]]
+
+    await until(known, 5)
+    [again] = await holders(server)
+    assert again != heart
+    app.stop()
+    await work
+    assert await app.list_workers() == []
