@@ -10,7 +10,6 @@ by another key: an index that begins with the owner is not for them.
 import re
 import sqlite3
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -50,7 +49,6 @@ class Statement:
 
     def __init__(self, text: str, rows: str = "", more: str = "", *, plan_anew: bool = False) -> None:
         self.prepare = False if plan_anew else None
-        self.answers = text.startswith(("SELECT", "WITH", "EXPLAIN")) or "RETURNING" in text
         self.text = _OWNER.sub(r"\1owner || '' = :owner", text)
         self.columns = _columns(rows)
         self.more = _columns(more)
@@ -226,9 +224,6 @@ class PostgresConnection:
                 "a postgresql:// database needs the postgres extra: pip install 'penstock[postgres]'"
             ) from error
         self._psycopg = psycopg
-        self._scope: Any = None
-        self._pipeline: Any = None
-        self._held_back: list[tuple[str, dict[str, Any] | None, bool | None]] = []
         try:
             self._db = psycopg.connect(url, autocommit=True, prepare_threshold=1)
             fsync = self._db.execute("SHOW fsync").fetchone()
@@ -261,53 +256,25 @@ class PostgresConnection:
                 by_column = zip(*table, strict=True) if table else ([] for _ in columns)
                 for (name, _), values in zip(columns, by_column, strict=True):
                     params[f"{alias}_{name}"] = _array(values)
-        if not statement.answers and self._pipeline is not None:
-            # Nobody waits for it: it goes with the next one that somebody does wait for, at the latest with the commit.
-            self._held_back.append((statement.postgres, params, statement.prepare))
-            return []
-        cursor = self._send(statement.postgres, params, statement.prepare)
-        return cursor.fetchall() if statement.answers else []
-
-    def _send(self, text: str, params: dict[str, Any] | None = None, prepare: bool | None = None) -> Any:
-        """With what was held back, in one go. What goes wrong there is told here."""
-        first, self._held_back = self._held_back, []
-        for one in first:
-            self._db.execute(one[0], one[1], prepare=one[2])
-        cursor = self._db.execute(text, params, prepare=prepare)
-        if self._pipeline is not None:
-            # Always to its end: to the server, one that stops in the middle of a pipeline is not idle in a transaction,
-            # and it would wait for ever.
-            self._pipeline.sync()
-        return cursor
+        cursor = self._db.execute(statement.postgres, params, prepare=statement.prepare)
+        return cursor.fetchall() if cursor.description else []
 
     def script(self, text: str) -> list[Row]:
-        cursor = self._send(text)
+        cursor = self._db.execute(text)
         return cursor.fetchall() if cursor.description else []
 
     def begin(self) -> None:
-        self._scope = self._db.pipeline()
-        self._pipeline = self._scope.__enter__()
-        self._held_back = [("BEGIN", None, None)]
+        self._db.execute("BEGIN")
 
     def begin_read(self) -> None:
         self._db.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
     def commit(self) -> None:
-        self._send("COMMIT")
-        self._leave_pipeline()
+        self._db.execute("COMMIT")
 
     def rollback(self) -> None:
-        self._held_back = []
-        # What went wrong was told, or concerns nobody any more.
-        with suppress(self._psycopg.Error):
-            self._leave_pipeline()
         # Raises where the connection is gone: nobody is to keep it.
         self._db.execute("ROLLBACK")
-
-    def _leave_pipeline(self) -> None:
-        if self._pipeline is not None:
-            self._pipeline = None
-            self._scope.__exit__(None, None, None)
 
     def interrupt(self) -> None:
         """From another thread: what runs here ends with an error."""
