@@ -180,13 +180,13 @@ async def test_a_released_step_is_taken_up_by_another_worker(
 async def test_the_bell_rings_seldom_and_the_last_submit_is_heard(
     postgres: str, runtime: Runtime, heard: Callable[[float], Awaitable[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waking, "RING_EVERY_S", 0.5)
+    monkeypatch.setattr(waking, "RING_EVERY_S", 1.5)
     ledger = Ledger(Database(postgres, runtime))
-    for number in range(20):
+    for number in range(8):
         await Desk(ledger).submit(f"/{number}")
-    assert await heard(0.2) == 1
-    assert await heard(0.6) == 1, "the rest at once, later"
-    assert await heard(0.6) == 0
+    assert await heard(0.1) == 1
+    assert await heard(1.7) == 1, "the rest at once, later"
+    assert await heard(0.5) == 0
     await ledger.close()
 
 
