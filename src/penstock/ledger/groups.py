@@ -67,11 +67,14 @@ def add(
 
 # The new values in terms of the old ones; `r.n` runs end here.
 _OVER = "sealed = 1 AND open_runs = r.n"
-_CLOSE = Statement(
+_COUNT_DOWN = (
     "UPDATE groups SET open_runs = open_runs - r.n, "
     f"completions = completions + CASE WHEN {_OVER} THEN 1 ELSE 0 END, "
     f"finished_at = CASE WHEN {_OVER} THEN {{now}} END "
-    "FROM {rows} WHERE {groups.id = r.name} RETURNING owner, snapshot, id, completions, tells_end, finished_at",
+)
+_CLOSE = Statement(
+    _COUNT_DOWN
+    + "FROM {rows} WHERE {groups.id = r.name} RETURNING owner, snapshot, id, completions, tells_end, finished_at",
     rows="name text, n int",
 )
 _SEAL = Statement(
@@ -169,9 +172,7 @@ def _recount(connection: Connection, ids: Sequence[str]) -> list[bool]:
 
 # The same two as parts of one statement that ends runs on PostgreSQL: `closed` holds the groups of those runs.
 COUNTED = (
-    ", counted AS (UPDATE groups SET open_runs = open_runs - r.n, "
-    f"completions = completions + CASE WHEN {_OVER} THEN 1 ELSE 0 END, "
-    f"finished_at = CASE WHEN {_OVER} THEN {{now}} END FROM (SELECT group_id, count(*)::int AS n FROM closed "
+    f", counted AS ({_COUNT_DOWN}FROM (SELECT group_id, count(*)::int AS n FROM closed "
     "WHERE group_id IS NOT NULL GROUP BY group_id ORDER BY group_id) AS r WHERE groups.id = r.group_id "
     "RETURNING groups.*), "
     "told AS (INSERT INTO events (kind, owner, snapshot, group_id, completion, at) "

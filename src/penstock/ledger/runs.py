@@ -418,15 +418,16 @@ def _delete(connection: Connection, requests: Sequence[Selected]) -> list[set[Do
     return answers
 
 
-_LAST_RUNS = Statement(
+_RUNS = (
     "SELECT d.id, d.sha256, d.status, x.id, x.settings, x.generation_id, g.raw_key, x.group_id, d.source, d.name, "
     "d.size, d.metadata FROM {rows} JOIN documents d ON d.id = r.document AND {d.owner} "
     "AND d.deleted_at IS NULL JOIN runs x ON x.document_id = d.id "
     "AND x.generation_id = (SELECT max(generation_id) FROM runs WHERE runs.document_id = d.id) "
     "JOIN generations g ON g.id = x.generation_id "
-    "WHERE d.status IN ('FAILED', 'CANCELLED', 'NOT_INDEXABLE')",
-    rows="document text",
-    plan_anew=True,
+)
+_THERE = Statement(_RUNS, rows="document text", plan_anew=True)
+_LAST_RUNS = Statement(
+    _RUNS + "WHERE d.status IN ('FAILED', 'CANCELLED', 'NOT_INDEXABLE')", rows="document text", plan_anew=True
 )
 _REOPEN = Statement(
     "UPDATE runs SET status = 'OPEN', finished_at = NULL WHERE id IN (SELECT r.run FROM {rows}) RETURNING group_id",
@@ -500,13 +501,6 @@ class Started(msgspec.Struct, frozen=True):
     """COMPLETED with the same settings: left as they are."""
     working: int
     """Being worked on, with the same settings."""
-
-
-_THERE = Statement(
-    _LAST_RUNS.text.removesuffix("WHERE d.status IN ('FAILED', 'CANCELLED', 'NOT_INDEXABLE')"),
-    "document text",
-    plan_anew=True,
-)
 
 
 def _begin(connection: Connection, requests: Sequence[Start]) -> list[Started]:
