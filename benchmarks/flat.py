@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.servers import database
 from benchmarks.table import Row
 from penstock.bench.queue import percentile
-from penstock.ledger import locks, queue, runs, sweeping
+from penstock.ledger import locks, queue, runs, submissions, sweeping
 from penstock.ledger.database import Connection, Database
 from penstock.ledger.store import Ledger
 from penstock.ledger.writer import Verb
@@ -208,9 +208,9 @@ class Side:
 
     def submit(self) -> None:
         document, run = self.runtime.ulids(2)
-        new = runs.NewDocument(DocumentId(document), RunId(run), f"/{document}", "n", "h", 1, "k", {})
-        first = runs.FirstStep("one", "validate")
-        order = runs.Submission(Owner("anna"), "default", (new,), "s", "{}", "s", first)
+        new = submissions.NewDocument(DocumentId(document), RunId(run), f"/{document}", "n", "h", 1, "k", {})
+        first = submissions.FirstStep("one", "validate")
+        order = submissions.Submission(Owner("anna"), "default", (new,), "s", "{}", "s", first)
         self.time("submit", runs.SUBMIT, order)
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.errors import NotFound, UsageError
 from penstock.intake import Order, submission
-from penstock.ledger import batches, groups, runs
+from penstock.ledger import batches, groups, runs, submissions
 from penstock.ledger.batches import Durations, Group
 from penstock.ledger.store import Ledger
 from penstock.model.nouns import DocumentId, Owner, RunId
@@ -64,7 +64,9 @@ async def start(owner: Owner, ledger: Ledger, order: Order, again: bool) -> Batc
         after, seen = rows[-1][0], seen + len(rows)
         run_ids = runtime.ulids(len(rows))
         documents = tuple(
-            runs.NewDocument(DocumentId(row[0]), RunId(run), row[1], row[2], row[3], row[4], None, json.loads(row[5]))
+            submissions.NewDocument(
+                DocumentId(row[0]), RunId(run), row[1], row[2], row[3], row[4], None, json.loads(row[5])
+            )
             for row, run in zip(rows, run_ids, strict=True)
         )
         part = await ledger.write(runs.START, runs.Start(submission(order, documents), again))

@@ -13,11 +13,12 @@ from msgspec.structs import replace
 
 from penstock.blobs.base import Blobs
 from penstock.errors import SourceError, UsageError
-from penstock.ledger import groups, runs
+from penstock.ledger import groups, runs, submissions
 from penstock.ledger.groups import GroupStart
 from penstock.ledger.locks import own_key
-from penstock.ledger.runs import Known, NewDocument, Submission, Submitted
+from penstock.ledger.runs import Known, Submitted
 from penstock.ledger.store import Ledger
+from penstock.ledger.submissions import NewDocument, Submission
 from penstock.model.nouns import DocumentId, Owner, RunId, Workflow
 from penstock.runtime import Runtime
 from penstock.workflows.load import encode
@@ -222,7 +223,7 @@ def submission(order: Order, documents: tuple[NewDocument, ...], seal: bool = Fa
         snapshot,
         body,
         order.settings,
-        runs.FirstStep(first.name, first.kind, first.pool, key),
+        submissions.FirstStep(first.name, first.kind, first.pool, key),
         order.priority,
         order.batch,
         order.retry,

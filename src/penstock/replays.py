@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.errors import NotFound
 from penstock.intake import Order, submission
-from penstock.ledger import dead_letters, documents, runs, work
+from penstock.ledger import dead_letters, documents, runs, submissions, work
 from penstock.ledger.dead_letters import Buried
 from penstock.ledger.documents import Origin
 from penstock.ledger.store import Ledger
@@ -196,6 +196,6 @@ def _goes_on(origin: Origin, order: Order) -> bool:
     return origin.settings == order.settings and origin.status != DocumentStatus.NOT_INDEXABLE
 
 
-def _again(document: DocumentId, run: RunId) -> runs.NewDocument:
+def _again(document: DocumentId, run: RunId) -> submissions.NewDocument:
     """What a retry names; the ledger knows the rest."""
-    return runs.NewDocument(document, run, "", "", "", 0, None, {})
+    return submissions.NewDocument(document, run, "", "", "", 0, None, {})

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.ledger import checkpoints, locks, queue, runs
+from penstock.ledger import checkpoints, locks, queue, runs, submissions
 from penstock.ledger.database import Connection, Row
 from penstock.ledger.store import Ledger
 from penstock.model.nouns import ArtifactId, DocumentId, Owner, RunId, Segment, Step, Token, WorkerId
@@ -38,17 +38,19 @@ class Desk:
 
     def document(
         self, source: str, content: str = "v1", key: str | None = None, stored: bool = True
-    ) -> runs.NewDocument:
+    ) -> submissions.NewDocument:
         document, run = self.runtime.ulids(2)
         raw = f"anna/raw/{document}" if stored else None
-        return runs.NewDocument(
+        return submissions.NewDocument(
             DocumentId(document), RunId(run), source, source.strip("/"), sha(content), len(content), raw, {}, key
         )
 
-    def submission(self, *documents: runs.NewDocument, owner: Owner = ANNA, **changes: Any) -> runs.Submission:
-        values: dict[str, Any] = {"settings": "today", "first": runs.FirstStep("one", "extract"), **changes}
+    def submission(
+        self, *documents: submissions.NewDocument, owner: Owner = ANNA, **changes: Any
+    ) -> submissions.Submission:
+        values: dict[str, Any] = {"settings": "today", "first": submissions.FirstStep("one", "extract"), **changes}
         body = '{"id":"short","name":"short","steps":[{"name":"one","kind":"extract"}]}'
-        return runs.Submission(owner, "default", documents, "snapshot", body, **values)
+        return submissions.Submission(owner, "default", documents, "snapshot", body, **values)
 
     async def submit(self, *sources: str, content: str = "v1", owner: Owner = ANNA, **changes: Any) -> Any:
         """One answer for each source; just the answer for one."""

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.contract.ledger_kit import ANNA, BERT, Desk, output
 
-from penstock.ledger import queue, runs, waking
+from penstock.ledger import queue, submissions, waking
 from penstock.ledger.database import NOW
 from penstock.model.nouns import Lease, Step, StepId, Token, WorkerId
 
@@ -75,7 +75,7 @@ async def test_a_claim_shows_the_document_at_work(desk: Desk) -> None:
 
 
 async def test_a_custom_kind_does_not_change_what_the_document_shows(desk: Desk) -> None:
-    answer = await desk.submit("/a", first=runs.FirstStep("mine", "custom"))
+    answer = await desk.submit("/a", first=submissions.FirstStep("mine", "custom"))
     [step] = await desk.claim(1, "custom")
     assert await desk.status(answer.document_id) == "PENDING"
     await desk.complete(step, "embed", chain=True)
@@ -187,7 +187,7 @@ async def test_a_claim_crosses_owners(desk: Desk, owner: str) -> None:
 
 
 async def test_a_step_with_a_pool_is_claimed_by_that_name_only(desk: Desk) -> None:
-    await desk.submit("/a", first=runs.FirstStep("one", "extract", "gpu"))
+    await desk.submit("/a", first=submissions.FirstStep("one", "extract", "gpu"))
     await desk.submit("/b")
     [plain] = await desk.claim(9, "extract")
     assert plain.pool is None

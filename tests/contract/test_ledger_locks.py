@@ -6,7 +6,7 @@ from functools import partial
 import msgspec
 from tests.contract.ledger_kit import ANNA, BERT, EXPIRED_S, KEY, Desk
 
-from penstock.ledger import audit, locks, queue, runs, stats
+from penstock.ledger import audit, locks, queue, stats, submissions
 from penstock.model.nouns import Step, Token, WorkerId
 
 
@@ -241,7 +241,7 @@ async def test_a_lane_that_waits_behind_a_key_for_nobody_is_found(desk: Desk) ->
 
 
 async def test_the_first_step_of_a_run_may_wait_behind_a_key(desk: Desk) -> None:
-    await desk.submit("/a", first=runs.FirstStep("one", "enrich", "gpu", OWN))
+    await desk.submit("/a", first=submissions.FirstStep("one", "enrich", "gpu", OWN))
     assert await desk.claim(1, "enrich", "gpu") == []
     [step] = await claim_behind(desk, "gpu")
     assert (step.pool, step.lease.resource_key) == ("gpu", OWN)

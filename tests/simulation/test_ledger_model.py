@@ -17,7 +17,7 @@ from tests.simulation.bench import Bench
 from tests.simulation.model import CRASHES, Model
 from tests.simulation.picture import TICK, Picture, differences, expected, keep_invariants, picture
 
-from penstock.ledger import checkpoints, generations, groups, locks, mending, queue, runs
+from penstock.ledger import checkpoints, generations, groups, locks, mending, queue, runs, submissions
 from penstock.ledger.writer import Verb
 from penstock.model.events import EventKind
 from penstock.model.nouns import DocumentId, GenerationId, Owner, Step, Token, WorkerId
@@ -195,7 +195,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert (answer.document_id, answer.outcome) == wanted
         self.agree()
 
-    def order(self, new: runs.NewDocument, **values: Any) -> runs.Submission:
+    def order(self, new: submissions.NewDocument, **values: Any) -> submissions.Submission:
         """Everything about it is told."""
         told = {event.lower(): [{"name": "h", "method": "m.h"}] for event in EventKind}
         body = msgspec.json.encode({"lifecycle_events": told}).decode()
@@ -243,7 +243,7 @@ class LedgerMachine(RuleBasedStateMachine):
         document = self.ended()[pick % len(self.ended())]
         owner = self.owner(document, mine)
         new = self.desk.document("/unused", stored=False)
-        named = runs.NewDocument(DocumentId(document.id), new.run_id, "", "", "", 0, None, {})
+        named = submissions.NewDocument(DocumentId(document.id), new.run_id, "", "", "", 0, None, {})
         [answer] = self.write(runs.RETRY, runs.Retry(self.order(named, owner=owner, settings=chosen)))
         assert bool(answer) == (mine and self.model.retry(document, new.run_id, chosen))
         self.agree()

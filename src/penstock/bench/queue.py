@@ -18,8 +18,8 @@ from penstock.ledger import runs, work
 from penstock.ledger.database import Database, DialectName
 from penstock.ledger.groups import GroupStart
 from penstock.ledger.liveness import AdvisoryLiveness, FileLiveness, Liveness
-from penstock.ledger.runs import FirstStep, NewDocument, Submission
 from penstock.ledger.store import Ledger
+from penstock.ledger.submissions import FirstStep, NewDocument, Submission
 from penstock.metrics.registry import Registry
 from penstock.model.nouns import DocumentId, Owner, RunId, StepDefinition, WorkerId, Workflow
 from penstock.runtime import Runtime

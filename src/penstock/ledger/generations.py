@@ -89,21 +89,6 @@ def _write(connection: Connection, writings: Sequence[Writing]) -> list[bool | N
     return [before.get(w.generation) for w in writings]
 
 
-_CREATE = Statement(
-    "INSERT INTO generations (document_id, owner, collection, index_version, state, raw_key, size, sha256, created_at) "
-    "SELECT r.document, r.owner, r.collection, c.index_version, 'BUILDING', r.raw_key, r.size, r.sha256, {now} "
-    "FROM {rows} JOIN collections c ON c.owner = r.owner AND c.name = r.collection WHERE true "
-    "RETURNING document_id, id",
-    rows="document text, owner text, collection text, raw_key text, size bigint, sha256 text",
-)
-
-
-def create(
-    connection: Connection, rows: Sequence[tuple[DocumentId, Owner, str, str, int, str]]
-) -> dict[DocumentId, GenerationId]:
-    return {DocumentId(row[0]): GenerationId(row[1]) for row in connection.run(_CREATE, rows)}
-
-
 _HIDDEN = Statement(
     "SELECT id FROM generations WHERE owner = :owner AND collection = :collection AND index_version = :version "
     "AND written = 1 AND state <> 'ACTIVE' ORDER BY id DESC LIMIT :count"

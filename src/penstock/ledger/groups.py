@@ -26,43 +26,36 @@ class GroupStart(msgspec.Struct, frozen=True):
     """This is the last of the submit: nothing more comes."""
 
 
-_GROUP = Statement(
-    "INSERT INTO groups (id, owner, collection, batch, workflow, params, snapshot, tells_end, sealed, "
-    "submitting_until, total_runs, open_runs, created_at) VALUES (:id, :owner, :collection, :batch, :workflow, "
-    ":params, :snapshot, :tells_end, :sealed, {now} + :submit_s, :count, :count, {now}) "
-    "ON CONFLICT (id) DO UPDATE SET sealed = excluded.sealed, submitting_until = excluded.submitting_until, "
-    "total_runs = groups.total_runs + excluded.total_runs, open_runs = groups.open_runs + excluded.open_runs, "
-    "finished_at = NULL RETURNING total_runs"
-)
-
-
-def add(
-    owner: Owner,
-    connection: Connection,
-    group: GroupStart,
-    count: int,
-    collection: str,
-    batch: str | None,
-    snapshot: str,
-) -> None:
-    """So many runs more; the first of them start the group. They are open, so it does not end by being sealed here."""
-    tells_end = outbox.has_handlers(connection, snapshot, EventKind.GROUP_END)
-    rows = connection.run(
-        _GROUP,
-        id=group.id,
-        owner=owner,
-        collection=collection,
-        batch=batch,
-        workflow=group.workflow,
-        params=group.params,
-        snapshot=snapshot,
-        tells_end=int(tells_end),
-        sealed=int(group.seal),
-        submit_s=SUBMIT_S,
-        count=count,
+def added(count: str, source: str) -> str:
+    """So many runs more; the first of them make the group. They are open, so it does not end by being sealed here."""
+    return (
+        "INSERT INTO groups (id, owner, collection, batch, workflow, params, snapshot, tells_end, sealed, "
+        "submitting_until, total_runs, open_runs, created_at) SELECT :family, :owner, :collection, :batch, :workflow, "
+        f":params, :snapshot, :tells_end, :sealed, {{now}} + :submit_s, {count}, {count}, {{now}} {source} "
+        "ON CONFLICT (id) DO UPDATE SET sealed = excluded.sealed, submitting_until = excluded.submitting_until, "
+        "total_runs = groups.total_runs + excluded.total_runs, open_runs = groups.open_runs + excluded.open_runs, "
+        "finished_at = NULL RETURNING total_runs"
     )
-    if rows[0][0] == count and outbox.has_handlers(connection, snapshot, EventKind.GROUP_START):
-        outbox.tell_groups(connection, EventKind.GROUP_START, [(owner, snapshot, group.id, 0)])
+
+
+ADD = Statement(added(":count", "WHERE true"))
+
+
+def values(group: GroupStart, snapshot: str, seal: bool) -> dict[str, object]:
+    """What `added` asks for."""
+    return {
+        "family": group.id,
+        "workflow": group.workflow,
+        "params": group.params,
+        "tells_end": int(outbox.has_handlers(snapshot, EventKind.GROUP_END)),
+        "sealed": int(group.seal and seal),
+        "submit_s": SUBMIT_S,
+    }
+
+
+def tell_started(owner: Owner, connection: Connection, snapshot: str, group: str) -> None:
+    if outbox.has_handlers(snapshot, EventKind.GROUP_START):
+        outbox.tell_groups(connection, EventKind.GROUP_START, [(owner, snapshot, group, 0)])
 
 
 # The new values in terms of the old ones; `r.n` runs end here.

@@ -30,8 +30,13 @@ def _known(connection: Connection, snapshots: Iterable[str]) -> None:
     unknown = sorted({snapshot for snapshot in snapshots if snapshot not in _handlers})
     if unknown:
         for digest, body in connection.run(_BODIES, [(snapshot,) for snapshot in unknown]):
-            told = msgspec.json.decode(body, type=_Snapshot).lifecycle_events
-            _handlers[digest] = {event.upper(): handlers for event, handlers in told.items() if handlers}
+            learn(digest, body)
+
+
+def learn(snapshot: str, body: str) -> None:
+    if snapshot not in _handlers:
+        told = msgspec.json.decode(body, type=_Snapshot).lifecycle_events
+        _handlers[snapshot] = {event.upper(): handlers for event, handlers in told.items() if handlers}
 
 
 def is_silent(snapshots: Iterable[str]) -> bool:
@@ -39,9 +44,9 @@ def is_silent(snapshots: Iterable[str]) -> bool:
     return all(_handlers.get(snapshot, True) == {} for snapshot in snapshots)
 
 
-def has_handlers(connection: Connection, snapshot: str, kind: EventKind) -> bool:
-    _known(connection, [snapshot])
-    return kind in _handlers.get(snapshot, {})
+def has_handlers(snapshot: str, kind: EventKind) -> bool:
+    """Of a snapshot that was learned."""
+    return kind in _handlers[snapshot]
 
 
 class News(msgspec.Struct, frozen=True):

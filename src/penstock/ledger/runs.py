@@ -1,60 +1,20 @@
 """The start and the end of runs: submit, cancel, retry, delete. Each is one transaction over a whole batch."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Literal
 
 import msgspec
 
 from penstock.errors import UsageError
-from penstock.ledger import dead_letters, generations, groups, outbox
+from penstock.ledger import dead_letters, generations, groups, outbox, submissions
 from penstock.ledger.database import Connection, Statement
-from penstock.ledger.queue import GRACE_S, ready, ready_steps
+from penstock.ledger.queue import GRACE_S, ready_steps
+from penstock.ledger.submissions import Beginning, FirstStep, NewDocument, Submission
 from penstock.ledger.writer import Verb
-from penstock.model.nouns import DocumentId, Json, Owner, RunId, StepId
+from penstock.model.nouns import DocumentId, Owner, RunId, StepId
 
 Outcome = Literal["submitted", "resumed", "skipped"]
-
-
-class NewDocument(msgspec.Struct, frozen=True):
-    """A file whose bytes are safe, or that is known to be unchanged (`raw_key` is None)."""
-
-    id: DocumentId
-    run_id: RunId
-    source: str
-    name: str
-    sha256: str
-    size: int
-    raw_key: str | None
-    metadata: Json
-    key: str | None = None
-
-
-class FirstStep(msgspec.Struct, frozen=True):
-    name: str
-    kind: str
-    pool: str | None = None
-    resource_key: str | None = None
-
-
-class Submission(msgspec.Struct, frozen=True):
-    """Documents of one owner and collection that are submitted together."""
-
-    owner: Owner
-    collection: str
-    documents: tuple[NewDocument, ...]
-    snapshot: str
-    body: str
-    settings: str
-    """Fingerprint of everything that decides the outcome besides the bytes."""
-    first: FirstStep
-    priority: int = 0
-    batch: str | None = None
-    retry: bool = False
-    password: str | None = None
-    """What unlocks them; a failed one is tried again with it."""
-    group: groups.GroupStart | None = None
-    """The group that new runs belong to; None: that of the run before."""
 
 
 class Submitted(msgspec.Struct, frozen=True):
@@ -67,10 +27,6 @@ class Submitted(msgspec.Struct, frozen=True):
     """It changed under our feet: nothing was submitted, the caller has to store the bytes and come again."""
 
 
-_COLLECTION = Statement(
-    "INSERT INTO collections (owner, name, created_at) VALUES (:owner, :name, {now}) ON CONFLICT DO NOTHING"
-)
-_SNAPSHOT = Statement("INSERT INTO snapshots (hash, body) VALUES (:hash, :body) ON CONFLICT DO NOTHING")
 _KNOWN = Statement(
     "SELECT d.id, d.source, d.sha256, d.status, x.id, x.settings, x.generation_id, g.raw_key, x.group_id FROM {rows} "
     "JOIN {documents d: d.source = r.source AND {d.owner} AND d.collection = :collection "
@@ -100,41 +56,12 @@ def known(owner: Owner, connection: Connection, collection: str, sources: Sequen
     return {row[1]: Known(row[0], *row[2:]) for row in rows}
 
 
-_DOCUMENT = Statement(
-    "INSERT INTO documents (id, owner, collection, source, name, size, sha256, metadata, status, batch, created_at, "
-    "updated_at) SELECT r.id, :owner, :collection, r.source, r.name, r.size, r.sha256, r.metadata, 'PENDING', :batch, "
-    "{now}, {now} FROM {rows} WHERE true ON CONFLICT (source, owner, collection) WHERE deleted_at IS NULL DO NOTHING "
-    "RETURNING id",
-    rows="id text, source text, name text, size bigint, sha256 text, metadata text",
-)
 _CHANGED = Statement(
     "UPDATE documents SET size = r.bytes, sha256 = r.hash, name = r.title, metadata = r.info, error = NULL, "
     "media_type = NULL, updated_at = {now}, "
     "status = CASE WHEN status IN ('COMPLETED', 'NOT_INDEXABLE', 'FAILED', 'CANCELLED') THEN 'PENDING' ELSE status END "
     "FROM {rows} WHERE {documents.id = r.document}",
     rows="document text, bytes bigint, hash text, title text, info text",
-)
-_RUN = Statement(
-    "INSERT INTO runs (id, document_id, generation_id, owner, snapshot, settings, status, priority, rank, group_id, "
-    "created_at) SELECT r.id, r.document, r.generation, :owner, :snapshot, :settings, 'OPEN', :priority, r.rank, "
-    "r.family, {now} FROM {rows} WHERE true",
-    rows="id text, document text, generation bigint, rank bigint, family text",
-)
-_STEP = Statement(
-    "INSERT INTO steps (run_id, position, document_id, generation_id, owner, snapshot, name, kind, pool, "
-    "resource_key, status, priority, rank, created_at) SELECT r.id, 0, r.document, r.generation, :owner, :snapshot, "
-    ":name, :kind, :pool, :key, 'PENDING', :priority, r.rank, {now} FROM {rows} WHERE true",
-    rows="id text, document text, generation bigint, rank bigint",
-)
-# Start-time fair queuing: an owner starts at the front of what has not begun, never before it.
-_FRONT = Statement(
-    "SELECT (SELECT min(rank) FROM steps WHERE status = 'PENDING' AND epoch = 0 AND priority = :priority), "
-    "(SELECT max(last_rank) FROM ranks WHERE priority = :priority), "
-    "(SELECT last_rank FROM ranks WHERE priority = :priority AND owner = :owner)"
-)
-_LAST_RANK = Statement(
-    "INSERT INTO ranks (owner, priority, last_rank) VALUES (:owner, :priority, :rank) "
-    "ON CONFLICT (priority, owner) DO UPDATE SET last_rank = excluded.last_rank"
 )
 _PASSWORD = Statement(
     "UPDATE documents SET password = :password WHERE {owner} AND id IN (SELECT r.document FROM {rows})",
@@ -162,30 +89,34 @@ def _submit(connection: Connection, submissions: Sequence[Submission]) -> list[l
 
 
 def _submit_one(connection: Connection, s: Submission) -> list[Submitted]:
-    connection.run(_COLLECTION, owner=s.owner, name=s.collection)
-    connection.run(_SNAPSHOT, hash=s.snapshot, body=s.body)
     keyed = _answers_by_key(connection, s)
     asked = [d for d in s.documents if d.key is None or d.key not in keyed]
-    # Most are new: whether one is, its insert says.
-    new = _enter(connection, s, [d for d in asked if d.raw_key is not None])
+    # Most are new: whether one is, its insert says. With all bytes here nothing will be asked for again.
+    whole = all(d.raw_key is not None for d in asked)
+    new = submissions.enter(connection, s, [d for d in asked if d.raw_key is not None], seal=whole)
     there = _known_and_held(connection, s, [d.source for d in asked if d.id not in new])
+    # Deleted while we waited for them.
+    gone = [d for d in asked if d.raw_key is not None and d.id not in new and d.source not in there]
+    new |= submissions.enter(connection, s, gone, seal=whole)
     answers: dict[str, Submitted] = {}
-    start: list[tuple[NewDocument, Known | None]] = []
+    start: list[tuple[NewDocument, Known]] = []
     replay: list[Known] = []
     for document in s.documents:
         if document.key is not None and document.key in keyed:
             answers[document.source] = keyed[document.key]
             continue
+        if document.id in new:
+            answers[document.source] = Submitted(document.id, "submitted", "PENDING")
+            continue
         old = there.get(document.source)
         verdict = _again(document, old, s)
-        if verdict == "start":
-            if document.raw_key is None and (old is None or old.sha256 != document.sha256):
-                answers[document.source] = Submitted(document.id, "skipped", "PENDING", needs_bytes=True)
-            else:
-                start.append((document, old))
-                answers[document.source] = Submitted(old.id if old else document.id, "submitted", "PENDING")
+        if old is None or (verdict == "start" and document.raw_key is None and old.sha256 != document.sha256):
+            answers[document.source] = Submitted(document.id, "skipped", "PENDING", needs_bytes=True)
             continue
-        assert old is not None
+        if verdict == "start":
+            start.append((document, old))
+            answers[document.source] = Submitted(old.id, "submitted", "PENDING")
+            continue
         if verdict == "replay":
             replay.append(old)
         stale = old.status == "COMPLETED" and old.settings != s.settings
@@ -195,21 +126,13 @@ def _submit_one(connection: Connection, s: Submission) -> list[Submitted]:
     _start(connection, s, start, seal=not again)
     _replay(connection, s.owner, replay)
     _keep_password(connection, s, [answer.document_id for answer in answers.values() if answer.outcome != "skipped"])
-    _keep_keys(connection, s, answers)
-    if s.batch is not None:
+    _keep_keys(connection, s, answers, keyed)
+    if s.batch is not None and len(new) < len(s.documents):
         connection.run(_BATCH, [(a.document_id,) for a in answers.values()], owner=s.owner, batch=s.batch)
-    if s.group is not None and s.group.seal and not start and not again:
+    is_sealed = start or (new and whole)
+    if s.group is not None and s.group.seal and not is_sealed and not again:
         groups.seal(connection, [s.group.id])
     return [answers[document.source] for document in s.documents]
-
-
-def _enter(connection: Connection, s: Submission, documents: Sequence[NewDocument]) -> set[DocumentId]:
-    """Those whose source nobody has submitted before."""
-    if not documents:
-        return set()
-    rows = [(d.id, d.source, d.name, d.size, d.sha256, json.dumps(d.metadata)) for d in documents]
-    taken = connection.run(_DOCUMENT, rows, owner=s.owner, collection=s.collection, batch=s.batch)
-    return {DocumentId(row[0]) for row in taken}
 
 
 def _known_and_held(connection: Connection, s: Submission, sources: Sequence[str]) -> dict[str, Known]:
@@ -237,59 +160,20 @@ def _again(document: NewDocument, old: Known | None, s: Submission) -> Literal["
 
 
 def _start(
-    connection: Connection, s: Submission, fresh: Sequence[tuple[NewDocument, Known | None]], *, seal: bool = False
+    connection: Connection, s: Submission, changed: Sequence[tuple[NewDocument, Known]], *, seal: bool = False
 ) -> None:
-    """New runs: for documents that were just entered, changed bytes, or changed settings of what had failed."""
-    if not fresh:
+    """New runs of documents that are there: changed bytes, changed settings of what had failed, another workflow."""
+    if not changed:
         return
-    changed = [(d, old) for d, old in fresh if old is not None]
-    if changed:
-        ids = [old.id for _, old in changed]
-        _stop_runs(connection, ids)
-        generations.retire(connection, ids, GRACE_S)
-        dead_letters.close(s.owner, connection, ids, "REPLAYED")
-        connection.run(_CHANGED, [(old.id, d.size, d.sha256, d.name, json.dumps(d.metadata)) for d, old in changed])
-    made = generations.create(
-        connection,
-        [
-            (
-                old.id if old else d.id,
-                s.owner,
-                s.collection,
-                d.raw_key or (old.raw_key if old else ""),
-                d.size,
-                d.sha256,
-            )
-            for d, old in fresh
-        ],
-    )
-    rank = _next_rank(connection, s, len(fresh))
-    runs, families = [], []
-    for i, (d, old) in enumerate(fresh):
-        document = old.id if old else d.id
-        runs.append((d.run_id, document, made[document], rank + i))
-        families.append(s.group.id if s.group else old.group_id if old else None)
-    common = {"owner": s.owner, "snapshot": s.snapshot, "priority": s.priority}
-    in_groups = [(*run, family) for run, family in zip(runs, families, strict=True)]
-    connection.run(_RUN, in_groups, settings=s.settings, **common)
-    first = s.first
-    connection.run(_STEP, runs, name=first.name, kind=first.kind, pool=first.pool, key=first.resource_key, **common)
-    if first.resource_key is not None:
-        ready(connection, [(first.resource_key, first.pool or first.kind)])
-    # Last: whoever ends a run of the group waits for us from here on.
-    if s.group is None:
-        groups.reopen(connection, families, new=True)
-    else:
-        group = msgspec.structs.replace(s.group, seal=s.group.seal and seal)
-        groups.add(s.owner, connection, group, len(fresh), s.collection, s.batch, s.snapshot)
-
-
-def _next_rank(connection: Connection, s: Submission, count: int) -> int:
-    front, largest, own = connection.run(_FRONT, priority=s.priority, owner=s.owner)[0]
-    virtual = front if front is not None else (largest or 0)
-    first: int = max(virtual, own or 0) + 1
-    connection.run(_LAST_RANK, owner=s.owner, priority=s.priority, rank=first + count - 1)
-    return first
+    ids = [old.id for _, old in changed]
+    _stop_runs(connection, ids)
+    generations.retire(connection, ids, GRACE_S)
+    dead_letters.close(s.owner, connection, ids, "REPLAYED")
+    connection.run(_CHANGED, [(old.id, d.size, d.sha256, d.name, json.dumps(d.metadata)) for d, old in changed])
+    begin = [
+        Beginning(d.run_id, old.id, d.raw_key or old.raw_key, d.size, d.sha256, old.group_id) for d, old in changed
+    ]
+    submissions.begin(connection, s, begin, seal=seal)
 
 
 def _answers_by_key(connection: Connection, s: Submission) -> dict[str, Submitted]:
@@ -312,15 +196,15 @@ def _keep_password(connection: Connection, s: Submission, documents: Sequence[Do
         connection.run(_PASSWORD, [(document,) for document in documents], password=s.password, owner=s.owner)
 
 
-def _keep_keys(connection: Connection, s: Submission, answers: dict[str, Submitted]) -> None:
+def _keep_keys(connection: Connection, s: Submission, answers: dict[str, Submitted], keyed: Container[str]) -> None:
     rows = [
         (d.key, d.sha256, answers[d.source].document_id)
         for d in s.documents
-        if d.key is not None and not answers[d.source].needs_bytes
+        if d.key is not None and d.key not in keyed and not answers[d.source].needs_bytes
     ]
     if rows:
-        present = {row[0] for row in connection.run(_KEYS, [(row[0],) for row in rows], owner=s.owner)}
-        connection.run(_KEEP_KEY, [row for row in rows if row[0] not in present], owner=s.owner)
+        # Where another submit kept one of them since we looked, this is refused, and run again.
+        connection.run(_KEEP_KEY, rows, owner=s.owner)
 
 
 _STOP_STEPS = Statement(
@@ -473,7 +357,6 @@ def _retry(connection: Connection, requests: Sequence[Retry]) -> list[set[Docume
         old = {DocumentId(row[0]): Known(*row[:8]) for row in rows}
         # What the document is now is in the ledger; the caller may have looked at it long ago.
         now = {row[0]: (row[8], row[9], row[1], row[10], None, json.loads(row[11])) for row in rows}
-        connection.run(_SNAPSHOT, hash=s.snapshot, body=s.body)
         fresh = {i for i, k in old.items() if k.settings != s.settings or k.status == "NOT_INDEXABLE"}
         _replay(connection, s.owner, [k for i, k in old.items() if i not in fresh])
         _start(
@@ -514,7 +397,6 @@ def _begin_one(connection: Connection, request: Start) -> Started:
     _statuses(connection, Selected(s.owner, tuple(d.id for d in s.documents)))
     rows = connection.run(_THERE, [(d.id,) for d in s.documents], owner=s.owner)
     old = {DocumentId(row[0]): (Known(*row[:8]), row[8:]) for row in rows}
-    connection.run(_SNAPSHOT, hash=s.snapshot, body=s.body)
     fresh, done, working = [], 0, 0
     for d in s.documents:
         if d.id not in old:
