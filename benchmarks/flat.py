@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.servers import database
 from benchmarks.table import Row
 from penstock.bench.queue import percentile
-from penstock.ledger import locks, queue, runs, submissions, sweeping
+from penstock.ledger import claims, locks, queue, runs, submissions, sweeping
 from penstock.ledger.database import Connection, Database
 from penstock.ledger.store import Ledger
 from penstock.ledger.writer import Verb
@@ -74,8 +74,8 @@ def backed_off(connection: Connection, count: int) -> None:
 def behind_a_lock(connection: Connection, count: int) -> None:
     fill(connection, count, kind="index", resource_key=f"'{HELD_KEY}'")
     lock(connection, HELD_KEY)
-    request = queue.KeyedClaim(WorkerId("other"), "index", 1, Token("held"), LEASE_S)
-    queue.CLAIM_KEYED.function(connection, [request])
+    request = claims.KeyedClaim(WorkerId("other"), "index", 1, Token("held"), LEASE_S)
+    claims.CLAIM_KEYED.function(connection, [request])
 
 
 def just_claimed(connection: Connection, count: int) -> None:
@@ -83,8 +83,8 @@ def just_claimed(connection: Connection, count: int) -> None:
     if connection.dialect == "postgres":
         connection.script("ALTER TABLE steps SET (autovacuum_enabled = off)")
     fill(connection, count, kind="clean")
-    request = queue.ClaimRequest(WORKER, ("clean",), count, Token("go"), LEASE_S)
-    queue.CLAIM.function(connection, [request])
+    request = claims.ClaimRequest(WORKER, ("clean",), count, Token("go"), LEASE_S)
+    claims.CLAIM.function(connection, [request])
     connection.script("UPDATE steps SET status = 'COMPLETED', lease_token = NULL WHERE lease_token = 'go'")
     if connection.dialect == "postgres":
         connection.script("SELECT pg_stat_force_next_flush()")
@@ -136,9 +136,9 @@ class Side:
         self._claim("lost", DEAD)
 
     def _claim(self, kind: str, worker: WorkerId) -> list[Step]:
-        request = queue.ClaimRequest(worker, (kind,), AT_ONCE, Token(f"{kind}-token"), LEASE_S)
-        [steps] = queue.CLAIM.function(self.connection, [request])
-        return steps
+        request = claims.ClaimRequest(worker, (kind,), AT_ONCE, Token(f"{kind}-token"), LEASE_S)
+        [claimed] = claims.CLAIM.function(self.connection, [request])
+        return [one.step for one in claimed]
 
     def time(self, name: str, verb: Verb[Any, Any], item: Any) -> Any:
         """One transaction, as the writer makes it."""
@@ -164,13 +164,13 @@ class Side:
 
     def claim(self) -> None:
         token = Token(self.runtime.token())
-        steps = self.time("claim", queue.CLAIM, queue.ClaimRequest(WORKER, KINDS, AT_ONCE, token, LEASE_S))
-        self._release(steps)
+        claimed = self.time("claim", claims.CLAIM, claims.ClaimRequest(WORKER, KINDS, AT_ONCE, token, LEASE_S))
+        self._release([one.step for one in claimed])
 
     def claim_keyed(self) -> None:
         token = Token(self.runtime.token())
-        claim = queue.KeyedClaim(WORKER, "index", AT_ONCE, token, LEASE_S)
-        steps = self.time("claim behind a key", queue.CLAIM_KEYED, claim)
+        claim = claims.KeyedClaim(WORKER, "index", AT_ONCE, token, LEASE_S)
+        steps = self.time("claim behind a key", claims.CLAIM_KEYED, claim)
         self._release(steps)
         locks.RELEASE.function(self.connection, [(FREE_KEY, token)])
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.ledger import checkpoints, locks, queue, runs, submissions
+from penstock.ledger import checkpoints, claims, locks, queue, runs, submissions
 from penstock.ledger.database import Connection, Row
 from penstock.ledger.store import Ledger
 from penstock.model.nouns import ArtifactId, DocumentId, Owner, RunId, Segment, Step, Token, WorkerId
@@ -59,12 +59,12 @@ class Desk:
         return answers[0] if len(sources) == 1 else answers
 
     async def claim(self, count: int = 1, *kinds: str, worker: str = "w1", lease_s: float = LEASE_S) -> list[Step]:
-        request = queue.ClaimRequest(WorkerId(worker), kinds or ("extract",), count, self.token(), lease_s)
-        return await self.ledger.write(queue.CLAIM, request)
+        request = claims.ClaimRequest(WorkerId(worker), kinds or ("extract",), count, self.token(), lease_s)
+        return [claimed.step for claimed in await self.ledger.write(claims.CLAIM, request)]
 
     async def claim_keyed(self, count: int = 64, worker: str = "w1", lease_s: float = LEASE_S) -> list[Step]:
-        request = queue.KeyedClaim(WorkerId(worker), "index", count, self.token(), lease_s)
-        return await self.ledger.write(queue.CLAIM_KEYED, request)
+        request = claims.KeyedClaim(WorkerId(worker), "index", count, self.token(), lease_s)
+        return await self.ledger.write(claims.CLAIM_KEYED, request)
 
     async def started(
         self, source: str = "/a", *, lease_s: float = LEASE_S, worker: str = "w1", **changes: Any

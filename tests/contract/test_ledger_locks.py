@@ -6,7 +6,7 @@ from functools import partial
 import msgspec
 from tests.contract.ledger_kit import ANNA, BERT, EXPIRED_S, KEY, Desk
 
-from penstock.ledger import audit, locks, queue, stats, submissions
+from penstock.ledger import audit, claims, locks, queue, stats, submissions
 from penstock.model.nouns import Step, Token, WorkerId
 
 
@@ -199,7 +199,7 @@ async def behind(desk: Desk, *sources: str, kind: str = "enrich", pool: str | No
 
 
 async def claim_behind(desk: Desk, lane: str) -> list[Step]:
-    return await desk.ledger.write(queue.CLAIM_KEYED, queue.KeyedClaim(WorkerId("w1"), lane, 64, desk.token(), 60.0))
+    return await desk.ledger.write(claims.CLAIM_KEYED, claims.KeyedClaim(WorkerId("w1"), lane, 64, desk.token(), 60.0))
 
 
 async def test_behind_a_key_of_one_s_own_runs_one_step_at_a_time(desk: Desk) -> None:

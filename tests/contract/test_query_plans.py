@@ -10,7 +10,7 @@ from benchmarks import flat
 from benchmarks.flat import fill
 from tests.contract.ledger_kit import TABLES
 
-from penstock.ledger import checkpoints, generations, queue, retention
+from penstock.ledger import checkpoints, claims, generations, queue, retention, submissions
 from penstock.ledger.database import Connection, Database, Statement
 from penstock.ledger.migrations import MIGRATIONS
 from penstock.model.nouns import Owner
@@ -22,9 +22,9 @@ Verbs = dict[str, tuple[Statement, dict[str, Any], list[tuple[Any, ...]] | None]
 _CLAIM = {"count": 4, "token": "t", "lease_s": 1.0, "worker": "w"}
 _KINDS = {"kind0": "extract", "kind1": "chunk", "kind2": "embed"}
 HOT: Verbs = {
-    "claim of one kind": (queue._claim_statement(1), {**_CLAIM, "kind0": "extract"}, None),
-    "claim of three kinds": (queue._claim_statement(3), {**_CLAIM, **_KINDS}, None),
-    "claim behind a key": (queue._CLAIM_KEYED, {**_CLAIM, "kind": "index", "key": "index:anna/default/1"}, None),
+    "claim of one kind": (claims._claim_statement(1), {**_CLAIM, "kind0": "extract"}, None),
+    "claim of three kinds": (claims._claim_statement(3), {**_CLAIM, **_KINDS}, None),
+    "claim behind a key": (claims._CLAIM_KEYED, {**_CLAIM, "kind": "index", "key": "index:anna/default/1"}, None),
     "due": (queue._DUE, {"count": 100}, None),
     "expired": (queue._EXPIRED, {"count": 100}, None),
     "complete": (queue._COMPLETE, {}, [(7, "t", "{}"), (8, "t", "{}")]),
@@ -37,11 +37,22 @@ HOT: Verbs = {
     "overdue": (queue._OVERDUE, {"count": 100}, None),
     "checkpoint": (checkpoints._FORGIVE, {"lease_s": 1.0}, [(7, "t", None)]),
 }
-AT_ONCE = (
-    "complete and chain",
-    queue._complete_statement(True, True, True),
-    [(7, "t", "{}", 1, "n", "chunk", None, "k", None, "CHUNKING", "text/plain", 1, "{}", 2, 1, "{}")],
-)
+_NEW = {
+    "owner": "anna", "collection": "default", "snapshot": "s", "body": "{}", "settings": "s", "priority": 0,
+    "batch": None, "step": "one", "kind": "extract", "pool": None, "key": None, "family": "g", "workflow": "w",
+    "params": None, "tells_end": 0, "sealed": 1, "submit_s": 300.0,
+}  # fmt: skip
+AT_ONCE: Verbs = {
+    "complete and chain": (
+        queue._complete_statement(True, True, True),
+        {"lease_s": 1.0, "worker": "w"},
+        [(7, "t", "{}", 1, "n", "chunk", None, "k", None, "CHUNKING", "text/plain", 1, "{}", 2, 1, "{}")],
+    ),
+    "claim at once": (claims._claim_at_once(3), {**_CLAIM, **_KINDS}, None),
+    "enter": (submissions._at_once(True, True), _NEW, [("r", "d", "k", 1, "h", "g", "/a", "a", "{}")]),
+    "begin": (submissions._at_once(False, False), _NEW, [("r", "d", "k", 1, "h", None)]),
+}
+"""Those of PostgreSQL alone."""
 
 
 def explain(connection: Connection, statement: Statement, params: dict[str, Any], rows: Any = None) -> str:
@@ -140,8 +151,7 @@ def test_i11_on_postgres_no_hot_statement_scans(
 ) -> None:
     connection = connect(fresh_postgres)
     prepare(connection)
-    statements: Verbs = {**HOT, AT_ONCE[0]: (AT_ONCE[1], {"lease_s": 1.0, "worker": "w"}, AT_ONCE[2])}
-    for name, (statement, params, rows) in statements.items():
+    for name, (statement, params, rows) in (HOT | AT_ONCE).items():
         plan = explain(connection, statement, params, rows)
         assert "Seq Scan on steps" not in plan, f"{name}:\n{plan}"
         assert "Seq Scan on documents" not in plan, f"{name}:\n{plan}"

@@ -126,8 +126,8 @@ async def test_a_step_goes_on_in_its_run_where_the_next_pool_has_room(
     claimed: list[str] = []
     claim = pool.Worker._claim_for
 
-    async def noted(self: pool.Worker, of: Any) -> Any:
-        got = await claim(self, of)
+    async def noted(self: pool.Worker, *of: Any) -> Any:
+        got = await claim(self, *of)
         claimed.extend(step.kind for group in got for step in group)
         return got
 

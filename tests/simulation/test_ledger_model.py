@@ -17,7 +17,7 @@ from tests.simulation.bench import Bench
 from tests.simulation.model import CRASHES, Model
 from tests.simulation.picture import TICK, Picture, differences, expected, keep_invariants, picture
 
-from penstock.ledger import checkpoints, generations, groups, locks, mending, queue, runs, submissions
+from penstock.ledger import checkpoints, claims, generations, groups, locks, mending, queue, runs, submissions
 from penstock.ledger.writer import Verb
 from penstock.model.events import EventKind
 from penstock.model.nouns import DocumentId, GenerationId, Owner, Step, Token, WorkerId
@@ -260,7 +260,9 @@ class LedgerMachine(RuleBasedStateMachine):
     )
     def claim(self, worker: str, wanted: tuple[str, ...], count: int, lease: int) -> None:
         token = self.desk.token()
-        [steps] = self.write(queue.CLAIM, queue.ClaimRequest(WorkerId(worker), wanted, count, token, lease_s(lease)))
+        request = claims.ClaimRequest(WorkerId(worker), wanted, count, token, lease_s(lease))
+        [claimed] = self.write(claims.CLAIM, request)
+        steps = [one.step for one in claimed]
         candidates = self.model.claimable(wanted)
         assert [(-s.priority, s.rank) for s in steps] == [s.order for s in candidates[:count]], "priority, then rank"
         self.given(steps, candidates, token, worker, lease)
@@ -276,7 +278,9 @@ class LedgerMachine(RuleBasedStateMachine):
     )
     def claim_keyed(self, worker: str, kind: str, count: int, lease: int) -> None:
         token = self.desk.token()
-        [steps] = self.write(queue.CLAIM_KEYED, queue.KeyedClaim(WorkerId(worker), kind, count, token, lease_s(lease)))
+        [steps] = self.write(
+            claims.CLAIM_KEYED, claims.KeyedClaim(WorkerId(worker), kind, count, token, lease_s(lease))
+        )
         free = {k: lock for k, lock in self.model.locks.items() if lock.kind == kind and lock.ready and not lock.token}
         if steps:
             key = steps[0].lease.resource_key

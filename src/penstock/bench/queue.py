@@ -153,7 +153,8 @@ async def _crew(place: Place, runtime: Runtime, workers: int, stack: AsyncExitSt
         stack.push_async_callback(ledger.close)
         await _to_its_end(ledger.open())
         ledgers.append(ledger)
-    return Crew(place, runtime, ledgers[0], ledgers[1:])
+    workflow = Workflow("noop", "noop", tuple(StepDefinition(f"s{i}", "noop") for i in range(STEPS)))
+    return Crew(place, runtime, ledgers[0], ledgers[1:], encode(workflow))
 
 
 @dataclass
@@ -162,6 +163,8 @@ class Crew:
     runtime: Runtime
     client: Ledger
     ledgers: Sequence[Ledger]
+    workflow: tuple[str, str]
+    """Its hash, and as JSON."""
     begun: dict[DocumentId, float] = field(default_factory=dict)
     _count: int = 0
 
@@ -170,8 +173,7 @@ class Crew:
         return sum(ledger.commits for ledger in self.ledgers)
 
     async def submit(self, count: int) -> list[DocumentId]:
-        workflow = Workflow("noop", "noop", tuple(StepDefinition(f"s{i}", "noop") for i in range(STEPS)))
-        snapshot, body = encode(workflow)
+        snapshot, body = self.workflow
         ids = self.runtime.ulids(2 * count)
         named = [(DocumentId(ids[2 * i]), RunId(ids[2 * i + 1]), self._count + i) for i in range(count)]
         self._count += count

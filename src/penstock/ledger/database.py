@@ -35,6 +35,7 @@ _EACH_AS: dict[DialectName, str] = {
     "sqlite": r"\1 \2 ON \3",
     "postgres": r"LATERAL (SELECT \2.* FROM \1 \2 WHERE \3 OFFSET 0) AS \2 ON true",
 }
+NOTIFY = "NOTIFY penstock"
 BUSY_LIMIT_S = 30.0
 STOPPED_S = 5.0
 """No live writer lets an open transaction wait for so long."""
@@ -128,7 +129,8 @@ class Connection(Protocol):
     def begin_read(self) -> None:
         """A transaction whose reads all see one moment."""
 
-    def commit(self) -> None: ...
+    def commit(self, ring: bool = False) -> None:
+        """`ring`: and wake whoever listens (SQLite's listeners hear every commit)."""
 
     def rollback(self) -> None: ...
 
@@ -185,7 +187,7 @@ class SqliteConnection:
         self._db.execute("BEGIN")
         self._db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
 
-    def commit(self) -> None:
+    def commit(self, ring: bool = False) -> None:
         self._patiently("COMMIT")
 
     def rollback(self) -> None:
@@ -269,8 +271,9 @@ class PostgresConnection:
     def begin_read(self) -> None:
         self._db.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
-    def commit(self) -> None:
-        self._db.execute("COMMIT")
+    def commit(self, ring: bool = False) -> None:
+        # Two statements in one message cannot be prepared.
+        self._db.execute(f"{NOTIFY}; COMMIT" if ring else "COMMIT", prepare=False if ring else None)
 
     def rollback(self) -> None:
         # Raises where the connection is gone: nobody is to keep it.

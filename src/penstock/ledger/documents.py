@@ -94,24 +94,31 @@ def get(owner: Owner, connection: Connection, document: str) -> Listed | None:
     return _listed(rows[0]) if rows else None
 
 
-_LIVE = Statement(
-    "SELECT d.id, d.owner, d.collection, d.source, d.name, d.media_type, d.size, d.sha256, d.metadata, d.status, "
+LIVE_COLUMNS = (
+    "d.id, d.owner, d.collection, d.source, d.name, d.media_type, d.size, d.sha256, d.metadata, d.status, "
     "d.retry_count, d.error, NULL, NULL, d.created_at, d.updated_at, g.id, g.document_id, g.index_version, g.raw_key, "
-    "g.size, g.sha256 FROM {rows} JOIN documents d ON d.id = r.document JOIN generations g ON g.id = r.generation "
-    "WHERE d.deleted_at IS NULL",
+    "g.size, g.sha256"
+)
+_LIVE = Statement(
+    f"SELECT {LIVE_COLUMNS} FROM {{rows}} JOIN documents d ON d.id = r.document "
+    "JOIN generations g ON g.id = r.generation WHERE d.deleted_at IS NULL",
     rows="document text, generation bigint",
 )
 
 
-def _generation(row: Row) -> Generation:
-    return Generation(GenerationId(row[0]), DocumentId(row[1]), *row[2:])
+def live_row(row: Row) -> tuple[Document, Generation] | None:
+    """Of these columns."""
+    if row[0] is None:
+        return None
+    return _document(row[:16]), Generation(GenerationId(row[16]), DocumentId(row[17]), *row[18:])
 
 
 def live(
     connection: Connection, ids: Sequence[tuple[DocumentId, GenerationId]]
 ) -> dict[GenerationId, tuple[Document, Generation]]:
     """The documents of claimed steps with their generations, whoever owns them; a deleted one is not among them."""
-    return {GenerationId(row[16]): (_document(row[:16]), _generation(row[16:])) for row in connection.run(_LIVE, ids)}
+    found = (live_row(row) for row in connection.run(_LIVE, ids))
+    return {pair[1].id: pair for pair in found if pair is not None}
 
 
 _PASSWORD = Statement("SELECT password FROM documents WHERE owner = :owner AND id = :id AND deleted_at IS NULL")

@@ -1,4 +1,4 @@
-"""The whole life of a lease: claim, heartbeat, complete (chain), flip, error, fail, release, reap, due.
+"""The life of a lease after its claim: heartbeat, complete (chain), flip, error, fail, release, reap, due.
 
 Every verb works on a set. Every write of a step is gated on its lease token (I3) and says whether it took.
 These statements are the engine's own: they cross owners (I10)."""
@@ -30,25 +30,6 @@ FREED = "token = NULL, worker_id = NULL, purpose = NULL, lease_until = NULL, rel
 """What a lock is set to when nobody holds it any more."""
 GRACE_S = 60.0
 """How long a replaced generation stays for readers whose snapshot still shows it."""
-
-
-class ClaimRequest(msgspec.Struct, frozen=True):
-    worker: WorkerId
-    kinds: tuple[str, ...]
-    """Or the pools that steps name."""
-    count: int
-    token: Token
-    lease_s: float
-
-
-class KeyedClaim(msgspec.Struct, frozen=True):
-    """A claim of a kind, or pool, that has resource keys: take a free lock, then steps behind it."""
-
-    worker: WorkerId
-    kind: str
-    count: int
-    token: Token
-    lease_s: float
 
 
 class NextStep(msgspec.Struct, frozen=True):
@@ -147,13 +128,13 @@ class Reaped(msgspec.Struct, frozen=True):
         return len(self.reset) + len(self.failed)
 
 
-_STEP = (
+STEP = (
     "id, lease_token, epoch, resource_key, run_id, document_id, generation_id, owner, snapshot, position, "
     "kind, name, priority, rank, attempts, crashes, errors, pool"
 )
 
 
-def _step(row: Row) -> Step:
+def step_of(row: Row) -> Step:
     return Step(
         lease=Lease(StepId(row[0]), Token(row[1]), row[2], row[3]),
         run_id=RunId(row[4]),
@@ -173,113 +154,16 @@ def _step(row: Row) -> Step:
     )
 
 
-_claims: dict[int, Statement] = {}
-
-
-def _claim_statement(kinds: int) -> Statement:
-    """One subselect per kind, each with its own order and limit: the planner walks the left end of the index (I11)."""
-    if kinds not in _claims:
-        selects = " UNION ALL ".join(
-            "SELECT * FROM (SELECT id, priority, rank FROM steps WHERE status = 'PENDING' AND resource_key IS NULL "
-            f"AND coalesce(pool, kind) = :kind{i} ORDER BY priority DESC, rank LIMIT :count {{skip}}) AS k{i}"
-            for i in range(kinds)
-        )
-        _claims[kinds] = Statement(
-            "UPDATE steps SET status = 'RUNNING', lease_token = :token, epoch = epoch + 1, attempts = attempts + 1, "
-            "lease_until = {now} + :lease_s, worker_id = :worker, started_at = coalesce(started_at, {now}), "
-            "waiting_on = NULL, timeout_at = NULL "
-            f"WHERE id IN (SELECT id FROM ({selects}) AS candidates "
-            f"ORDER BY priority DESC, rank LIMIT :count) RETURNING {_STEP}"
-        )
-    return _claims[kinds]
-
-
-def _claim(connection: Connection, requests: Sequence[ClaimRequest]) -> list[list[Step]]:
-    answers = []
-    for request in requests:
-        kinds = {f"kind{i}": kind for i, kind in enumerate(request.kinds)}
-        rows = connection.run(
-            _claim_statement(len(kinds)),
-            count=request.count,
-            token=request.token,
-            lease_s=request.lease_s,
-            worker=request.worker,
-            **kinds,
-        )
-        steps = sorted((_step(row) for row in rows), key=lambda step: (-step.priority, step.rank))
-        _show(connection, [(step.document_id, step.kind) for step in steps])
-        outbox.tell(connection, _started(steps))
-        answers.append(steps)
-    return answers
-
-
-_TAKE_KEY = Statement(
-    "UPDATE locks SET token = :token, worker_id = :worker, purpose = 'step', lease_until = {now} + :lease_s "
-    "WHERE token IS NULL AND resource_key = (SELECT resource_key FROM locks WHERE kind = :kind AND ready = 1 "
-    "AND token IS NULL AND (wanted_until IS NULL OR wanted_until < {now}) "
-    "ORDER BY released_at LIMIT 1 {skip}) RETURNING resource_key"
-)
-_CLAIM_KEYED = Statement(
-    "UPDATE steps SET status = 'RUNNING', lease_token = :token, epoch = epoch + 1, attempts = attempts + 1, "
-    "lease_until = {now} + :lease_s, worker_id = :worker, started_at = coalesce(started_at, {now}), waiting_on = NULL, "
-    "timeout_at = NULL "
-    "WHERE status = 'PENDING' AND id IN (SELECT id FROM steps WHERE status = 'PENDING' AND resource_key IS NOT NULL "
-    "AND coalesce(pool, kind) = :kind AND resource_key = :key ORDER BY priority DESC, rank LIMIT :count) "
-    f"RETURNING {_STEP}"
-)
-_UNTAKE_KEY = Statement(f"UPDATE locks SET {FREED}, ready = 0 WHERE resource_key = :key AND token = :token")
-# Where different kinds wait behind one key, it goes to those of the first.
-_HAND_ON = Statement(
-    "UPDATE locks SET ready = 1, kind = (SELECT coalesce(s.pool, s.kind) FROM steps s WHERE s.status = 'PENDING' "
-    "AND s.resource_key IS NOT NULL AND s.resource_key = :key ORDER BY s.priority DESC, s.rank LIMIT 1) "
-    "WHERE resource_key = :key AND EXISTS (SELECT 1 FROM steps s WHERE s.status = 'PENDING' "
-    "AND s.resource_key IS NOT NULL AND s.resource_key = :key)"
-)
-
-
-def hand_on(connection: Connection, key: str) -> None:
-    """After a statement that freed the key: on PostgreSQL whoever begins to wait behind it now waits for us first."""
-    connection.run(_HAND_ON, key=key)
-
-
-def _claim_keyed(connection: Connection, requests: Sequence[KeyedClaim]) -> list[list[Step]]:
-    answers: list[list[Step]] = []
-    for request in requests:
-        taken = {"token": request.token, "worker": request.worker, "lease_s": request.lease_s, "kind": request.kind}
-        keys = connection.run(_TAKE_KEY, **taken)
-        if not keys:
-            answers.append([])
-            continue
-        key = keys[0][0]
-        count = 1 if key.startswith(OWN_KEYS) else request.count
-        rows = connection.run(_CLAIM_KEYED, key=key, count=count, **taken)
-        if not rows:
-            connection.run(_UNTAKE_KEY, key=key, token=request.token)
-            hand_on(connection, key)
-        steps = sorted((_step(row) for row in rows), key=lambda step: (-step.priority, step.rank))
-        _show(connection, [(step.document_id, step.kind) for step in steps])
-        outbox.tell(connection, _started(steps))
-        answers.append(steps)
-    return answers
-
-
-def _started(steps: Sequence[Step]) -> Iterator[News]:
-    for step in steps:
-        if step.position == 0 and step.lease.epoch == 1:
-            yield News(EventKind.ITEM_START, step, of_step=False)
-        yield News(EventKind.STEP_START, step, "RUNNING")
-
-
 # A document that has ended is never changed by a step that outlived its run.
-_LIVE = ", ".join(f"'{status}'" for status in (DocumentStatus.PENDING, *WORKING))
+LIVE = ", ".join(f"'{status}'" for status in (DocumentStatus.PENDING, *WORKING))
 _SHOW = Statement(
     "UPDATE documents SET status = r.status, updated_at = {now} FROM {rows} "
-    f"WHERE {{documents.id = r.id}} AND documents.status <> r.status AND documents.status IN ({_LIVE})",
+    f"WHERE {{documents.id = r.id}} AND documents.status <> r.status AND documents.status IN ({LIVE})",
     rows="id text, status text",
 )
 
 
-def _show(connection: Connection, steps: Sequence[tuple[DocumentId, str]]) -> None:
+def show(connection: Connection, steps: Sequence[tuple[DocumentId, str]]) -> None:
     """A document shows what its running step does; custom kinds leave it as it is."""
     shown = [(document, SHOWN_AS[kind]) for document, kind in steps if kind in SHOWN_AS]
     if shown:
@@ -415,7 +299,7 @@ def _insert_next(connection: Connection, done: Sequence[Completion]) -> dict[Run
     claimed = {RunId(row[1]): _following(by_run[row[1]], row[0]) for row in inserted if row[2] is not None}
     ready(connection, [(c.next.resource_key, c.next.lane) for c in done if c.next.resource_key is not None])
     before = {c.step.run_id: SHOWN_AS.get(c.step.kind) for c in done}
-    _show(
+    show(
         connection,
         [(s.document_id, s.kind) for s in claimed.values() if SHOWN_AS.get(s.kind) != before[s.run_id]],
     )
@@ -444,7 +328,7 @@ _SHOWN = (
     ", shown AS (UPDATE documents SET status = CASE WHEN f.lease_token IS NULL THEN documents.status "
     "ELSE coalesce(done.shown, documents.status) END, media_type = coalesce(done.media, documents.media_type), "
     "updated_at = {now} FROM done JOIN following f ON f.run_id = done.run_id "
-    f"WHERE documents.id = done.document_id AND documents.status IN ({_LIVE}) "
+    f"WHERE documents.id = done.document_id AND documents.status IN ({LIVE}) "
     "AND (done.shown IS NOT NULL OR done.media IS NOT NULL))"
 )
 _MADE = (
@@ -537,6 +421,20 @@ def ready_steps(connection: Connection, steps: Sequence[StepId]) -> None:
     if steps:
         keys = connection.run(_READY_STEPS, [(step,) for step in steps])
         ready(connection, [(row[0], row[1]) for row in keys])
+
+
+# Where different kinds wait behind one key, it goes to those of the first.
+_HAND_ON = Statement(
+    "UPDATE locks SET ready = 1, kind = (SELECT coalesce(s.pool, s.kind) FROM steps s WHERE s.status = 'PENDING' "
+    "AND s.resource_key IS NOT NULL AND s.resource_key = :key ORDER BY s.priority DESC, s.rank LIMIT 1) "
+    "WHERE resource_key = :key AND EXISTS (SELECT 1 FROM steps s WHERE s.status = 'PENDING' "
+    "AND s.resource_key IS NOT NULL AND s.resource_key = :key)"
+)
+
+
+def hand_on(connection: Connection, key: str) -> None:
+    """After a statement that freed the key: on PostgreSQL whoever begins to wait behind it now waits for us first."""
+    connection.run(_HAND_ON, key=key)
 
 
 # The five conditions of I5 in one statement: lease, lock, run, document, generation. Scalar subqueries, not EXISTS:
@@ -653,7 +551,7 @@ _FAIL = Statement(
 )
 _FAIL_DOCUMENT = Statement(
     "UPDATE documents SET status = 'FAILED', error = r.error, updated_at = {now} FROM {rows} "
-    f"WHERE {{documents.id = r.id}} AND documents.status IN ({_LIVE})",
+    f"WHERE {{documents.id = r.id}} AND documents.status IN ({LIVE})",
     rows="id text, error text",
 )
 
@@ -818,7 +716,7 @@ _REAP = Statement(
     "error = 'the worker ' || worker_id || CASE WHEN r.overdue = 1 THEN ' hung in this step: no progress within its "
     "timeout' ELSE ' died or was stopped while this step ran' END "
     f"FROM {{rows}} WHERE {{steps.id = r.step}} AND steps.lease_token = r.lease "
-    f"AND (r.overdue = 0 OR steps.timeout_at < {{now}}) RETURNING {_STEP}, status",
+    f"AND (r.overdue = 0 OR steps.timeout_at < {{now}}) RETURNING {STEP}, status",
     rows="step bigint, lease text, overdue int",
 )
 # Who hangs beats on, for its locks too.
@@ -851,7 +749,7 @@ def _reap(connection: Connection, requests: Sequence[Reap]) -> list[Reaped]:
         if hung:
             connection.run(_FREE_HUNG, hung)
         failed = [
-            StepFailure(_step((row[0], "", *row[2:])), "crash_loop", _crash_sentence(request.crashes, row))
+            StepFailure(step_of((row[0], "", *row[2:])), "crash_loop", _crash_sentence(request.crashes, row))
             for row in rows
             if row[-1] == "FAILED"
         ]
@@ -933,8 +831,6 @@ def _due(connection: Connection, counts: Sequence[int]) -> list[int]:
     return answers
 
 
-CLAIM = Verb("claim", _claim)
-CLAIM_KEYED = Verb("claim_keyed", _claim_keyed)
 COMPLETE = Verb("complete", _complete, at_once=_is_one_statement, of=lambda done: done.step.lease.step_id)
 FLIP = Verb(
     "flip",

@@ -95,9 +95,6 @@ def _submit_one(connection: Connection, s: Submission) -> list[Submitted]:
     whole = all(d.raw_key is not None for d in asked)
     new = submissions.enter(connection, s, [d for d in asked if d.raw_key is not None], seal=whole)
     there = _known_and_held(connection, s, [d.source for d in asked if d.id not in new])
-    # Deleted while we waited for them.
-    gone = [d for d in asked if d.raw_key is not None and d.id not in new and d.source not in there]
-    new |= submissions.enter(connection, s, gone, seal=whole)
     answers: dict[str, Submitted] = {}
     start: list[tuple[NewDocument, Known]] = []
     replay: list[Known] = []

@@ -70,13 +70,11 @@ _COLLECTION = Statement(
     "INSERT INTO collections (owner, name, created_at) VALUES (:owner, :collection, {now}) ON CONFLICT DO NOTHING"
 )
 _SNAPSHOT = Statement("INSERT INTO snapshots (hash, body) VALUES (:snapshot, :body) ON CONFLICT DO NOTHING")
-_DOCUMENT = (
+_ENTER = Statement(
     "INSERT INTO documents (id, owner, collection, source, name, size, sha256, metadata, status, batch, created_at, "
     "updated_at) SELECT r.document, :owner, :collection, r.source, r.name, r.size, r.sha256, r.metadata, 'PENDING', "
-    ":batch, {now}, {now} FROM {rows} WHERE true"
-)
-_ENTER = Statement(
-    _DOCUMENT + " ON CONFLICT (source, owner, collection) WHERE deleted_at IS NULL DO NOTHING RETURNING id",
+    ":batch, {now}, {now} FROM {rows} WHERE true "
+    "ON CONFLICT (source, owner, collection) WHERE deleted_at IS NULL DO NOTHING RETURNING id",
     rows="document text, size bigint, sha256 text, source text, name text, metadata text",
 )
 _GENERATION = Statement(
@@ -113,12 +111,9 @@ _LAST_RANK = Statement(
 def enter(connection: Connection, s: Submission, documents: Sequence[NewDocument], *, seal: bool) -> set[DocumentId]:
     """Documents with their bytes, and their runs: of those whose source nobody has submitted before. `seal`: the group
     may be sealed with them."""
-    by_source: dict[str, NewDocument] = {}
-    for document in documents:
-        by_source.setdefault(document.source, document)
-    if not by_source:
+    if not documents:
         return set()
-    new = [(d, Beginning(d.run_id, d.id, d.raw_key or "", d.size, d.sha256)) for d in by_source.values()]
+    new = [(d, Beginning(d.run_id, d.id, d.raw_key or "", d.size, d.sha256)) for d in documents]
     if connection.dialect == "postgres":
         texts = [(d.source, d.name, json.dumps(d.metadata)) for d, _ in new]
         return _begin_at_once(connection, s, [beginning for _, beginning in new], seal, texts)
@@ -191,11 +186,8 @@ def _values(s: Submission, seal: bool) -> dict[str, object]:
 
 
 # The same in one statement, for PostgreSQL, where each costs a round trip. `begun` has all that the rows need: nothing
-# is joined. Two who enter the same source at the same time violate its index, and the later one is run again.
-_UNKNOWN = (
-    "WHERE (SELECT d.id FROM documents d WHERE d.source = r.source AND {d.owner} AND d.collection = :collection "
-    "AND d.deleted_at IS NULL) IS NULL"
-)
+# is joined, and `IS TRUE` keeps the planner from making a join of it.
+_ENTERED = "WHERE (r.document IN (SELECT id FROM entered)) IS TRUE"
 
 
 @cache
@@ -206,7 +198,7 @@ def _at_once(entering: bool, in_group: bool) -> Statement:
     begun = (
         "SELECT n.*, nextval('generations_id_seq') AS generation, "
         "n.place + (SELECT greatest(front, own) FROM front) AS rank FROM (SELECT r.*, row_number() OVER () AS place "
-        f"FROM {{rows}} {_UNKNOWN if entering else ''}) AS n"
+        f"FROM {{rows}} {_ENTERED if entering else ''}) AS n"
     )
     generation = _GENERATION.text.replace("(document_id", "(id, document_id").replace(
         "SELECT ", "SELECT r.generation, ", 1
@@ -214,9 +206,8 @@ def _at_once(entering: bool, in_group: bool) -> Statement:
     ranked = _LAST_RANK.text.replace(
         "VALUES (:owner, :priority, :rank)", "SELECT :owner, :priority, max(rank) FROM begun HAVING count(*) > 0"
     ).replace("= excluded.last_rank", "= greatest(ranks.last_rank, excluded.last_rank)")
-    text = f"WITH front AS MATERIALIZED ({_FRONT.text}), begun AS MATERIALIZED ({begun})"
-    text += part("named", _COLLECTION.text) + part("kept", _SNAPSHOT.text)
-    text += part("entered", _DOCUMENT) if entering else ""
+    text = f"WITH front AS MATERIALIZED ({_FRONT.text})" + f", entered AS ({_ENTER.text})" * entering
+    text += f", begun AS MATERIALIZED ({begun})" + part("named", _COLLECTION.text) + part("kept", _SNAPSHOT.text)
     text += part("made", generation) + part("ranked", ranked) + part("ran", _RUN.text) + part("first", _STEP.text)
     if in_group:
         text += f", grouped AS ({groups.added('count(*)', 'FROM begun HAVING count(*) > 0')})"

@@ -12,7 +12,6 @@ T = TypeVar("T", bound="Closable")
 
 RING_EVERY_S = 0.01
 LOOK_S = 0.05
-_NOTIFY = "NOTIFY penstock"
 _LISTEN = "LISTEN penstock"
 _DATA_VERSION = "PRAGMA data_version"
 # Scalar subqueries, not EXISTS: PostgreSQL may turn the latter into a hash of all that waits.
@@ -48,11 +47,10 @@ class Bell:
     def due(self) -> bool:
         return self.owed and self.owed_in == 0.0
 
-    def ring(self, connection: Connection) -> None:
-        # First: another may be owed while this one is on its way.
+    def is_rung(self) -> None:
+        """Said first: another may be owed while this one is on its way."""
         self.owed = False
         self._last = self._clock()
-        connection.script(_NOTIFY)
 
 
 class Ears(Protocol):

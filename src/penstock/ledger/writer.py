@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from penstock.errors import PenstockError, StorageError
-from penstock.ledger.database import Connection, Database
+from penstock.ledger.database import NOTIFY, Connection, Database
 from penstock.ledger.waking import Bell
 from penstock.metrics.base import NOTHING, Metrics
 
@@ -159,11 +159,11 @@ class Writer:
                     if verb.wakes is not None and self._bell.is_heard and verb.wakes(answers):
                         self._bell.owed = True
                 if not alone:
-                    if self._bell.due:
-                        self._bell.ring(connection)
+                    if ring := self._bell.due:
+                        self._bell.is_rung()
                     if self._failpoints.armed:
                         self._pass(by_verb, "before")
-                    connection.commit()
+                    connection.commit(ring)
                 self.commits += 1
                 self._metrics.incr("ledger_commits")
                 if self._failpoints.armed:
@@ -180,9 +180,9 @@ class Writer:
 
     def _ring(self) -> None:
         """Outside of any group: what is owed from one that came too soon after another."""
-        self._bell.owed = False
+        self._bell.is_rung()
         try:
-            self._bell.ring(self._connect())
+            self._connect().script(NOTIFY)
         except Exception:
             # They look by themselves now and then.
             self._connection = None

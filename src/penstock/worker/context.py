@@ -72,6 +72,14 @@ class RunState:
         )
 
 
+Live = tuple[Document, Generation]
+
+
+def begin(found: Live | None, workflow: Workflow) -> RunState | None:
+    """The state of a run whose first step was claimed; None: the document was deleted meanwhile."""
+    return None if found is None else RunState(*found, workflow, {})
+
+
 def load(connection: Connection, steps: Sequence[Step], workflows: dict[str, Workflow]) -> list[RunState | None]:
     """States for freshly claimed steps, None for a document that was deleted meanwhile. `workflows` caches by hash."""
     found = documents.live(connection, [(step.document_id, step.generation_id) for step in steps])

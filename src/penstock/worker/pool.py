@@ -1,14 +1,14 @@
 """A worker: claims steps, runs them side by side, keeps their leases, and hands everything over when told to stop."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 from penstock.errors import PenstockError, StorageError
-from penstock.ledger import locks, queue, sweeping, waking, work
+from penstock.ledger import claims, locks, queue, sweeping, waking, work
 from penstock.ledger.liveness import Liveness
 from penstock.model.nouns import DocumentId, Lease, Owner, RunId, Step, StepId, Token, Workflow
-from penstock.worker.context import Context, RunState, load
+from penstock.worker.context import Context, Live, RunState, begin, load
 from penstock.worker.execute import EMBED, INDEX, ROOM, Bench, execute, settle
 from penstock.worker.indexing import Indexer
 from penstock.worker.lease import Heart, reap
@@ -17,6 +17,7 @@ from penstock.worker.pools import REST, Place, Pool, Pools
 from penstock.workflows.load import decode
 from penstock.workflows.read import OPEN_KINDS
 
+T = TypeVar("T")
 Chore = Callable[[], Awaitable[object]]
 """Something to do now and then. What it answers is true if others may have waited for that."""
 Done = Callable[[], Awaitable[bool]]
@@ -178,8 +179,7 @@ class Worker:
 
     def wake(self) -> None:
         """There is work, or there may be."""
-        for event in (self._wake, *self._wake_index):
-            event.set()
+        self._wake.set()
 
     async def _listen_loop(self) -> None:
         """Wake when others made work in our lanes."""
@@ -202,7 +202,11 @@ class Worker:
     async def _claim_loop(self, done: Done | None) -> None:
         while not self.stopping:
             self._wake.clear()
-            if await self._claim():
+            claimed = await self._claim()
+            # After it: what is new is seldom for the index.
+            for bell in self._wake_index:
+                bell.set()
+            if claimed:
                 continue
             if await self._is_over(done):
                 return
@@ -253,7 +257,9 @@ class Worker:
             pools = [pool for pool in pools if waiting.intersection(pool.lanes)]
         if self.stopping:
             return False
-        answers = await asyncio.gather(*(self._claim_for(pool) for pool in pools if pool.free > 0))
+        found: dict[StepId, Live | None] = {}
+        claims_ = [self._claim_for(pool, found) for pool in pools if pool.free > 0]
+        answers = [await claims_[0]] if len(claims_) == 1 else await asyncio.gather(*claims_)
         groups = [group for answer in answers for group in answer]
         if not groups:
             return False
@@ -261,7 +267,7 @@ class Worker:
         for step in (step for group in groups for step in group):
             self._heart.leases[step.lease.step_id] = step.lease
         single = [group[0] for group in groups if group[0].kind != INDEX]
-        states = iter(await self.bench.ledger.read(load, single, self._workflows) if single else [])
+        states = iter(await self._states(single, found) if single else [])
         for group in groups:
             place = Place(self._pools, group[0].lane)
             pooled = group[0].kind == INDEX
@@ -271,7 +277,13 @@ class Worker:
             task.add_done_callback(self._ended)
         return True
 
-    async def _claim_for(self, pool: Pool) -> list[list[Step]]:
+    async def _states(self, steps: Sequence[Step], found: Mapping[StepId, Live | None]) -> list[RunState | None]:
+        """Of claimed steps. What a run begins with came with its claim."""
+        if all(s.position == 0 and s.snapshot in self._workflows and s.lease.step_id in found for s in steps):
+            return [begin(found[step.lease.step_id], self._workflows[step.snapshot]) for step in steps]
+        return await self.bench.ledger.read(load, steps, self._workflows)
+
+    async def _claim_for(self, pool: Pool, found: dict[StepId, Live | None]) -> list[list[Step]]:
         """Fill the pool, with what has a resource key first. Its free places are taken while the claim is under way:
         nobody else moves in. What one lock lets in together comes together and has one place."""
         bench = self.bench
@@ -287,9 +299,10 @@ class Worker:
                     groups.append(group)
             if len(groups) < free:
                 token = Token(bench.runtime.token())
-                request = queue.ClaimRequest(bench.worker, lanes, free - len(groups), token, bench.lease_s)
-                steps = await self._measured(pool.name, bench.ledger.write(queue.CLAIM, request))
-                groups += [[step] for step in steps]
+                request = claims.ClaimRequest(bench.worker, lanes, free - len(groups), token, bench.lease_s)
+                claimed = await self._measured(pool.name, bench.ledger.write(claims.CLAIM, request))
+                groups += [[one.step] for one in claimed]
+                found |= {one.step.lease.step_id: one.document for one in claimed}
         finally:
             pool.held -= free - len(groups)
         return groups
@@ -298,8 +311,8 @@ class Worker:
         """A free lock with the steps behind it, all of one index or one of a workflow's own key."""
         bench = self.bench
         token = Token(bench.runtime.token())
-        claim = queue.KeyedClaim(bench.worker, lane, INDEX_GROUP, token, bench.lease_s)
-        steps = await self._measured(pool, bench.ledger.write(queue.CLAIM_KEYED, claim))
+        claim = claims.KeyedClaim(bench.worker, lane, INDEX_GROUP, token, bench.lease_s)
+        steps = await self._measured(pool, bench.ledger.write(claims.CLAIM_KEYED, claim))
         for step in steps:
             assert step.lease.resource_key is not None
             self._heart.locks[step.lease.resource_key] = token
@@ -314,7 +327,7 @@ class Worker:
                 self.wake()
                 self.bench.ledger.wake_others()
 
-    async def _measured(self, pool: str, claim: Awaitable[list[Step]]) -> list[Step]:
+    async def _measured(self, pool: str, claim: Awaitable[list[T]]) -> list[T]:
         metrics, clock = self.bench.metrics, self.bench.runtime.clock
         began = clock()
         metrics.incr("claim_attempts", pool=pool)
