@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Literal, TypeVar
 
 from penstock.errors import ConfigError
@@ -77,13 +78,9 @@ class Runtime:
 
     async def wait(self, event: asyncio.Event, seconds: float) -> None:
         """Sleep, or wake with the event."""
-        waiter = asyncio.ensure_future(event.wait())
-        timer = asyncio.ensure_future(self.sleep(seconds))
-        try:
-            await asyncio.wait({waiter, timer}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waiter.cancel()
-            timer.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await event.wait()
 
     def block(self, seconds: float) -> None:
         """Sleep in a thread that is not the loop's."""

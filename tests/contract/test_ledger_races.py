@@ -10,7 +10,7 @@ import pytest
 from tests.contract.ledger_kit import ANNA, Desk, sha
 from tests.contract.test_ledger_retention import counts, searchable
 
-from penstock.ledger import checkpoints, locks, queue, retention, runs, work
+from penstock.ledger import checkpoints, groups, locks, queue, retention, runs, submissions, work
 from penstock.ledger.database import Connection, Database
 from penstock.ledger.retention import Dropped
 from penstock.ledger.store import Ledger
@@ -106,6 +106,25 @@ async def test_i1_new_bytes_that_meet_a_delete_are_a_new_document(both: Desk) ->
     assert answer.document_id != step.document_id
     found = await both.rows("SELECT id, sha256 FROM documents WHERE deleted_at IS NULL")
     assert found == [(answer.document_id, sha("new"))]
+
+
+async def test_i8_a_submitter_that_is_back_keeps_its_group_open(both: Desk) -> None:
+    def order(source: str) -> submissions.Submission:
+        return both.submission(both.document(source), group=groups.GroupStart("01GROUP", "short"))
+
+    await both.ledger.write(runs.SUBMIT, order("/a"))
+    await both.rows("UPDATE groups SET submitting_until = 1")
+    submitter = Open(both)
+    submitter.do(runs.SUBMIT, order("/b"))
+
+    def reap() -> Any:
+        other = Open(both)
+        answer = other.do(queue.REAP, queue.Reap(frozenset(), (), 5))
+        other.commit()
+        return answer
+
+    await meanwhile(submitter, reap)
+    assert await both.rows("SELECT sealed, open_runs, completions FROM groups") == [(0, 2, 0)]
 
 
 async def test_two_submits_of_one_new_file_are_one_document(both: Desk) -> None:

@@ -14,21 +14,24 @@ from penstock import ledger as package
 from penstock.app import App
 from penstock.errors import ConfigError, NotFound
 
-FOR_USERS = {"documents", "dead_letters", "stats", "runs", "generations", "batches"}
+FOR_USERS = {"documents", "dead_letters", "stats", "runs", "generations", "batches", "submissions"}
 """Modules whose functions are called for a user: `owner` comes first."""
 ENGINE = {
     "queue", "checkpoints", "locks", "workers", "work", "liveness", "audit", "audit_index", "checksums", "mending",
     "retention", "store", "writer", "waking", "database", "migrations", "groups", "outbox", "gauges", "lifecycle",
-    "sweeping",
+    "sweeping", "claims",
 }  # fmt: skip
 """Modules whose statements cross owners: the engine's own."""
 CROSSING = {
     "documents.live": "the documents of claimed steps, whoever owns them",
+    "documents.live_row": "the same",
     "dead_letters.bury": "inside the transaction that fails a step",
     "generations.activate": "inside the transaction of a flip",
     "generations.schedule_purge": "inside flips, submits and deletes",
     "generations.retire": "inside submits and deletes, for documents that were looked up by owner",
-    "generations.create": "inside a submit; its rows carry the owner",
+    "submissions.enter": "inside a submit; the submission carries the owner",
+    "submissions.begin": "the same",
+    "submissions.is_one_statement": "the same",
     "generations.due_purges": "upkeep",
 }
 

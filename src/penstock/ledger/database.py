@@ -36,6 +36,8 @@ _EACH_AS: dict[DialectName, str] = {
     "postgres": r"LATERAL (SELECT \2.* FROM \1 \2 WHERE \3 OFFSET 0) AS \2 ON true",
 }
 NOTIFY = "NOTIFY penstock"
+RING = "CASE WHEN :rings THEN pg_notify('penstock', '') END"
+"""The same within a statement."""
 BUSY_LIMIT_S = 30.0
 STOPPED_S = 5.0
 """No live writer lets an open transaction wait for so long."""
@@ -115,6 +117,10 @@ Rows = Sequence[Sequence[Any]]
 
 class Connection(Protocol):
     dialect: DialectName
+    alone: bool
+    """The next statement is a whole transaction."""
+    rings: bool
+    """And it is to wake whoever listens."""
 
     def run(
         self, statement: Statement, rows: Rows | None = None, more: Rows | None = None, /, **params: Any
@@ -142,6 +148,8 @@ class Connection(Protocol):
 
 class SqliteConnection:
     dialect: DialectName = "sqlite"
+    alone = False
+    rings = False
 
     def __init__(self, path: Path, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -217,6 +225,8 @@ class SqliteConnection:
 
 class PostgresConnection:
     dialect: DialectName = "postgres"
+    alone = False
+    rings = False
 
     def __init__(self, url: str, runtime: Runtime, hot: bool = False) -> None:
         try:

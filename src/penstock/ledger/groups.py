@@ -73,7 +73,8 @@ _CLOSE = Statement(
 _SEAL = Statement(
     "UPDATE groups SET sealed = 1, completions = completions + CASE WHEN open_runs = 0 THEN 1 ELSE 0 END, "
     "finished_at = CASE WHEN open_runs = 0 THEN {now} END "
-    "WHERE id = :id AND sealed = 0 RETURNING owner, snapshot, id, completions, tells_end, finished_at"
+    "WHERE id = :id AND sealed = 0 AND (:alive = 1 OR submitting_until < {now}) "
+    "RETURNING owner, snapshot, id, completions, tells_end, finished_at"
 )
 _ABANDONED = Statement(
     "SELECT id FROM groups WHERE sealed = 0 AND submitting_until < (SELECT {now}) "
@@ -100,11 +101,11 @@ def reopen(connection: Connection, groups: Iterable[str | None], *, new: bool = 
         connection.run(_REOPEN, [(group, n, n if new else 0) for group, n in sorted(counts.items())])
 
 
-def seal(connection: Connection, ids: Sequence[str]) -> list[bool]:
-    """Nothing more comes. True where it still was open for more."""
+def seal(connection: Connection, ids: Sequence[str], *, alive: bool = True) -> list[bool]:
+    """Nothing more comes. True where it still was open for more. Not `alive`: only if its submitter is dead still."""
     answers = []
     for group in ids:
-        rows = connection.run(_SEAL, id=group)
+        rows = connection.run(_SEAL, id=group, alive=int(alive))
         _tell_ended(connection, rows)
         answers.append(bool(rows))
     return answers
@@ -112,7 +113,7 @@ def seal(connection: Connection, ids: Sequence[str]) -> list[bool]:
 
 def seal_abandoned(connection: Connection, count: int) -> None:
     """Their submitter died: what it has handed in is all there will be."""
-    seal(connection, [row[0] for row in connection.run(_ABANDONED, count=count)])
+    seal(connection, [row[0] for row in connection.run(_ABANDONED, count=count)], alive=False)
 
 
 def _tell_ended(connection: Connection, rows: Sequence[Row]) -> None:

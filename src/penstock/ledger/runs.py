@@ -11,7 +11,7 @@ from penstock.ledger import dead_letters, generations, groups, outbox, submissio
 from penstock.ledger.database import Connection, Statement
 from penstock.ledger.queue import GRACE_S, ready_steps
 from penstock.ledger.submissions import Beginning, FirstStep, NewDocument, Submission
-from penstock.ledger.writer import Verb
+from penstock.ledger.writer import NotAtOnce, Verb
 from penstock.model.nouns import DocumentId, Owner, RunId, StepId
 
 Outcome = Literal["submitted", "resumed", "skipped"]
@@ -94,6 +94,8 @@ def _submit_one(connection: Connection, s: Submission) -> list[Submitted]:
     # Most are new: whether one is, its insert says. With all bytes here nothing will be asked for again.
     whole = all(d.raw_key is not None for d in asked)
     new = submissions.enter(connection, s, [d for d in asked if d.raw_key is not None], seal=whole)
+    if connection.alone and len(new) < len(asked):
+        raise NotAtOnce
     there = _known_and_held(connection, s, [d.source for d in asked if d.id not in new])
     answers: dict[str, Submitted] = {}
     start: list[tuple[NewDocument, Known]] = []
@@ -469,7 +471,10 @@ def _remake(connection: Connection, requests: Sequence[Remake]) -> list[set[Docu
 
 
 SUBMIT = Verb(
-    "submit", _submit, wakes=lambda answers: any(one.outcome != "skipped" for answer in answers for one in answer)
+    "submit",
+    _submit,
+    at_once=lambda orders: len(orders) == 1 and submissions.is_one_statement(orders[0]),
+    wakes=lambda answers: any(one.outcome != "skipped" for answer in answers for one in answer),
 )
 CANCEL = Verb("cancel", _cancel)
 DELETE = Verb("delete", _delete)

@@ -8,8 +8,9 @@ from functools import cache
 import msgspec
 
 from penstock.ledger import groups, outbox
-from penstock.ledger.database import Connection, Statement
+from penstock.ledger.database import RING, Connection, Statement
 from penstock.ledger.queue import ready
+from penstock.model.events import EventKind
 from penstock.model.nouns import DocumentId, Json, Owner, RunId
 
 
@@ -106,6 +107,16 @@ _LAST_RANK = Statement(
     "INSERT INTO ranks (owner, priority, last_rank) VALUES (:owner, :priority, :rank) "
     "ON CONFLICT (priority, owner) DO UPDATE SET last_rank = excluded.last_rank"
 )
+
+
+def is_one_statement(s: Submission) -> bool:
+    """All there is to do for it, if it is new."""
+    if s.first.resource_key is not None or s.password is not None or len(s.documents) > 1:
+        return False
+    if s.group is not None:
+        outbox.learn(s.snapshot, s.body)
+    told = s.group is not None and outbox.has_handlers(s.snapshot, EventKind.GROUP_START)
+    return not told and all(d.raw_key is not None and d.key is None for d in s.documents)
 
 
 def enter(connection: Connection, s: Submission, documents: Sequence[NewDocument], *, seal: bool) -> set[DocumentId]:
@@ -212,9 +223,10 @@ def _at_once(entering: bool, in_group: bool) -> Statement:
     if in_group:
         text += f", grouped AS ({groups.added('count(*)', 'FROM begun HAVING count(*) > 0')})"
     total = "(SELECT total_runs FROM grouped)" if in_group else "0"
+    rings = f", {RING}" * entering
     columns = "run text, document text, raw_key text, size bigint, sha256 text, family text"
     return Statement(
-        f"{text} SELECT document, {total} FROM begun",
+        f"{text} SELECT document, {total}{rings} FROM begun",
         rows=columns + ", source text, name text, metadata text" * entering,
     )
 
@@ -232,7 +244,7 @@ def _begin_at_once(
         for run, text in zip(runs, texts or [()] * len(runs), strict=True)
     ]
     statement = _at_once(texts is not None, s.group is not None)
-    begun = connection.run(statement, rows, **_values(s, seal))
+    begun = connection.run(statement, rows, rings=connection.rings, **_values(s, seal))
     if begun:
         _wait_behind_key(connection, s.first)
         _tell_begun(connection, s, begun[0][1], len(begun))

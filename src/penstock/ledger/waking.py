@@ -45,7 +45,11 @@ class Bell:
 
     @property
     def due(self) -> bool:
-        return self.owed and self.owed_in == 0.0
+        return self.owed and self.may_ring
+
+    @property
+    def may_ring(self) -> bool:
+        return self._clock() >= self._last + RING_EVERY_S
 
     def is_rung(self) -> None:
         """Said first: another may be owed while this one is on its way."""

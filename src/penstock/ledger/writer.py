@@ -29,7 +29,8 @@ class Verb(Generic[Item, Result]):
     name: str
     function: Callable[[Connection, Sequence[Item]], Sequence[Result]]
     at_once: Callable[[Sequence[Item]], bool] = lambda items: False
-    """Whether it is one statement for these items on PostgreSQL: alone, that needs no transaction around it."""
+    """Whether it is one statement for these items on PostgreSQL: alone, that needs no transaction around it. One that
+    finds nothing to do, and wants to do something else instead, raises `NotAtOnce`."""
     of: Callable[[Item], object] | None = None
     """The step that an item is about. A set tells by step what took, so two leases of one step never share a set."""
     wakes: Callable[[Sequence[Result]], bool] | None = None
@@ -37,6 +38,10 @@ class Verb(Generic[Item, Result]):
 
     def __post_init__(self) -> None:
         _names.append(self.name)
+
+
+class NotAtOnce(Exception):
+    """Nothing was done; it takes a transaction."""
 
 
 def failpoints() -> list[str]:
@@ -143,11 +148,13 @@ class Writer:
         by_verb: dict[Verb[Any, Any], list[int]] = {}
         for i, write in enumerate(group):
             by_verb.setdefault(write.verb, []).append(i)
+        may_be_alone = self._database.dialect == "postgres" and _is_one_statement(by_verb, group)
         for attempt in range(BUSY_RETRIES + 1):
             connection = self._connect()
             try:
                 results: list[Any] = [None] * len(group)
-                alone = connection.dialect == "postgres" and not self._bell.due and _is_one_statement(by_verb, group)
+                alone = may_be_alone and not self._bell.due
+                connection.alone, connection.rings = alone, alone and self._bell.may_ring
                 if alone and self._failpoints.armed:
                     self._pass(by_verb, "before")
                 if not alone:
@@ -157,7 +164,10 @@ class Writer:
                     for place, answer in zip(places, answers, strict=True):
                         results[place] = answer
                     if verb.wakes is not None and self._bell.is_heard and verb.wakes(answers):
-                        self._bell.owed = True
+                        if connection.rings:
+                            self._bell.is_rung()
+                        else:
+                            self._bell.owed = True
                 if not alone:
                     if ring := self._bell.due:
                         self._bell.is_rung()
@@ -169,6 +179,8 @@ class Writer:
                 if self._failpoints.armed:
                     self._pass(by_verb, "after")
                 return results
+            except NotAtOnce:
+                may_be_alone = False
             except Exception as error:
                 self._abandon(connection)
                 # What was rung in it, nobody has heard.
