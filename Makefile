@@ -29,10 +29,10 @@ check: install ## Lint, format, types and the direction of imports
 	$(BIN)/lint-imports
 
 test: install ## Run the tests that every change must pass
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest --numprocesses=2 --dist=worksteal $(ARGS)
 
 crash: install ## Kill workers at every failpoint, many times over (long)
-	PENSTOCK_LONG=1 $(BIN)/pytest tests/crash $(ARGS)
+	PENSTOCK_LONG=1 $(BIN)/pytest tests/crash --timeout=3600 $(ARGS)
 
 bench: install ## Measure, and print a table
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -1,6 +1,7 @@
 """Real parts for every test: a PostgreSQL server for the session, a fresh database for each test, ledgers and apps."""
 
 import asyncio
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,9 @@ from penstock.ledger.store import Ledger
 from penstock.runtime import Runtime
 
 DIALECTS = ("sqlite", "postgres")
+
+# A shell that starts the tests in the background has them ignore interrupts, and so would whatever they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

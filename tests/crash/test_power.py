@@ -43,9 +43,9 @@ class Disk:
             self.flushed.discard(os.fstat(descriptor).st_ino)
             return write(descriptor, data)
 
-        def spy_commit(connection: SqliteConnection) -> None:
+        def spy_commit(connection: SqliteConnection, ring: bool = False) -> None:
             self.lost_at_commit.append(self.lost(connection))
-            commit(connection)
+            commit(connection, ring)
 
         monkeypatch.setattr(os, "fsync", spy_fsync)
         monkeypatch.setattr(os, "write", spy_write)

@@ -32,10 +32,10 @@ async def test_a_commit_that_is_slow_while_the_worker_stops_leaves_no_step_behin
     commit = SqliteConnection.commit
     slow = False
 
-    def slowly(self: SqliteConnection) -> None:
+    def slowly(self: SqliteConnection, ring: bool = False) -> None:
         if slow:
             time.sleep(1.5)
-        commit(self)
+        commit(self, ring)
 
     monkeypatch.setattr(SqliteConnection, "commit", slowly)
     work = asyncio.create_task(app.ingest([write(tmp_path / "files", 300)]))

@@ -111,7 +111,7 @@ _LAST_RANK = Statement(
 
 def is_one_statement(s: Submission) -> bool:
     """All there is to do for it, if it is new."""
-    if s.first.resource_key is not None or s.password is not None or len(s.documents) > 1:
+    if s.first.resource_key is not None or s.password is not None or len(s.documents) != 1:
         return False
     if s.group is not None:
         outbox.learn(s.snapshot, s.body)
