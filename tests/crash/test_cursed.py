@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from penstock.app import open_app
+from tests.crash.harness import environment, open_home
 
 CRASHES = 7
 OTHERS = 30
@@ -12,7 +12,7 @@ OTHERS = 30
 
 def work(folder: Path, home: Path) -> int:
     command = [sys.executable, "-m", "tests.crash.cursed_worker", str(folder), str(home)]
-    return subprocess.run(command, timeout=60, cwd=Path(__file__).parents[2]).returncode
+    return subprocess.run(command, timeout=60, cwd=Path(__file__).parents[2], env=environment()).returncode
 
 
 async def test_i7_a_document_that_kills_its_worker_ends_as_a_dead_letter_and_harms_nobody(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ async def test_i7_a_document_that_kills_its_worker_ends_as_a_dead_letter_and_har
         deaths += 1
         assert deaths <= CRASHES + 1, "the cursed document is never given up"
     assert deaths >= 3
-    async with open_app(home=str(home), embedder="fake") as app:
+    async with open_home(home) as app:
         status = await app.status()
         assert status["documents"] == {"COMPLETED": OTHERS, "FAILED": 1}
         letters = await app.list_dead_letters()
