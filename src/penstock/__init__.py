@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from penstock.errors import (
         ConfigError,
         LeaseLost,
+        LedgerAway,
         LedgerTooNew,
         LockHeld,
         NotFound,
@@ -46,6 +47,7 @@ __all__ = [
     "HandlerContext",
     "Hit",
     "LeaseLost",
+    "LedgerAway",
     "LedgerTooNew",
     "LifecycleEvent",
     "LockHeld",
@@ -72,7 +74,7 @@ _HOMES = {
     "app": ("App", "open_app"),
     "config": ("Config", "load_config"),
     "errors": (
-        *("ConfigError", "LeaseLost", "LedgerTooNew", "LockHeld"),
+        *("ConfigError", "LeaseLost", "LedgerAway", "LedgerTooNew", "LockHeld"),
         *("NotFound", "PenstockError", "Permanent", "StorageError", "Transient", "UsageError"),
     ),
     "events.context": ("HandlerContext",),

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property, partial
 from pathlib import Path
@@ -13,7 +13,7 @@ import msgspec
 from penstock import groups, jobs, views
 from penstock.blobs.local import LocalBlobs, make_home
 from penstock.config import Config, check_name, load_config
-from penstock.errors import NotFound, UsageError
+from penstock.errors import LedgerAway, NotFound, UsageError
 from penstock.intake import Intake, Item
 from penstock.jobs import Job, Report, Summary
 from penstock.ledger import batches, dead_letters, documents, generations, runs, stats, work
@@ -31,6 +31,7 @@ from penstock.model.states import DocumentStatus, StepStatus
 from penstock.runtime import Failpoints, Runtime
 from penstock.sources.folder import find, printable
 from penstock.worker.broadcast import Broadcast, Listener
+from penstock.worker.look import Tally
 
 if TYPE_CHECKING:
     from penstock.caretaker import Caretaker
@@ -50,6 +51,8 @@ REMAKE_BATCH = 500
 PARSED = (".pdf", ".docx", ".html", ".htm", ".xhtml")
 """Names of files that probably need a parser process: those start while the files are being accepted."""
 LOCK_RELEASES = 100
+AWAY_S = 1.0
+"""Between two looks whether the database is back."""
 IN_HAND = 4
 """Runs that a worker holds for each step that it runs at once: while some are being committed, others work."""
 
@@ -178,24 +181,35 @@ class App:
         job = Job(Owner(self.config.owner), self.ledger, self.runtime)
         return await jobs.run(job, self._start_worker(budget_s, self.runtime.clock()), report)
 
-    async def work(self, *, pools: str | None = None) -> Summary:
+    async def work(self, *, pools: str | None = None, tell: Callable[[str], None] = lambda text: None) -> Summary:
         """Work until `stop`, whoever submits. Counts the documents that ended here. `pools`: the kinds of steps to work
-        on and how many side by side, as in `extract=2,embed=4,index=1,*=4`."""
+        on and how many side by side, as in `extract=2,embed=4,index=1,*=4`. Where the PostgreSQL server goes away, we
+        wait for it and say so (`tell`)."""
         began = self.runtime.clock()
-        worker = self._start_worker(None, began, pool_sizes(pools) if pools is not None else None)
-        tending = asyncio.create_task(self._caretaker.tend(worker.bench.worker))
-        try:
-            await worker.run(None)
-        finally:
-            tending.cancel()
-            await asyncio.gather(tending, return_exceptions=True)
-        tally = worker.bench.record.tally
+        sizes = pool_sizes(pools) if pools is not None else None
+        tally = Tally()
+        while True:
+            worker = self._start_worker(None, began, sizes)
+            tending = asyncio.create_task(self._caretaker.tend(worker.bench.worker))
+            try:
+                await worker.run(None)
+                break
+            except LedgerAway as error:
+                tell(f"{error} Waiting for it; what is done is kept.")
+            finally:
+                tending.cancel()
+                await asyncio.gather(tending, return_exceptions=True)
+                tally.made.update(worker.bench.record.tally.made)
+                tally.ended.update(worker.bench.record.tally.ended)
+            if not await self._is_back():
+                break
+            tell("The database is back.")
         return Summary(
             completed=tally.ended[DocumentStatus.COMPLETED],
             not_indexable=tally.ended[DocumentStatus.NOT_INDEXABLE],
             failed=tally.ended[DocumentStatus.FAILED],
             elapsed_s=round(self.runtime.clock() - began, 3),
-            interrupted=worker.told_to_stop,
+            interrupted=self._stopping,
             made=tally.named(),
         )
 
@@ -626,6 +640,14 @@ class App:
         if self._stopping:
             self.stop()
         return self._worker
+
+    async def _is_back(self) -> bool:
+        """Wait until the ledger answers again. False: we were told to stop before."""
+        while not self._stopping:
+            if await self.ledger.is_there():
+                return True
+            await self.runtime.sleep(AWAY_S)
+        return False
 
     def _liveness(self) -> Liveness:
         if self.ledger.database.dialect == "postgres":

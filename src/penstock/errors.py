@@ -17,7 +17,8 @@ PenstockError
 ├── BudgetSpent             the time is up: flush, release, go on another time
 ├── TornSegment             a segment is missing or does not match its hash: rewind its producer
 ├── SourceError             a file that was to be submitted cannot be read
-└── StorageError            disk full, no permission, database locked or gone
+└── StorageError            disk full, no permission, database locked
+    └── LedgerAway          the PostgreSQL server does not answer, or has closed the connection
 """
 
 
@@ -108,3 +109,8 @@ class SourceError(PenstockError):
 
 class StorageError(PenstockError):
     """The disk is full, a folder is not writable, the database is locked or gone."""
+
+
+class LedgerAway(StorageError):
+    """The PostgreSQL server does not answer, or has closed the connection. What was accepted and done is kept; a worker
+    waits for it to come back."""

@@ -49,7 +49,7 @@ async def worker(
         async with call.working_app(registry) as app:
             if not call.json:
                 note("Working until told to stop (Ctrl-C, SIGTERM).")
-            summary = await app.work(pools=pools)
+            summary = await app.work(pools=pools, tell=note)
     return _answer(call, summary, metrics_port=port)
 
 

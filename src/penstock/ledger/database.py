@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
-from penstock.errors import ConfigError, StorageError, UsageError
+from penstock.errors import ConfigError, LedgerAway, StorageError, UsageError
 from penstock.runtime import Runtime
 
 Row = tuple[Any, ...]
@@ -255,8 +255,8 @@ class PostgresConnection:
                 for method in ("seqscan", "hashjoin", "mergejoin"):
                     self._db.execute(f"SET enable_{method} = off")
         except psycopg.Error as error:
-            raise StorageError(
-                f"PostgreSQL at {safe_url(url)} does not answer: {str(error).strip().splitlines()[0]}. "
+            raise LedgerAway(
+                f"PostgreSQL at {safe_url(url)} does not answer: {_first_line(error)}. "
                 "Is it running, and is the URL right?"
             ) from error
 
@@ -268,26 +268,33 @@ class PostgresConnection:
                 by_column = zip(*table, strict=True) if table else ([] for _ in columns)
                 for (name, _), values in zip(columns, by_column, strict=True):
                     params[f"{alias}_{name}"] = _array(values)
-        cursor = self._db.execute(statement.postgres, params, prepare=statement.prepare)
-        return cursor.fetchall() if cursor.description else []
+        return self._execute(statement.postgres, params, prepare=statement.prepare)
+
+    def _execute(self, text: str, params: dict[str, Any] | None = None, prepare: bool | None = None) -> list[Row]:
+        try:
+            cursor = self._db.execute(text, params, prepare=prepare)
+            return cursor.fetchall() if cursor.description else []
+        except self._psycopg.Error as error:
+            if self._db.closed:
+                raise LedgerAway(f"PostgreSQL has closed the connection: {_first_line(error)}.") from error
+            raise
 
     def script(self, text: str) -> list[Row]:
-        cursor = self._db.execute(text)
-        return cursor.fetchall() if cursor.description else []
+        return self._execute(text)
 
     def begin(self) -> None:
-        self._db.execute("BEGIN")
+        self._execute("BEGIN")
 
     def begin_read(self) -> None:
-        self._db.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        self._execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
     def commit(self, ring: bool = False) -> None:
         # Two statements in one message cannot be prepared.
-        self._db.execute(f"{NOTIFY}; COMMIT" if ring else "COMMIT", prepare=False if ring else None)
+        self._execute(f"{NOTIFY}; COMMIT" if ring else "COMMIT", prepare=False if ring else None)
 
     def rollback(self) -> None:
         # Raises where the connection is gone: nobody is to keep it.
-        self._db.execute("ROLLBACK")
+        self._execute("ROLLBACK")
 
     def interrupt(self) -> None:
         """From another thread: what runs here ends with an error."""
@@ -303,6 +310,10 @@ class PostgresConnection:
         quicker = errors.ForeignKeyViolation | errors.UniqueViolation
         waited = errors.DeadlockDetected | errors.SerializationFailure | errors.LockNotAvailable
         return isinstance(error, quicker | waited)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _array(values: Sequence[Any]) -> str:

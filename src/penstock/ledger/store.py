@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from queue import Empty, SimpleQueue
 from typing import Concatenate, ParamSpec, TypeVar
 
-from penstock.errors import LedgerTooNew, UsageError
+from penstock.errors import LedgerAway, LedgerTooNew, UsageError
 from penstock.ledger.database import Connection, Database, Statement, safe_url
 from penstock.ledger.migrations import LATEST, MIGRATIONS
 from penstock.ledger.writer import Item, Result, Verb, Writer
@@ -71,6 +71,14 @@ class Ledger:
         finally:
             await self._runtime.run_blocking("read", self._end, connection)
 
+    async def is_there(self) -> bool:
+        """Whether the database answers."""
+        try:
+            await self.read(self._version)
+        except LedgerAway:
+            return False
+        return True
+
     async def close(self) -> None:
         self._writer.close()
         while True:
@@ -80,25 +88,39 @@ class Ledger:
                 return
 
     def _with(self, function: Callable[[Connection], T]) -> T:
-        connection = self._take()
-        try:
-            answer = function(connection)
-        except BaseException:
-            connection.close()
-            raise
-        self._idle.put(connection)
-        return answer
+        """On a connection of its own. One that was closed while nobody used it is no reason to give up."""
+        while True:
+            connection, fresh = self._take()
+            try:
+                answer = function(connection)
+            except LedgerAway:
+                connection.close()
+                if fresh:
+                    raise
+                continue
+            except BaseException:
+                connection.close()
+                raise
+            self._idle.put(connection)
+            return answer
 
-    def _take(self) -> Connection:
+    def _take(self) -> tuple[Connection, bool]:
+        """And whether it is new."""
         try:
-            return self._idle.get_nowait()
+            return self._idle.get_nowait(), False
         except Empty:
-            return self.database.connect()
+            return self.database.connect(), True
 
     def _begin(self) -> Connection:
-        connection = self._take()
-        connection.begin_read()
-        return connection
+        while True:
+            connection, fresh = self._take()
+            try:
+                connection.begin_read()
+                return connection
+            except LedgerAway:
+                connection.close()
+                if fresh:
+                    raise
 
     def _end(self, connection: Connection) -> None:
         try:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from penstock.errors import PenstockError, StorageError
+from penstock.errors import LedgerAway, PenstockError, StorageError
 from penstock.ledger.database import NOTIFY, Connection, Database
 from penstock.ledger.waking import Bell
 from penstock.metrics.base import NOTHING, Metrics
@@ -153,12 +153,14 @@ class Writer:
             connection = self._connect()
             try:
                 results: list[Any] = [None] * len(group)
+                begun = False
                 alone = may_be_alone and not self._bell.due
                 connection.alone, connection.rings = alone, alone and self._bell.may_ring
                 if alone and self._failpoints.armed:
                     self._pass(by_verb, "before")
                 if not alone:
                     connection.begin()
+                    begun = True
                 for verb, places in by_verb.items():
                     answers = verb.function(connection, [group[i].item for i in places])
                     for place, answer in zip(places, answers, strict=True):
@@ -185,7 +187,10 @@ class Writer:
                 self._abandon(connection)
                 # What was rung in it, nobody has heard.
                 self._bell.owed = self._bell.is_heard
-                if attempt == BUSY_RETRIES or not connection.is_busy(error):
+                # One that was closed while nobody used it. What is done at once may be done twice: it is gated, or it
+                # finds what is there.
+                unused = isinstance(error, LedgerAway) and not begun and attempt == 0
+                if attempt == BUSY_RETRIES or not (unused or connection.is_busy(error)):
                     raise
                 self._database.runtime.block(0.001 + 0.01 * self._database.runtime.random())
         raise StorageError("unreachable")
