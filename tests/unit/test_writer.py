@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import StorageError, UsageError
+from penstock.errors import LedgerAway, StorageError, UsageError
 from penstock.ledger import database as ledger_database
 from penstock.ledger.database import Connection, Database, Statement
 from penstock.ledger.store import Ledger
@@ -29,7 +29,13 @@ def _add(connection: Connection, names: Sequence[str]) -> list[str]:
     return [name.upper() for name in names]
 
 
+def _die(connection: Connection, items: Sequence[None]) -> list[None]:
+    connection.script("SELECT pg_terminate_backend(pg_backend_pid())")
+    return [None for _ in items]
+
+
 ADD = Verb("test_add", _add)
+DIE = Verb("test_die", _die)
 
 
 @pytest.fixture
@@ -96,9 +102,10 @@ async def test_a_lost_postgres_connection_is_replaced(runtime: Runtime, postgres
             "WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
     )
-    with pytest.raises(StorageError):
-        await writer.write(ADD, "while it dies")
     assert await writer.write(ADD, "after") == "AFTER"
+    with pytest.raises(LedgerAway):
+        await writer.write(DIE, None)
+    assert await writer.write(ADD, "again") == "AGAIN"
     writer.close()
     await ledger.close()
 
