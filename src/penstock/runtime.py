@@ -77,7 +77,7 @@ class Runtime:
         await asyncio.sleep(seconds)
 
     async def wait(self, event: asyncio.Event, seconds: float) -> None:
-        """Sleep, or wake with the event."""
+        """Sleep, or wake with the event; where it is set already, nobody else gets a turn."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await event.wait()

@@ -1,12 +1,13 @@
 """claim and complete: one owner per step, in order, and chained in one transaction."""
 
 import asyncio
+from typing import Any
 
 import msgspec
 import pytest
 from tests.contract.ledger_kit import ANNA, BERT, Desk, output
 
-from penstock.ledger import queue, submissions, waking
+from penstock.ledger import claims, documents, queue, submissions, waking
 from penstock.ledger.database import NOW
 from penstock.model.nouns import Lease, Step, StepId, Token, WorkerId
 
@@ -72,6 +73,23 @@ async def test_priority_holds_over_several_kinds(desk: Desk) -> None:
 async def test_a_claim_shows_the_document_at_work(desk: Desk) -> None:
     step = await desk.started()
     assert await desk.status(step.document_id) == "EXTRACTING"
+
+
+async def test_a_claim_comes_with_its_documents_as_they_are_from_then_on(desk: Desk) -> None:
+    await desk.submit("/a", "/b", "/c")
+    ids: dict[str, Any] = dict(await desk.rows("SELECT source, id FROM documents"))
+    await desk.rows(f"UPDATE documents SET deleted_at = 1 WHERE id = '{ids['/b']}'")
+    request = claims.ClaimRequest(WorkerId("w1"), ("extract",), 9, desk.token(), 60.0)
+    claimed = await desk.ledger.write(claims.CLAIM, request)
+    assert [one.document is not None for one in claimed] == [True, False, True]
+    steps = [(one.step.document_id, one.step.generation_id) for one in claimed]
+    looked_up = await desk.ledger.read(documents.live, steps)
+    came_along = {one.step.generation_id: one.document for one in claimed if one.document}
+    # But for the moment of the change itself.
+    for found in (came_along, looked_up):
+        found |= {i: (msgspec.structs.replace(d, updated_at=0.0), g) for i, (d, g) in found.items()}
+    assert came_along == looked_up
+    assert {document.status for document, _ in looked_up.values()} == {"EXTRACTING"}
 
 
 async def test_a_custom_kind_does_not_change_what_the_document_shows(desk: Desk) -> None:

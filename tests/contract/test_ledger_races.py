@@ -108,6 +108,34 @@ async def test_i1_new_bytes_that_meet_a_delete_are_a_new_document(both: Desk) ->
     assert found == [(answer.document_id, sha("new"))]
 
 
+@pytest.mark.parametrize("others", [(), ("/new",)])
+async def test_i1_bytes_that_come_while_their_source_is_being_deleted_are_entered(
+    both: Desk, others: tuple[str, ...]
+) -> None:
+    """The delete has only taken hold of the document when they come."""
+    old = await both.submit("/a")
+    user = Open(both)
+    chosen = runs.Selected(ANNA, (old.document_id,))
+    runs._statuses(user.connection, chosen)
+    order = both.submission(
+        *map(both.document, (*others, "/a")), group=groups.GroupStart("01GROUP", "short", None, True)
+    )
+    task = asyncio.create_task(both.ledger.write(runs.SUBMIT, order))
+    await both.runtime.sleep(0.3)
+    assert not task.done()
+    user.do(runs.DELETE, chosen)
+    user.commit()
+    answers = await task
+    assert [answer.outcome for answer in answers] == ["submitted"] * (len(others) + 1)
+    assert not any(answer.needs_bytes for answer in answers)
+    live = await both.rows("SELECT source FROM documents WHERE deleted_at IS NULL ORDER BY source")
+    assert live == [(source,) for source in sorted((*others, "/a"))]
+    count = len(others) + 1
+    assert await both.rows("SELECT sealed, open_runs, total_runs FROM groups WHERE id = '01GROUP'") == [
+        (1, count, count)
+    ]
+
+
 async def test_i8_a_submitter_that_is_back_keeps_its_group_open(both: Desk) -> None:
     def order(source: str) -> submissions.Submission:
         return both.submission(both.document(source), group=groups.GroupStart("01GROUP", "short"))

@@ -68,12 +68,15 @@ _SHOWN = " ".join(f"WHEN '{kind}' THEN '{status}'" for kind, status in SHOWN_AS.
 
 @cache
 def _claim_at_once(kinds: int) -> Statement:
+    # As it is from now on: what we read is what was before.
+    shown = f"CASE WHEN d.status IN ({LIVE}) THEN coalesce(CASE c.kind {_SHOWN} END, d.status) ELSE d.status END"
+    columns = documents.LIVE_COLUMNS.replace("d.status", shown)
     return Statement(
         f"WITH claimed AS ({_claim_statement(kinds).text}), "
         f"shown AS (UPDATE documents SET status = CASE c.kind {_SHOWN} END, updated_at = {{now}} FROM claimed c "
         f"WHERE documents.id = c.document_id AND documents.status <> CASE c.kind {_SHOWN} END "
         f"AND documents.status IN ({LIVE})) "
-        f"SELECT c.*, {documents.LIVE_COLUMNS} FROM claimed c LEFT JOIN documents d ON d.id = c.document_id "
+        f"SELECT c.*, {columns} FROM claimed c LEFT JOIN documents d ON d.id = c.document_id "
         "AND d.deleted_at IS NULL LEFT JOIN generations g ON g.id = c.generation_id"
     )
 

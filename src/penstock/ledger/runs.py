@@ -15,6 +15,7 @@ from penstock.ledger.writer import NotAtOnce, Verb
 from penstock.model.nouns import DocumentId, Owner, RunId, StepId
 
 Outcome = Literal["submitted", "resumed", "skipped"]
+ENTER_TRIES = 5
 
 
 class Submitted(msgspec.Struct, frozen=True):
@@ -91,12 +92,9 @@ def _submit(connection: Connection, submissions: Sequence[Submission]) -> list[l
 def _submit_one(connection: Connection, s: Submission) -> list[Submitted]:
     keyed = _answers_by_key(connection, s)
     asked = [d for d in s.documents if d.key is None or d.key not in keyed]
-    # Most are new: whether one is, its insert says. With all bytes here nothing will be asked for again.
+    # With all bytes here nothing will be asked for again.
     whole = all(d.raw_key is not None for d in asked)
-    new = submissions.enter(connection, s, [d for d in asked if d.raw_key is not None], seal=whole)
-    if connection.alone and len(new) < len(asked):
-        raise NotAtOnce
-    there = _known_and_held(connection, s, [d.source for d in asked if d.id not in new])
+    new, there = _enter(connection, s, asked, seal=whole)
     answers: dict[str, Submitted] = {}
     start: list[tuple[NewDocument, Known]] = []
     replay: list[Known] = []
@@ -132,6 +130,26 @@ def _submit_one(connection: Connection, s: Submission) -> list[Submitted]:
     if s.group is not None and s.group.seal and not is_sealed and not again:
         groups.seal(connection, [s.group.id])
     return [answers[document.source] for document in s.documents]
+
+
+def _enter(
+    connection: Connection, s: Submission, asked: Sequence[NewDocument], *, seal: bool
+) -> tuple[set[DocumentId], dict[str, Known]]:
+    """Most are new: whether one is, its insert says. The others are known, by their source."""
+    new: set[DocumentId] = set()
+    there: dict[str, Known] = {}
+    unknown = [d for d in asked if d.raw_key is not None]
+    for _ in range(ENTER_TRIES):
+        new |= submissions.enter(connection, s, unknown, seal=seal)
+        rest = [d for d in asked if d.id not in new]
+        if rest and connection.alone:
+            raise NotAtOnce
+        there = _known_and_held(connection, s, [d.source for d in rest])
+        # Deleted while we waited for them: now they are new.
+        unknown = [d for d in rest if d.raw_key is not None and d.source not in there]
+        if not unknown:
+            break
+    return new, there
 
 
 def _known_and_held(connection: Connection, s: Submission, sources: Sequence[str]) -> dict[str, Known]:

@@ -149,7 +149,7 @@ class Writer:
         for i, write in enumerate(group):
             by_verb.setdefault(write.verb, []).append(i)
         may_be_alone = self._database.dialect == "postgres" and _is_one_statement(by_verb, group)
-        for attempt in range(BUSY_RETRIES + 1):
+        for attempt in range(BUSY_RETRIES + 2):
             connection = self._connect()
             try:
                 results: list[Any] = [None] * len(group)
@@ -190,7 +190,7 @@ class Writer:
                 # One that was closed while nobody used it. What is done at once may be done twice: it is gated, or it
                 # finds what is there.
                 unused = isinstance(error, LedgerAway) and not begun and attempt == 0
-                if attempt == BUSY_RETRIES or not (unused or connection.is_busy(error)):
+                if attempt >= BUSY_RETRIES or not (unused or connection.is_busy(error)):
                     raise
                 self._database.runtime.block(0.001 + 0.01 * self._database.runtime.random())
         raise StorageError("unreachable")
