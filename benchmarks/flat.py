@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.servers import database
 from benchmarks.table import Row
 from penstock.bench.queue import percentile
-from penstock.ledger import claims, locks, queue, runs, submissions, sweeping
+from penstock.ledger import claims, leasing, locks, queue, runs, submissions, sweeping
 from penstock.ledger.database import Connection, Database
 from penstock.ledger.store import Ledger
 from penstock.ledger.writer import Verb
@@ -192,18 +192,18 @@ class Side:
 
     def heartbeat(self) -> None:
         leases = tuple(step.lease for step in self.held)
-        answer = self.time("heartbeat", queue.HEARTBEAT, queue.Beat(WORKER, leases, (), (), LEASE_S))
+        answer = self.time("heartbeat", leasing.HEARTBEAT, leasing.Beat(WORKER, leases, (), (), LEASE_S))
         assert len(answer.alive) == AT_ONCE
 
     def due(self) -> None:
-        assert self.time("due", queue.DUE, 100) == AT_ONCE
+        assert self.time("due", leasing.DUE, 100) == AT_ONCE
         running, back = "status = 'RUNNING', lease_token = 't'", "status = 'ERROR', lease_token = NULL, not_before = 0"
         for change in (running, back):
             self.connection.script(f"UPDATE steps SET {change} WHERE id IN ({self.late})")
 
     def reap(self) -> None:
         held = frozenset(step.lease.step_id for step in self.held)
-        assert self.time("reap", queue.REAP, queue.Reap(held, (DEAD,), 10**6)).steps == AT_ONCE
+        assert self.time("reap", leasing.REAP, leasing.Reap(held, (DEAD,), 10**6)).steps == AT_ONCE
         self._claim("lost", DEAD)
 
     def submit(self) -> None:

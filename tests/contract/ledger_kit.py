@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.ledger import checkpoints, claims, locks, queue, runs, submissions
+from penstock.ledger import checkpoints, claims, leasing, locks, queue, runs, submissions
 from penstock.ledger.database import Connection, Row
 from penstock.ledger.store import Ledger
 from penstock.model.nouns import ArtifactId, DocumentId, Owner, RunId, Segment, Step, Token, WorkerId
@@ -137,7 +137,7 @@ class Desk:
     async def reap(self, *dead: str, held: Sequence[Step] = (), crashes: int = 5) -> int:
         names = tuple(WorkerId(worker) for worker in dead)
         own = frozenset(step.lease.step_id for step in held)
-        return (await self.ledger.write(queue.REAP, queue.Reap(own, names, crashes))).steps
+        return (await self.ledger.write(leasing.REAP, leasing.Reap(own, names, crashes))).steps
 
     async def cancel(self, *documents: DocumentId, owner: Owner = ANNA) -> set[DocumentId]:
         return await self.ledger.write(runs.CANCEL, runs.Selected(owner, documents))

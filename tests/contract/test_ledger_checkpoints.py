@@ -4,7 +4,7 @@ import asyncio
 
 from tests.contract.ledger_kit import BERT, Desk, output, segment
 
-from penstock.ledger import checkpoints, queue
+from penstock.ledger import checkpoints, leasing
 from penstock.model.nouns import ArtifactId, Step
 from penstock.model.states import DocumentStatus
 
@@ -95,7 +95,7 @@ async def test_i7_a_checkpoint_forgives(desk: Desk) -> None:
     await desk.reap("dead")
     [step] = await desk.claim()
     await desk.fail(step, retry_in=-1.0)
-    await desk.ledger.write(queue.DUE, 100)
+    await desk.ledger.write(leasing.DUE, 100)
     [step] = await desk.claim()
     assert (step.attempts, step.crashes, step.errors) == (3, 1, 1)
     made = (await desk.open(step)).artifact

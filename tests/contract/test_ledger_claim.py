@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from tests.contract.ledger_kit import ANNA, BERT, Desk, output
 
-from penstock.ledger import claims, documents, queue, submissions, waking
+from penstock.ledger import claims, documents, leasing, queue, submissions, waking
 from penstock.ledger.database import NOW
 from penstock.model.nouns import Lease, Step, StepId, Token, WorkerId
 
@@ -189,9 +189,9 @@ async def test_a_heartbeat_extends_what_is_ours_and_tells_what_is_lost(desk: Des
     kept, lost = await desk.started("/a", lease_s=0.5), await desk.started("/b", lease_s=-1.0)
     await desk.reap()
     leases = (kept.lease, lost.lease, Lease(StepId(10**9), Token("x"), 1))
-    signs = (queue.Sign(kept.lease.step_id, "artifact", moved=False),)
-    beat = queue.Beat(WorkerId("w1"), leases, (), signs, 100.0)
-    beaten = await desk.ledger.write(queue.HEARTBEAT, beat)
+    signs = (leasing.Sign(kept.lease.step_id, "artifact", moved=False),)
+    beat = leasing.Beat(WorkerId("w1"), leases, (), signs, 100.0)
+    beaten = await desk.ledger.write(leasing.HEARTBEAT, beat)
     assert beaten.alive == {kept.lease.step_id}
     assert await desk.step(kept, "waiting_on") == "artifact"
     assert await desk.reap() == 0

@@ -3,7 +3,7 @@
 import pytest
 from tests.contract.ledger_kit import ANNA, BERT, EXPIRED_S, Desk, output
 
-from penstock.ledger import dead_letters, documents, queue, workers
+from penstock.ledger import dead_letters, documents, leasing, queue, workers
 from penstock.ledger.documents import Origin
 from penstock.model.nouns import Step, WorkerId
 
@@ -13,9 +13,9 @@ async def test_an_error_backs_off_until_it_is_due(desk: Desk) -> None:
     assert await desk.fail(step, retry_in=3600.0)
     assert await desk.step(step, "status, errors, error, lease_token") == ("ERROR", 1, "it broke", None)
     assert await desk.claim() == []
-    assert await desk.ledger.write(queue.DUE, 100) == 0
+    assert await desk.ledger.write(leasing.DUE, 100) == 0
     await desk.rows("UPDATE steps SET not_before = 1")
-    assert await desk.ledger.write(queue.DUE, 100) == 1
+    assert await desk.ledger.write(leasing.DUE, 100) == 1
     [again] = await desk.claim()
     assert (again.lease.step_id, again.errors, again.attempts) == (step.lease.step_id, 1, 2)
     assert again.lease.epoch == 2
@@ -26,7 +26,7 @@ async def test_due_moves_a_hundred_at_a_time_oldest_first(desk: Desk) -> None:
     await desk.submit(*(f"/{i}" for i in range(5)))
     for step in await desk.claim(5):
         await desk.fail(step, retry_in=-float(step.rank))
-    assert await desk.ledger.write(queue.DUE, 2) == 2
+    assert await desk.ledger.write(leasing.DUE, 2) == 2
     assert await desk.rows("SELECT rank FROM steps WHERE status = 'PENDING' ORDER BY rank") == [(4,), (5,)]
 
 
@@ -102,8 +102,8 @@ async def test_a_reaper_never_reaps_what_it_holds(desk: Desk) -> None:
 async def test_i7_a_document_that_kills_its_worker_ends_as_a_dead_letter(desk: Desk) -> None:
     step = await desk.started(worker="dead")
     for _ in range(20):
-        if step.crashes >= queue.SUSPECT:
-            assert await desk.ledger.write(queue.GO_ALONE, step.lease)
+        if step.crashes >= leasing.SUSPECT:
+            assert await desk.ledger.write(leasing.GO_ALONE, step.lease)
         assert await desk.reap("dead", crashes=5) == 1
         claimed = await desk.claim(worker="dead")
         if not claimed:
@@ -123,27 +123,27 @@ async def test_i7_a_bystander_of_many_crashes_is_never_blamed(desk: Desk, limit:
     for _ in range(20):
         assert await desk.reap("dead", crashes=limit) == 1
         [step] = await desk.claim(worker="dead")
-    assert step.crashes == queue.SUSPECT
+    assert step.crashes == leasing.SUSPECT
     assert await desk.status(step.document_id) == "EXTRACTING"
 
 
 async def test_i7_who_had_not_begun_when_its_worker_died_is_no_suspect(desk: Desk) -> None:
     step = await desk.started(worker="dead")
-    for crash in range(queue.UNBEGUN + 1):
+    for crash in range(leasing.UNBEGUN + 1):
         # What it waits on is as old as the last heartbeat: after many claims nobody believes that any more.
-        assert step.crashes == max(0, crash - queue.UNBEGUN + 1), crash
-        sign = queue.Sign(step.lease.step_id, queue.ROOM, moved=False)
-        beat = queue.Beat(WorkerId("dead"), (step.lease,), (), (sign,), 60.0)
-        assert (await desk.ledger.write(queue.HEARTBEAT, beat)).alive == {step.lease.step_id}
+        assert step.crashes == max(0, crash - leasing.UNBEGUN + 1), crash
+        sign = leasing.Sign(step.lease.step_id, leasing.ROOM, moved=False)
+        beat = leasing.Beat(WorkerId("dead"), (step.lease,), (), (sign,), 60.0)
+        assert (await desk.ledger.write(leasing.HEARTBEAT, beat)).alive == {step.lease.step_id}
         assert await desk.reap("dead") == 1
         [step] = await desk.claim(worker="dead")
-    assert step.crashes == queue.SUSPECT
+    assert step.crashes == leasing.SUSPECT
 
 
 async def test_i7_a_suspect_that_dies_alone_is_blamed_whatever_it_was_last_seen_to_wait_on(desk: Desk) -> None:
     step = await desk.started(worker="dead")
-    assert await desk.ledger.write(queue.GO_ALONE, step.lease)
-    await desk.rows(f"UPDATE steps SET waiting_on = '{queue.ROOM}'")
+    assert await desk.ledger.write(leasing.GO_ALONE, step.lease)
+    await desk.rows(f"UPDATE steps SET waiting_on = '{leasing.ROOM}'")
     assert await desk.reap("dead") == 1
     assert await desk.step(step, "crashes") == 1
 
@@ -151,7 +151,7 @@ async def test_i7_a_suspect_that_dies_alone_is_blamed_whatever_it_was_last_seen_
 async def test_i7_time_alone_ends_with_an_error_a_release_or_progress(desk: Desk) -> None:
     for end in ("error", "release", "progress"):
         step = await desk.started(f"/{end}")
-        assert await desk.ledger.write(queue.GO_ALONE, step.lease)
+        assert await desk.ledger.write(leasing.GO_ALONE, step.lease)
         assert await desk.step(step, "alone") == 1
         if end == "error":
             await desk.fail(step, retry_in=100.0)

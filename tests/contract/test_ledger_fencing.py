@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 from tests.contract.ledger_kit import KEY, LEASE_S, Desk, output, segment
 
-from penstock.ledger import checkpoints, generations, locks, queue
+from penstock.ledger import checkpoints, generations, leasing, locks, queue
 from penstock.model.nouns import ArtifactId, Step, WorkerId
 from penstock.model.states import DOCUMENT_TRANSITIONS, STEP_TRANSITIONS, DocumentStatus, StepStatus
 
@@ -44,7 +44,7 @@ async def _release(desk: Desk, step: Step, artifact: ArtifactId) -> object:
 
 
 async def _alone(desk: Desk, step: Step, artifact: ArtifactId) -> object:
-    return await desk.ledger.write(queue.GO_ALONE, step.lease)
+    return await desk.ledger.write(leasing.GO_ALONE, step.lease)
 
 
 async def _rewind(desk: Desk, step: Step, artifact: ArtifactId) -> object:
@@ -61,10 +61,10 @@ async def _release_lock(desk: Desk, step: Step, artifact: ArtifactId) -> object:
 
 
 async def _heartbeat(desk: Desk, step: Step, artifact: ArtifactId) -> object:
-    signs = (queue.Sign(step.lease.step_id, "a stale wait", moved=True, timeout_s=1.0),)
+    signs = (leasing.Sign(step.lease.step_id, "a stale wait", moved=True, timeout_s=1.0),)
     held = ((KEY, step.lease.token),)
-    beat = queue.Beat(WorkerId("w1"), (step.lease,), held, signs, LEASE_S)
-    beaten = await desk.ledger.write(queue.HEARTBEAT, beat)
+    beat = leasing.Beat(WorkerId("w1"), (step.lease,), held, signs, LEASE_S)
+    beaten = await desk.ledger.write(leasing.HEARTBEAT, beat)
     return bool(beaten.alive or beaten.locks)
 
 

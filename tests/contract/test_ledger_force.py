@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 from tests.contract.ledger_kit import ANNA, BERT, EXPIRED_S, KEY, LEASE_S, Desk, output
 
-from penstock.ledger import locks, queue, stats, workers
+from penstock.ledger import leasing, locks, stats, workers
 from penstock.ledger.stats import ListedStep
 from penstock.model.nouns import Owner, Token, WorkerId
 from penstock.model.states import StepStatus
@@ -53,8 +53,8 @@ async def test_i3_whoever_lost_a_lock_by_force_can_write_nothing(desk: Desk) -> 
     assert not await desk.ledger.read(locks.held, KEY, step.lease.token)
     assert not await desk.flip(step)
     assert not await desk.fail(step)
-    beat = queue.Beat(WorkerId("w1"), (step.lease,), ((KEY, step.lease.token),), (), LEASE_S)
-    assert await desk.ledger.write(queue.HEARTBEAT, beat) == queue.Beaten(frozenset(), frozenset())
+    beat = leasing.Beat(WorkerId("w1"), (step.lease,), ((KEY, step.lease.token),), (), LEASE_S)
+    assert await desk.ledger.write(leasing.HEARTBEAT, beat) == leasing.Beaten(frozenset(), frozenset())
     assert not await desk.ledger.write(locks.RELEASE, (KEY, step.lease.token))
 
 
@@ -182,8 +182,8 @@ async def test_a_forced_release_and_the_holder_s_heartbeats_do_not_deadlock(desk
     for i in range(10):
         await desk.to_index(f"/{i}")
         [step] = await desk.claim_keyed()
-        beat = queue.Beat(WorkerId("w1"), (step.lease,), ((KEY, step.lease.token),), (), LEASE_S)
-        beats = [second.ledger.write(queue.HEARTBEAT, beat) for _ in range(3)]
+        beat = leasing.Beat(WorkerId("w1"), (step.lease,), ((KEY, step.lease.token),), (), LEASE_S)
+        beats = [second.ledger.write(leasing.HEARTBEAT, beat) for _ in range(3)]
         answers = await asyncio.gather(force(desk), *beats)
         assert answers[0] == locks.Forced(WorkerId("w1"), "step", 1)
         [again] = await desk.claim_keyed()

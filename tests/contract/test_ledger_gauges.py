@@ -2,7 +2,7 @@
 
 from tests.contract.ledger_kit import Desk
 
-from penstock.ledger import gauges, queue, workers
+from penstock.ledger import gauges, leasing, workers
 from penstock.ledger.store import Ledger
 from penstock.model.nouns import WorkerId
 
@@ -41,17 +41,17 @@ async def test_reap_tells_kinds_workers_and_locks(desk: Desk, ledger: Ledger) ->
     await desk.claim_keyed(worker="dead")
     await desk.submit("/a", "/b")
     await desk.claim(2, worker="dead")
-    order = queue.Reap(frozenset(), (WorkerId("dead"), WorkerId("left long ago")), 5)
-    reaped = await ledger.write(queue.REAP, order)
+    order = leasing.Reap(frozenset(), (WorkerId("dead"), WorkerId("left long ago")), 5)
+    reaped = await ledger.write(leasing.REAP, order)
     assert (sorted(reaped.reset), reaped.failed) == (["extract", "extract", "index"], ())
     assert (reaped.steps, reaped.workers, reaped.locks) == (3, 1, 1)
-    again = await ledger.write(queue.REAP, order)
+    again = await ledger.write(leasing.REAP, order)
     assert (again.steps, again.workers, again.locks) == (0, 0, 0)
 
 
 async def test_reap_tells_the_kind_of_what_it_gives_up(desk: Desk) -> None:
     step = await desk.started(worker="dead")
     await desk.rows("UPDATE steps SET crashes = 4")
-    assert await desk.ledger.write(queue.GO_ALONE, step.lease)
-    reaped = await desk.ledger.write(queue.REAP, queue.Reap(frozenset(), (WorkerId("dead"),), 5))
+    assert await desk.ledger.write(leasing.GO_ALONE, step.lease)
+    reaped = await desk.ledger.write(leasing.REAP, leasing.Reap(frozenset(), (WorkerId("dead"),), 5))
     assert (reaped.reset, reaped.failed, reaped.steps) == ((), (step.kind,), 1)

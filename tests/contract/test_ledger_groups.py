@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from tests.contract.ledger_kit import ANNA, BERT, EXPIRED_S, Desk
 
-from penstock.ledger import batches, groups, outbox, queue, runs
+from penstock.ledger import batches, groups, leasing, outbox, queue, runs
 from penstock.ledger.batches import Group
 from penstock.model.events import EventKind
 from penstock.model.nouns import DocumentId, Step
@@ -215,7 +215,7 @@ async def test_i8_what_happens_to_a_run_is_told_in_order(desk: Desk) -> None:
     await submit(desk, "/a")
     [step] = await desk.claim()
     assert await desk.fail(step, retry_in=-1.0)
-    await desk.ledger.write(queue.DUE, 10)
+    await desk.ledger.write(leasing.DUE, 10)
     [step] = await desk.claim()
     completed = await desk.complete(step, "chunk", chain=True)
     assert completed.next is not None
@@ -239,7 +239,7 @@ async def test_i8_only_what_somebody_hears_is_written(desk: Desk) -> None:
     await submit(desk, "/b", group="01SILENT", events=[])
     for step in await desk.claim(2):
         assert await desk.fail(step, retry_in=-1.0)
-    await desk.ledger.write(queue.DUE, 10)
+    await desk.ledger.write(leasing.DUE, 10)
     for step in await desk.claim(2):
         await end(desk, step)
     assert await events(desk) == [("ITEM_END", "COMPLETED", None, None)]

@@ -6,7 +6,7 @@ from functools import partial
 import msgspec
 from tests.contract.ledger_kit import ANNA, BERT, EXPIRED_S, KEY, Desk
 
-from penstock.ledger import audit, claims, locks, queue, stats, submissions
+from penstock.ledger import audit, claims, leasing, locks, queue, stats, submissions
 from penstock.model.nouns import Step, Token, WorkerId
 
 
@@ -115,10 +115,10 @@ async def test_a_dead_indexer_s_steps_and_lock_are_both_taken_back(desk: Desk) -
 async def test_a_heartbeat_keeps_a_lock(desk: Desk) -> None:
     await desk.to_index("/a")
     [step] = await desk.claim_keyed(lease_s=0.5)
-    beat = queue.Beat(WorkerId("w1"), (step.lease,), ((KEY, step.lease.token),), (), 100.0)
-    assert (await desk.ledger.write(queue.HEARTBEAT, beat)).locks == {KEY}
-    stale = queue.Beat(WorkerId("w1"), (), ((KEY, Token("stale")),), (), 100.0)
-    assert (await desk.ledger.write(queue.HEARTBEAT, stale)).locks == frozenset()
+    beat = leasing.Beat(WorkerId("w1"), (step.lease,), ((KEY, step.lease.token),), (), 100.0)
+    assert (await desk.ledger.write(leasing.HEARTBEAT, beat)).locks == {KEY}
+    stale = leasing.Beat(WorkerId("w1"), (), ((KEY, Token("stale")),), (), 100.0)
+    assert (await desk.ledger.write(leasing.HEARTBEAT, stale)).locks == frozenset()
     assert await desk.reap() == 0
     assert await desk.ledger.read(locks.held, KEY, step.lease.token)
 
@@ -145,7 +145,7 @@ async def test_a_backed_off_index_step_wakes_its_key_when_it_is_due(desk: Desk) 
     await desk.ledger.write(locks.RELEASE, (KEY, step.lease.token))
     assert await desk.claim_keyed() == []
     assert await desk.one("SELECT ready FROM locks") == 0
-    assert await desk.ledger.write(queue.DUE, 100) == 1
+    assert await desk.ledger.write(leasing.DUE, 100) == 1
     assert len(await desk.claim_keyed()) == 1
 
 
@@ -284,5 +284,5 @@ async def test_steps_of_different_lanes_may_come_back_behind_one_key_at_once(des
         [step] = await claim_behind(desk, kind)
         await desk.fail(step, retry_in=-1.0)
         await desk.ledger.write(locks.RELEASE, (OWN, step.lease.token))
-    assert await desk.ledger.write(queue.DUE, 100) == 2
+    assert await desk.ledger.write(leasing.DUE, 100) == 2
     assert await desk.ledger.read(audit.unheard, ANNA) == []

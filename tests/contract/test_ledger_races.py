@@ -10,7 +10,7 @@ import pytest
 from tests.contract.ledger_kit import ANNA, Desk, sha
 from tests.contract.test_ledger_retention import counts, searchable
 
-from penstock.ledger import checkpoints, groups, locks, queue, retention, runs, submissions, work
+from penstock.ledger import checkpoints, groups, leasing, locks, queue, retention, runs, submissions, work
 from penstock.ledger.database import Connection, Database
 from penstock.ledger.retention import Dropped
 from penstock.ledger.store import Ledger
@@ -77,15 +77,15 @@ async def test_i2_a_heartbeat_waits_for_nobody_and_takes_nothing_for_lost(both: 
     busy, idle = await both.started("/a"), await both.started("/b")
     worker = Open(both)
     assert worker.do(queue.COMPLETE, both.completion(busy)).took
-    signs = tuple(queue.Sign(step.lease.step_id, "limit", moved=False) for step in (busy, idle))
-    beat = queue.Beat(WorkerId("w1"), (busy.lease, idle.lease), (), signs, 500.0)
+    signs = tuple(leasing.Sign(step.lease.step_id, "limit", moved=False) for step in (busy, idle))
+    beat = leasing.Beat(WorkerId("w1"), (busy.lease, idle.lease), (), signs, 500.0)
     async with asyncio.timeout(5):
-        beaten = await both.ledger.write(queue.HEARTBEAT, beat)
+        beaten = await both.ledger.write(leasing.HEARTBEAT, beat)
     assert beaten.alive == {busy.lease.step_id, idle.lease.step_id}
     assert beaten.passed == {busy.lease.step_id}
     assert await both.step(idle, "waiting_on") == "limit"
     worker.commit()
-    beaten = await both.ledger.write(queue.HEARTBEAT, beat)
+    beaten = await both.ledger.write(leasing.HEARTBEAT, beat)
     assert beaten.alive == {idle.lease.step_id}
     assert not beaten.passed
 
@@ -147,7 +147,7 @@ async def test_i8_a_submitter_that_is_back_keeps_its_group_open(both: Desk) -> N
 
     def reap() -> Any:
         other = Open(both)
-        answer = other.do(queue.REAP, queue.Reap(frozenset(), (), 5))
+        answer = other.do(leasing.REAP, leasing.Reap(frozenset(), (), 5))
         other.commit()
         return answer
 
@@ -172,7 +172,7 @@ async def test_a_worker_that_leaves_hands_over_what_it_still_holds(desk: Desk) -
     other = await desk.started("/b", worker="w2")
     await desk.to_index("/c")
     [keyed] = await desk.claim_keyed()
-    await desk.ledger.write(queue.LEAVE, WorkerId("w1"))
+    await desk.ledger.write(leasing.LEAVE, WorkerId("w1"))
     assert (await desk.step(step, "status, lease_token, crashes")) == ("PENDING", None, 0)
     assert (await desk.step(other, "status")) == "RUNNING"
     assert not await desk.ledger.read(locks.held, keyed.lease.resource_key or "", keyed.lease.token)
@@ -182,9 +182,9 @@ async def test_a_worker_that_leaves_hands_over_what_it_still_holds(desk: Desk) -
 async def test_a_step_whose_document_is_gone_is_dropped_by_its_holder_alone(desk: Desk) -> None:
     step = await desk.started()
     stale = msgspec.structs.replace(step.lease, token=desk.token())
-    await desk.ledger.write(queue.DROP, stale)
+    await desk.ledger.write(leasing.DROP, stale)
     assert await desk.step(step, "status") == "RUNNING"
-    await desk.ledger.write(queue.DROP, step.lease)
+    await desk.ledger.write(leasing.DROP, step.lease)
     assert await desk.step(step, "status") == "CANCELLED"
 
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from tests.contract.ledger_kit import KEY, LEASE_S, Desk
 
-from penstock.ledger import checkpoints, locks, queue
+from penstock.ledger import checkpoints, leasing, locks, queue
 from penstock.model.nouns import Step, StepId, WorkerId
 
 OVER = -1.0
@@ -14,9 +14,9 @@ OVER = -1.0
 async def tell(
     desk: Desk, step: Step, timeout_s: float | None, *, waiting_on: str | None = None, moved: bool = False
 ) -> frozenset[StepId]:
-    sign = queue.Sign(step.lease.step_id, waiting_on, moved, timeout_s)
-    beat = queue.Beat(WorkerId("w1"), (step.lease,), (), (sign,), LEASE_S)
-    return (await desk.ledger.write(queue.HEARTBEAT, beat)).alive
+    sign = leasing.Sign(step.lease.step_id, waiting_on, moved, timeout_s)
+    beat = leasing.Beat(WorkerId("w1"), (step.lease,), (), (sign,), LEASE_S)
+    return (await desk.ledger.write(leasing.HEARTBEAT, beat)).alive
 
 
 async def test_a_step_without_progress_is_reaped_although_its_worker_beats(desk: Desk) -> None:
@@ -54,8 +54,8 @@ async def test_a_sign_of_life_moves_the_timeout_on(desk: Desk, sign: str) -> Non
 async def test_a_beat_that_says_nothing_leaves_the_timeout_as_it_was(desk: Desk) -> None:
     step = await desk.started()
     await tell(desk, step, OVER, waiting_on="limit")
-    silent = queue.Beat(WorkerId("w1"), (step.lease,), (), (), LEASE_S)
-    assert (await desk.ledger.write(queue.HEARTBEAT, silent)).alive == {step.lease.step_id}
+    silent = leasing.Beat(WorkerId("w1"), (step.lease,), (), (), LEASE_S)
+    assert (await desk.ledger.write(leasing.HEARTBEAT, silent)).alive == {step.lease.step_id}
     await tell(desk, step, None, waiting_on="lock")
     assert await desk.step(step, "waiting_on") == "lock"
     assert await desk.reap() == 1
@@ -105,7 +105,7 @@ async def test_the_lock_of_a_step_that_hangs_is_free_again(desk: Desk) -> None:
 async def test_i7_a_step_that_hangs_alone_again_and_again_is_a_dead_letter(desk: Desk) -> None:
     step = await desk.started()
     for _ in range(5):
-        assert await desk.ledger.write(queue.GO_ALONE, step.lease)
+        assert await desk.ledger.write(leasing.GO_ALONE, step.lease)
         await tell(desk, step, OVER)
         assert await desk.reap() == 1
         step = (await desk.claim() or [step])[0]

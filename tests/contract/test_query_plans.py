@@ -10,7 +10,7 @@ from benchmarks import flat
 from benchmarks.flat import fill
 from tests.contract.ledger_kit import TABLES
 
-from penstock.ledger import checkpoints, claims, generations, queue, retention, submissions
+from penstock.ledger import checkpoints, claims, generations, leasing, queue, retention, submissions
 from penstock.ledger.database import Connection, Database, Statement
 from penstock.ledger.migrations import MIGRATIONS
 from penstock.model.nouns import Owner
@@ -25,16 +25,16 @@ HOT: Verbs = {
     "claim of one kind": (claims._claim_statement(1), {**_CLAIM, "kind0": "extract"}, None),
     "claim of three kinds": (claims._claim_statement(3), {**_CLAIM, **_KINDS}, None),
     "claim behind a key": (claims._CLAIM_KEYED, {**_CLAIM, "kind": "index", "key": "index:anna/default/1"}, None),
-    "due": (queue._DUE, {"count": 100}, None),
-    "expired": (queue._EXPIRED, {"count": 100}, None),
+    "due": (leasing._DUE, {"count": 100}, None),
+    "expired": (leasing._EXPIRED, {"count": 100}, None),
     "complete": (queue._COMPLETE, {}, [(7, "t", "{}"), (8, "t", "{}")]),
     "release": (queue._RELEASE, {}, [(7, "t", 1)]),
     "error": (queue._ERROR, {}, [(7, "t", "it broke", 1.0)]),
-    "heartbeat": (queue._BEAT, {"lease_s": 1.0}, [(i, "t") for i in range(64)]),
-    "heartbeat with signs": (queue._SIGN, {"lease_s": 1.0}, [(i, "t", None, 1, 9.0) for i in range(64)]),
-    "steps at rest": (queue._AT_REST, {}, [(i,) for i in range(64)]),
-    "steps still ours": (queue._STILL_OURS, {}, [(i, "t") for i in range(64)]),
-    "overdue": (queue._OVERDUE, {"count": 100}, None),
+    "heartbeat": (leasing._BEAT, {"lease_s": 1.0}, [(i, "t") for i in range(64)]),
+    "heartbeat with signs": (leasing._SIGN, {"lease_s": 1.0}, [(i, "t", None, 1, 9.0) for i in range(64)]),
+    "steps at rest": (leasing._AT_REST, {}, [(i,) for i in range(64)]),
+    "steps still ours": (leasing._STILL_OURS, {}, [(i, "t") for i in range(64)]),
+    "overdue": (leasing._OVERDUE, {"count": 100}, None),
     "checkpoint": (checkpoints._FORGIVE, {"lease_s": 1.0}, [(7, "t", None)]),
 }
 _NEW = {

@@ -17,7 +17,7 @@ from tests.integration.kit import penstock, slow, text, until_status
 from tests.integration.test_interruptions import BIG
 
 from penstock.errors import StorageError, Transient
-from penstock.ledger import queue
+from penstock.ledger import leasing
 from penstock.ledger.database import Connection
 from penstock.metrics.base import COUNTERS, HISTOGRAMS, NOTHING
 from penstock.model.items import Vectors
@@ -137,7 +137,7 @@ async def test_a_write_that_finds_another_lease_says_in_which_phase(
         nonlocal stolen
         if verb.name == wanted and not stolen:
             stolen = True
-            await write(queue.REAP, queue.Reap(frozenset(), (app._worker.bench.worker,), 5))  # type: ignore[union-attr]
+            await write(leasing.REAP, leasing.Reap(frozenset(), (app._worker.bench.worker,), 5))  # type: ignore[union-attr]
         return await write(verb, item)
 
     app.ledger.write = steal_then_write  # type: ignore[method-assign]

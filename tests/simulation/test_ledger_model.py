@@ -17,7 +17,7 @@ from tests.simulation.bench import Bench
 from tests.simulation.model import CRASHES, Model
 from tests.simulation.picture import TICK, Picture, differences, expected, keep_invariants, picture
 
-from penstock.ledger import checkpoints, claims, generations, groups, locks, mending, queue, runs, submissions
+from penstock.ledger import checkpoints, claims, generations, groups, leasing, locks, mending, queue, runs, submissions
 from penstock.ledger.writer import Verb
 from penstock.model.events import EventKind
 from penstock.model.nouns import DocumentId, GenerationId, Owner, Step, Token, WorkerId
@@ -378,8 +378,8 @@ class LedgerMachine(RuleBasedStateMachine):
         mine = {step.lease.step_id: step for step in self.issued}
         held = {i: held for i, step in mine.items() if (held := self.held(step)) is None or held.worker == worker}
         pairs = tuple(self.lock_tokens) if with_locks else ()
-        beat = queue.Beat(WorkerId(worker), tuple(mine[i].lease for i in held), pairs, (), lease_s(lease))
-        [answer] = self.write(queue.HEARTBEAT, beat)
+        beat = leasing.Beat(WorkerId(worker), tuple(mine[i].lease for i in held), pairs, (), lease_s(lease))
+        [answer] = self.write(leasing.HEARTBEAT, beat)
         kept = {i: step for i, step in held.items() if step is not None}
         assert answer.alive == set(kept)
         for step in kept.values():
@@ -393,7 +393,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @move(lambda self: self.live(), pick=picks)
     def go_alone(self, pick: int) -> None:
         step, held = self.one(pick)
-        assert self.write(queue.GO_ALONE, step.lease) == [True]
+        assert self.write(leasing.GO_ALONE, step.lease) == [True]
         held.alone = True
         self.agree()
 
@@ -415,19 +415,19 @@ class LedgerMachine(RuleBasedStateMachine):
         dead = (self.one(pick)[1].worker,) if died else ()
         held = [(step, own) for step in self.live() if (own := self.held(step)) and own.worker == reaper]
         mine = frozenset(step.lease.step_id for step, _ in held)
-        [reaped] = self.write(queue.REAP, queue.Reap(mine, tuple(WorkerId(worker) for worker in dead), CRASHES))
+        [reaped] = self.write(leasing.REAP, leasing.Reap(mine, tuple(WorkerId(worker) for worker in dead), CRASHES))
         assert reaped.steps == self.model.reap(dead, [step for _, step in held])
         self.agree()
 
     @move(lambda self: len(self.live()) > 1, worker=workers)
     def leave(self, worker: str) -> None:
-        self.write(queue.LEAVE, WorkerId(worker))
+        self.write(leasing.LEAVE, WorkerId(worker))
         self.model.leave(worker)
         self.agree()
 
     @move(lambda self: self.model.steps("ERROR"))
     def due(self) -> None:
-        [moved] = self.write(queue.DUE, 100)
+        [moved] = self.write(leasing.DUE, 100)
         assert moved == self.model.due()
         self.agree()
 
@@ -549,11 +549,11 @@ class LedgerMachine(RuleBasedStateMachine):
             "fail": (queue.ERROR, self.failure(step, None)),
             "release": (queue.RELEASE, queue.Release(step, True)),
             "checkpoint": (checkpoints.CHECKPOINT, self.flush(step, artifact, 2)),
-            "alone": (queue.GO_ALONE, step.lease),
+            "alone": (leasing.GO_ALONE, step.lease),
             "rewind": (checkpoints.REWIND, checkpoints.Rewind(step, artifact, 0)),
             "write": (generations.WRITE, self.writing(step)),
-            "drop": (queue.DROP, step.lease),
-            "heartbeat": (queue.HEARTBEAT, queue.Beat(WorkerId("w1"), (step.lease,), (), (), lease_s(2))),
+            "drop": (leasing.DROP, step.lease),
+            "heartbeat": (leasing.HEARTBEAT, leasing.Beat(WorkerId("w1"), (step.lease,), (), (), lease_s(2))),
         }
         [answer] = self.write(*attempts[verb])
         took = answer.took if verb == "complete" else answer.alive if verb == "heartbeat" else answer

@@ -11,7 +11,7 @@ import msgspec
 from penstock.artifacts.fingerprints import fingerprint
 from penstock.blobs.base import Blobs
 from penstock.errors import BudgetSpent, Cancelled, LeaseLost, StepError, StorageError, TornSegment, Transient
-from penstock.ledger import checkpoints, queue
+from penstock.ledger import checkpoints, leasing, queue
 from penstock.ledger.locks import index_key, own_key
 from penstock.ledger.store import Ledger
 from penstock.metrics.base import NOTHING, Metrics
@@ -32,7 +32,7 @@ EXTRACT, EMBED, INDEX = "extract", "embed", "index"
 COUNTED = {EXTRACT: "pages", "chunk": "chunks"}
 """What such a step reports of its items."""
 ARTIFACT_POLL_S = 0.05
-ROOM = queue.ROOM
+ROOM = leasing.ROOM
 
 
 @dataclass
@@ -108,7 +108,7 @@ class Bench:
 
     async def go_alone(self, ctx: Context) -> None:
         """With all rooms ours: if we die now, this step is why."""
-        _must(await self.ledger.write(queue.GO_ALONE, ctx.step.lease), ctx, "alone")
+        _must(await self.ledger.write(leasing.GO_ALONE, ctx.step.lease), ctx, "alone")
         ctx.waiting(None)
         ctx.began = self.runtime.clock()
 
@@ -131,7 +131,7 @@ class Bench:
 
 
 def is_suspect(step: Step) -> bool:
-    return step.crashes >= queue.SUSPECT
+    return step.crashes >= leasing.SUSPECT
 
 
 async def _enter(door: asyncio.Semaphore | asyncio.Lock, stay: ExitStack) -> None:

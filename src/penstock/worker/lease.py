@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from penstock.errors import PenstockError
-from penstock.ledger import queue, workers
+from penstock.ledger import leasing, workers
 from penstock.ledger.database import Connection
 from penstock.ledger.liveness import Liveness
 from penstock.ledger.store import Ledger
@@ -62,7 +62,7 @@ class Heart:
         if self._thread is not None:
             self._thread.join()
         try:
-            await self._ledger.write(queue.LEAVE, self.worker)
+            await self._ledger.write(leasing.LEAVE, self.worker)
         except PenstockError:
             # Whoever comes next finds that nobody holds our lock.
             return
@@ -106,11 +106,11 @@ class Heart:
         told = [(step, vital, *vital.sign(step, loop_lives)) for step, vital in vitals]
         locks = tuple(self.locks.items())
         signs = tuple(sign for _, _, sign, _ in told if sign is not None)
-        beat = queue.Beat(self.worker, leases, locks, signs, self._lease_s)
+        beat = leasing.Beat(self.worker, leases, locks, signs, self._lease_s)
         failpoints = self._ledger.database.runtime.failpoints
         connection.begin()
         try:
-            [beaten] = queue.HEARTBEAT.function(connection, [beat])
+            [beaten] = leasing.HEARTBEAT.function(connection, [beat])
             if failpoints.armed:
                 failpoints.hit("ledger.heartbeat.before")
             connection.commit()
@@ -157,7 +157,7 @@ async def reap(
         return liveness.dead(names, connection)
 
     dead = await ledger.read(find_dead)
-    reaped = await ledger.write(queue.REAP, queue.Reap(held, tuple(dead), crashes))
+    reaped = await ledger.write(leasing.REAP, leasing.Reap(held, tuple(dead), crashes))
     for kind in reaped.reset:
         metrics.incr("step_reset_by_reaper", kind=kind)
     for kind in reaped.failed:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from penstock.errors import PenstockError, StorageError
-from penstock.ledger import claims, locks, queue, sweeping, waking, work
+from penstock.ledger import claims, leasing, locks, queue, sweeping, waking, work
 from penstock.ledger.liveness import Liveness
 from penstock.model.nouns import DocumentId, Lease, Owner, RunId, Step, StepId, Token, Workflow
 from penstock.worker.context import Context, Live, RunState, begin, load
@@ -354,7 +354,7 @@ class Worker:
         try:
             if state is None:
                 self._forget(step.lease.step_id)
-                await self.bench.ledger.write(queue.DROP, step.lease)
+                await self.bench.ledger.write(leasing.DROP, step.lease)
                 self.bench.metrics.incr("claim_lost_race", pool=self._pools.name(step.lane))
                 await self._let_go(step.lease)
                 return
@@ -498,7 +498,7 @@ class Worker:
         contexts = [self.bench.context(step, s) for step, s in zip(steps, states, strict=True) if s is not None]
         for step, state in zip(steps, states, strict=True):
             if state is None:
-                await self.bench.ledger.write(queue.DROP, step.lease)
+                await self.bench.ledger.write(leasing.DROP, step.lease)
                 self.bench.metrics.incr("claim_lost_race", pool=INDEX)
         for ctx in contexts:
             self._enter(ctx)
@@ -522,7 +522,7 @@ class Worker:
                 bench.backed_off.clear()
                 due_in = await bench.ledger.read(work.due_in)
                 if due_in is not None and due_in <= 0:
-                    moved = await bench.ledger.write(queue.DUE, 100)
+                    moved = await bench.ledger.write(leasing.DUE, 100)
                     if moved:
                         self.wake()
                 if runtime.clock() >= next_reap:
