@@ -86,7 +86,7 @@ def undisturbed(on_sqlite: Place) -> Picture:
 
 def stop(place: Place, failpoint: str, killed_before: str) -> tuple[Path, Zombie]:
     """A zombie that holds no lock on the ledger. Its writer may be in a transaction by chance: then try another."""
-    for _ in range(5):
+    for _ in range(20):
         home = place.home("empty")
         place.run(home, accept)
         if killed_before:
