@@ -66,7 +66,8 @@ async def prune(call: Call, older_than: str | None, dry_run: bool) -> Answer:
     async with call.app() as app:
         removed = await app.prune(older_than_s=age, dry_run=dry_run)
     rows = [[WORDS[name], bytes_size(n) if name == "bytes" else f"{n:,}"] for name, n in removed.items() if n]
-    lines = ["at least this would go:" if dry_run else "this went:", *table(rows, "  ")] if rows else ["nothing to remove"]
+    title = "at least this would go:" if dry_run else "this went:"
+    lines = [title, *table(rows, "  ")] if rows else ["nothing to remove"]
     return Answer({**removed, "dry_run": dry_run}, "\n".join(lines))
 
 
