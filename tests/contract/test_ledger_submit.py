@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 from tests.contract.ledger_kit import ANNA, BERT, Desk, sha
@@ -145,6 +146,22 @@ async def test_an_idempotency_key_belongs_to_one_owner(desk: Desk) -> None:
     [two] = await desk.ledger.write(runs.SUBMIT, desk.submission(desk.document("/a", "v2", key="k"), owner=BERT))
     assert two.outcome == "submitted"
     assert one.document_id != two.document_id
+
+
+async def test_a_changed_document_that_comes_alone_changes_as_a_whole(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new one is a single statement on PostgreSQL, and needs no transaction; this one does."""
+    await desk.submit("/a")
+    before = await desk.everything()
+
+    def refuse(*args: Any, **more: Any) -> None:
+        raise UsageError("on purpose")
+
+    monkeypatch.setattr(submissions, "begin", refuse)
+    with pytest.raises(UsageError, match="on purpose"):
+        await desk.submit("/a", content="v2")
+    assert await desk.everything() == before
 
 
 async def test_i6_a_key_used_by_two_processes_at_once_makes_one_document(desk: Desk, second: Desk) -> None:
