@@ -336,7 +336,8 @@ class Worker:
         except Exception:
             metrics.incr("claim_error", pool=pool)
             raise
-        metrics.observe("claim_duration", clock() - began, pool=pool)
+        finally:
+            metrics.observe("claim_duration", clock() - began, pool=pool)
         if steps:
             metrics.incr("claim_success", len(steps), pool=pool)
         else:
