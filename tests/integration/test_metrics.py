@@ -192,7 +192,13 @@ async def test_a_claim_that_the_ledger_refuses_is_counted(start_app: StartApp, b
     work = asyncio.create_task(app.work())
     while not book.total("claim_idle"):  # noqa: ASYNC110
         await asyncio.sleep(0.02)
-    await app.ledger.read(lambda c: c.script("ALTER TABLE steps RENAME TO gone"))
+
+    def rename(connection: Connection) -> None:
+        connection.begin()
+        connection.script("ALTER TABLE steps RENAME TO gone")
+        connection.commit()
+
+    await app.ledger.read(rename)
     app._worker.wake()  # type: ignore[union-attr]
     with pytest.raises(StorageError):
         await work
