@@ -13,7 +13,7 @@ from penstock.ledger.outbox import News
 from penstock.ledger.queue import FREED, LIVE, OWN_KEYS, STEP, hand_on, show, step_of
 from penstock.ledger.writer import Verb
 from penstock.model.events import EventKind
-from penstock.model.nouns import Document, Generation, Step, Token, WorkerId
+from penstock.model.nouns import Step, Token, WorkerId
 from penstock.model.states import SHOWN_AS
 
 
@@ -38,7 +38,7 @@ class KeyedClaim(msgspec.Struct, frozen=True):
 
 class Claimed(msgspec.Struct, frozen=True):
     step: Step
-    document: tuple[Document, Generation] | None
+    document: documents.Live | None
     """None: it was deleted meanwhile."""
 
 

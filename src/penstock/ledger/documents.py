@@ -106,16 +106,17 @@ _LIVE = Statement(
 )
 
 
-def live_row(row: Row) -> tuple[Document, Generation] | None:
+Live = tuple[Document, Generation]
+
+
+def live_row(row: Row) -> Live | None:
     """Of these columns."""
     if row[0] is None:
         return None
     return _document(row[:16]), Generation(GenerationId(row[16]), DocumentId(row[17]), *row[18:])
 
 
-def live(
-    connection: Connection, ids: Sequence[tuple[DocumentId, GenerationId]]
-) -> dict[GenerationId, tuple[Document, Generation]]:
+def live(connection: Connection, ids: Sequence[tuple[DocumentId, GenerationId]]) -> dict[GenerationId, Live]:
     """The documents of claimed steps with their generations, whoever owns them; a deleted one is not among them."""
     found = (live_row(row) for row in connection.run(_LIVE, ids))
     return {pair[1].id: pair for pair in found if pair is not None}

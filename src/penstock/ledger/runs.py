@@ -85,8 +85,8 @@ _KEEP_KEY = Statement(
 )
 
 
-def _submit(connection: Connection, submissions: Sequence[Submission]) -> list[list[Submitted]]:
-    return [_submit_one(connection, submission) for submission in submissions]
+def _submit(connection: Connection, orders: Sequence[Submission]) -> list[list[Submitted]]:
+    return [_submit_one(connection, order) for order in orders]
 
 
 def _submit_one(connection: Connection, s: Submission) -> list[Submitted]:
@@ -106,10 +106,10 @@ def _submit_one(connection: Connection, s: Submission) -> list[Submitted]:
             answers[document.source] = Submitted(document.id, "submitted", "PENDING")
             continue
         old = there.get(document.source)
-        verdict = _again(document, old, s)
-        if old is None or (verdict == "start" and document.raw_key is None and old.sha256 != document.sha256):
+        if old is None or (document.raw_key is None and old.sha256 != document.sha256):
             answers[document.source] = Submitted(document.id, "skipped", "PENDING", needs_bytes=True)
             continue
+        verdict = _again(document, old, s)
         if verdict == "start":
             start.append((document, old))
             answers[document.source] = Submitted(old.id, "submitted", "PENDING")
@@ -161,9 +161,9 @@ def _known_and_held(connection: Connection, s: Submission, sources: Sequence[str
     return there
 
 
-def _again(document: NewDocument, old: Known | None, s: Submission) -> Literal["start", "skip", "resume", "replay"]:
+def _again(document: NewDocument, old: Known, s: Submission) -> Literal["start", "skip", "resume", "replay"]:
     """The rules of "Again": what a second submit of one source means."""
-    if old is None or old.sha256 != document.sha256:
+    if old.sha256 != document.sha256:
         return "start"
     if old.status == "COMPLETED":
         return "skip"

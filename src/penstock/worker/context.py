@@ -72,10 +72,7 @@ class RunState:
         )
 
 
-Live = tuple[Document, Generation]
-
-
-def begin(found: Live | None, workflow: Workflow) -> RunState | None:
+def begin(found: documents.Live | None, workflow: Workflow) -> RunState | None:
     """The state of a run whose first step was claimed; None: the document was deleted meanwhile."""
     return None if found is None else RunState(*found, workflow, {})
 

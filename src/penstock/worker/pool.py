@@ -6,9 +6,10 @@ from typing import Protocol, TypeVar
 
 from penstock.errors import PenstockError, StorageError
 from penstock.ledger import claims, leasing, locks, queue, sweeping, waking, work
+from penstock.ledger.documents import Live
 from penstock.ledger.liveness import Liveness
 from penstock.model.nouns import DocumentId, Lease, Owner, RunId, Step, StepId, Token, Workflow
-from penstock.worker.context import Context, Live, RunState, begin, load
+from penstock.worker.context import Context, RunState, begin, load
 from penstock.worker.execute import EMBED, INDEX, ROOM, Bench, execute, settle
 from penstock.worker.indexing import Indexer
 from penstock.worker.lease import Heart, reap
@@ -258,8 +259,8 @@ class Worker:
         if self.stopping:
             return False
         found: dict[StepId, Live | None] = {}
-        claims_ = [self._claim_for(pool, found) for pool in pools if pool.free > 0]
-        answers = [await claims_[0]] if len(claims_) == 1 else await asyncio.gather(*claims_)
+        asking = [self._claim_for(pool, found) for pool in pools if pool.free > 0]
+        answers = [await asking[0]] if len(asking) == 1 else await asyncio.gather(*asking)
         groups = [group for answer in answers for group in answer]
         if not groups:
             return False
