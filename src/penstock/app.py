@@ -13,7 +13,7 @@ import msgspec
 from penstock import groups, jobs, views
 from penstock.blobs.local import LocalBlobs, make_home
 from penstock.config import Config, check_name, load_config
-from penstock.errors import LedgerAway, NotFound, UsageError
+from penstock.errors import LedgerDamaged, NotFound, StorageError, UsageError
 from penstock.intake import Intake, Item
 from penstock.jobs import Job, Report, Summary
 from penstock.ledger import batches, dead_letters, documents, generations, runs, stats, work
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from penstock.upkeep.report import CheckReport
     from penstock.upkeep.vacuum import VacuumReport
     from penstock.worker.holding import Held
+    from penstock.worker.outage import Outage
     from penstock.worker.parsers.pool import ParserPool
     from penstock.worker.pool import Worker
     from penstock.workflows.catalog import Catalog
@@ -51,8 +52,6 @@ REMAKE_BATCH = 500
 PARSED = (".pdf", ".docx", ".html", ".htm", ".xhtml")
 """Names of files that probably need a parser process: those start while the files are being accepted."""
 LOCK_RELEASES = 100
-AWAY_S = 1.0
-"""Between two looks whether the database is back."""
 IN_HAND = 4
 """Runs that a worker holds for each step that it runs at once: while some are being committed, others work."""
 
@@ -183,27 +182,29 @@ class App:
 
     async def work(self, *, pools: str | None = None, tell: Callable[[str], None] = lambda text: None) -> Summary:
         """Work until `stop`, whoever submits. Counts the documents that ended here. `pools`: the kinds of steps to work
-        on and how many side by side, as in `extract=2,embed=4,index=1,*=4`. Where the PostgreSQL server goes away, we
-        wait for it and say so (`tell`)."""
+        on and how many side by side, as in `extract=2,embed=4,index=1,*=4`. Where the disk is full or fails, or the
+        PostgreSQL server goes away, we wait for it and say so (`tell`)."""
         began = self.runtime.clock()
         sizes = pool_sizes(pools) if pools is not None else None
         tally = Tally()
+        outage = self._outage(tell)
         while True:
             worker = self._start_worker(None, began, sizes)
             tending = asyncio.create_task(self._caretaker.tend(worker.bench.worker))
             try:
                 await worker.run(None)
                 break
-            except LedgerAway as error:
-                tell(f"{error} Waiting for it; what is done is kept.")
+            except LedgerDamaged:
+                raise
+            except StorageError as error:
+                failed = error
             finally:
                 tending.cancel()
                 await asyncio.gather(tending, return_exceptions=True)
                 tally.made.update(worker.bench.record.tally.made)
                 tally.ended.update(worker.bench.record.tally.ended)
-            if not await self._is_back():
+            if not await outage.outlast(failed, worked=worker.steps_done > 0):
                 break
-            tell("The database is back.")
         return Summary(
             completed=tally.ended[DocumentStatus.COMPLETED],
             not_indexable=tally.ended[DocumentStatus.NOT_INDEXABLE],
@@ -641,13 +642,13 @@ class App:
             self.stop()
         return self._worker
 
-    async def _is_back(self) -> bool:
-        """Wait until the ledger answers again. False: we were told to stop before."""
-        while not self._stopping:
-            if await self.ledger.is_there():
-                return True
-            await self.runtime.sleep(AWAY_S)
-        return False
+    def _outage(self, tell: Callable[[str], None]) -> "Outage":
+        from penstock.worker.outage import Outage
+
+        folders = [self.config.blobs_path, self.config.index_path]
+        if self.ledger.database.dialect == "sqlite":
+            folders.append(self.ledger.database.path.parent)
+        return Outage(self.runtime, folders, self.ledger.is_there, tell, lambda: self._stopping)
 
     def _liveness(self) -> Liveness:
         if self.ledger.database.dialect == "postgres":

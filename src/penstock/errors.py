@@ -18,7 +18,8 @@ PenstockError
 ├── TornSegment             a segment is missing or does not match its hash: rewind its producer
 ├── SourceError             a file that was to be submitted cannot be read
 └── StorageError            disk full, no permission, database locked
-    └── LedgerAway          the PostgreSQL server does not answer, or has closed the connection
+    ├── LedgerAway          the PostgreSQL server does not answer, or has closed the connection
+    └── LedgerDamaged       the file of the ledger is no database any more
 """
 
 
@@ -114,3 +115,7 @@ class StorageError(PenstockError):
 class LedgerAway(StorageError):
     """The PostgreSQL server does not answer, or has closed the connection. What was accepted and done is kept; a worker
     waits for it to come back."""
+
+
+class LedgerDamaged(StorageError):
+    """The file of the ledger is no database, or is damaged: waiting does not mend it."""

@@ -169,9 +169,13 @@ class _Temporary:
         self._kept = True
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        os.close(self._file)
-        if not self._kept:
-            Path(self._temporary).unlink(missing_ok=True)
+        try:
+            os.close(self._file)
+            if not self._kept:
+                Path(self._temporary).unlink(missing_ok=True)
+        except OSError as failed:
+            # Some file systems tell only now that they could not write.
+            error = error or failed
         if isinstance(error, OSError):
             raise StorageError(storage_sentence(Path(self._place), error)) from error
 
@@ -218,7 +222,7 @@ def _take(walk: Iterator[BlobInfo]) -> list[BlobInfo]:
 def storage_sentence(path: Path, error: OSError) -> str:
     """What the disk said, as a sentence that a person can act on."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"the disk is full: {path} could not be written. Free some space and run the same command again"
+        return f"the disk is full: {path} could not be written. Free some space and try again"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"no permission to write {path}: make the folder writable, or choose another with --home"
     return f"{path} could not be written: {error.strerror or error}"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
-from penstock.errors import ConfigError, LedgerAway, StorageError, UsageError
+from penstock.errors import ConfigError, LedgerAway, LedgerDamaged, StorageError, UsageError
 from penstock.runtime import Runtime
 
 Row = tuple[Any, ...]
@@ -164,7 +164,7 @@ class SqliteConnection:
             self._db.execute("PRAGMA foreign_keys=ON")
             self._db.execute("PRAGMA cache_size=-16000")
         except sqlite3.Error as error:
-            raise StorageError(sqlite_sentence(path, error)) from error
+            raise sqlite_error(path, error) from error
 
     def run(
         self, statement: Statement, rows: Rows | None = None, more: Rows | None = None, /, **params: Any
@@ -176,31 +176,34 @@ class SqliteConnection:
         return [row for piece in pieces for row in self._run(statement, piece, values)]
 
     def _run(self, statement: Statement, rows: Rows, values: list[Any]) -> list[Row]:
-        flat = [*values, *(value for row in rows for value in row)]
+        return self._execute(statement.sqlite(len(rows)), [*values, *(value for row in rows for value in row)])
+
+    def _execute(self, text: str, values: Sequence[Any] = ()) -> list[Row]:
         try:
-            return self._db.execute(statement.sqlite(len(rows)), flat).fetchall()
-        except sqlite3.OperationalError as error:
-            if self.is_busy(error):
+            return self._db.execute(text, values).fetchall()
+        except sqlite3.DatabaseError as error:
+            # A disk that is full or fails; what is damaged has no class of its own. Others are the statement's fault.
+            if self.is_busy(error) or type(error) not in (sqlite3.OperationalError, sqlite3.DatabaseError):
                 raise
-            raise StorageError(sqlite_sentence(self._path, error)) from error
+            raise sqlite_error(self._path, error) from error
 
     def script(self, text: str) -> list[Row]:
-        return self._db.execute(text).fetchall()
+        return self._execute(text)
 
     def begin(self) -> None:
         self._patiently("BEGIN IMMEDIATE")
 
     def begin_read(self) -> None:
         # A deferred transaction takes its snapshot at its first read.
-        self._db.execute("BEGIN")
-        self._db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
+        self._execute("BEGIN")
+        self._execute("SELECT 1 FROM sqlite_schema LIMIT 1")
 
     def commit(self, ring: bool = False) -> None:
         self._patiently("COMMIT")
 
     def rollback(self) -> None:
         if self._db.in_transaction:
-            self._db.execute("ROLLBACK")
+            self._execute("ROLLBACK")
 
     def close(self) -> None:
         self._db.close()
@@ -219,7 +222,7 @@ class SqliteConnection:
                 return
             except sqlite3.OperationalError as error:
                 if not self.is_busy(error) or self._runtime.clock() > limit:
-                    raise StorageError(sqlite_sentence(self._path, error)) from error
+                    raise sqlite_error(self._path, error) from error
                 self._runtime.block(0.0002 + 0.0006 * self._runtime.random())
 
 
@@ -356,16 +359,20 @@ def safe_url(url: str) -> str:
     return url.replace(f":{parts.password}@", ":…@") if parts.password else url
 
 
-def sqlite_sentence(path: Path, error: sqlite3.Error) -> str:
+def sqlite_error(path: Path, error: sqlite3.Error) -> StorageError:
     """What SQLite met, as a sentence that a person can act on."""
     text = str(error)
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return LedgerDamaged(f"{path} is not a Penstock ledger, or is damaged ({text}): restore it from a backup")
+    return StorageError(_sentence(path, text, code))
+
+
+def _sentence(path: Path, text: str, code: int) -> str:
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return f"the ledger {path} was locked by another program for {BUSY_LIMIT_S:.0f} s: close it and try again"
     if code == sqlite3.SQLITE_FULL:
         return f"the disk that holds the ledger {path} is full: free some space; nothing accepted is lost"
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
         return f"the ledger {path} cannot be written: check that the folder exists and is yours ({text})"
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return f"{path} is not a Penstock ledger, or is damaged ({text}): restore it from a backup"
     return f"the ledger {path} could not be used: {text}"

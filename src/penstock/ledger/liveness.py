@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from penstock.errors import StorageError
 from penstock.ledger.database import Connection, Statement
 from penstock.model.nouns import WorkerId
 
@@ -36,8 +37,11 @@ class FileLiveness:
         self._held: dict[WorkerId, int] = {}
 
     def hold(self, worker: WorkerId, connection: Connection) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._folder / worker, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._folder / worker, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StorageError(f"{self._folder / worker} could not be written: {error.strerror}") from error
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         self._held[worker] = descriptor
 

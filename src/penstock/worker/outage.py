@@ -1,0 +1,89 @@
+"""What a worker does when its storage fails: it waits, looks again and again, and goes on when there is room."""
+
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from penstock.errors import LedgerAway, StorageError
+from penstock.runtime import Runtime
+
+FIRST_S, LONGEST_S = 1.0, 30.0
+"""Before the first look; twice as long each time, unless steps were done in between."""
+SLICE_S = 0.25
+"""How soon a stop is noticed."""
+PROBE_BYTES = 1 << 20
+PROBE = ".tmp-probe"
+
+
+class Outage:
+    """Storage that fails under a worker, again and again until somebody mends it."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        folders: Sequence[Path],
+        is_there: Callable[[], Awaitable[bool]],
+        tell: Callable[[str], None],
+        stopping: Callable[[], bool],
+    ) -> None:
+        """`folders`: where ledger, blobs and index are written; `is_there`: whether the database answers; `tell`
+        passes sentences on to a person."""
+        self._runtime = runtime
+        self._folders = folders
+        self._is_there = is_there
+        self._tell = tell
+        self._stopping = stopping
+        self._wait_s = FIRST_S
+        self._told = False
+
+    async def outlast(self, error: StorageError, *, worked: bool) -> bool:
+        """Wait until the storage can be used again. False: we were told to stop before. `worked`: steps were done since
+        the last outage, so this is a new one. Else a person has read of it, and hears nothing twice."""
+        if worked:
+            self._wait_s, self._told = FIRST_S, False
+        first, self._told = not self._told, True
+        away = isinstance(error, LedgerAway)
+        if first:
+            self._tell(f"{str(error).rstrip('.')}. Waiting for it; what is done is kept.")
+        while True:
+            await self._sleep(FIRST_S if away else self._wait_s)
+            if self._stopping():
+                return False
+            if not away:
+                self._wait_s = min(2 * self._wait_s, LONGEST_S)
+            if await self._is_over(away):
+                break
+        if first:
+            self._tell("The database is back." if away else "It can be written again: going on.")
+        return True
+
+    async def _is_over(self, away: bool) -> bool:
+        if away:
+            return await self._is_there()
+        return await self._runtime.run_blocking("io", self._can_write)
+
+    def _can_write(self) -> bool:
+        return all(_takes(folder) for folder in self._folders if folder.exists())
+
+    async def _sleep(self, seconds: float) -> None:
+        until = self._runtime.clock() + seconds
+        while not self._stopping() and (left := until - self._runtime.clock()) > 0:
+            await self._runtime.sleep(min(left, SLICE_S))
+
+
+def _takes(folder: Path) -> bool:
+    """Whether a folder takes a file, all of it."""
+    place = folder / f"{PROBE}-{os.getpid()}"
+    try:
+        descriptor = os.open(place, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        try:
+            left = memoryview(bytes(PROBE_BYTES))
+            while left:
+                left = left[os.write(descriptor, left) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+            place.unlink(missing_ok=True)
+    except OSError:
+        return False
+    return True
