@@ -7,12 +7,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.conftest import StartApp
 from tests.integration.kit import chunks, fast, found, only, slow, text, until, until_status
 
 from penstock.app import App
+from penstock.stages import chunking
 
 Files = Callable[..., Path]
 ROOT = Path(__file__).parents[2]
@@ -157,3 +159,36 @@ async def test_i4_a_killed_process_s_steps_are_taken_over_at_once(
     assert (await running).completed == 1
     assert (await only(app))["status"] == "COMPLETED"
     assert (await app.check()).ok
+
+
+@pytest.mark.parametrize("how", ["cancel", "stop"])
+async def test_chunking_hears_a_stop_and_a_cancel_between_two_sections(
+    start_app: StartApp, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dots in tokens: the splitter takes its time for them, and four megabytes are one window."""
+    sections: list[int] = []
+    section = chunking._section
+
+    def noted(*arguments: Any) -> Any:
+        sections.append(arguments[2])
+        return section(*arguments)
+
+    monkeypatch.setattr(chunking, "_section", noted)
+    app = await start_app(chunk={"unit": "tokens"})
+    await app.ingest(data=b"." * (4 << 20), name="dots.txt", wait=False)
+    working = asyncio.create_task(app.work())
+    await until(lambda: asyncio.sleep(0, len(sections) >= 3), 60)
+    if how == "cancel":
+        assert len(await app.cancel([(await only(app))["id"]])) == 1
+        await until(lambda: asyncio.sleep(0, not app._worker or not app._worker._contexts), 60)
+    else:
+        app.stop()
+        await working
+    # What was under way ends; nothing new begins.
+    await app.runtime.run_blocking("cpu", len, "")
+    before = len(sections)
+    await asyncio.sleep(0.5)
+    assert len(sections) == before
+    assert before < (4 << 20) // (32 << 10) // 2
+    app.stop()
+    await working

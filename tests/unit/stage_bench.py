@@ -88,6 +88,7 @@ async def _run(
             checkpoint=checkpoint,
             runtime=runtime,
             inputs=lambda kind, start: reader.items(before, kind, start, segments),
+            raise_if_cancelled=lambda: None,
         )
         try:
             result = await stage.run(ctx)

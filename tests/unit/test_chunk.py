@@ -1,3 +1,5 @@
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -8,8 +10,9 @@ from tests.unit.stage_bench import run_stage
 from penstock.errors import ConfigError
 from penstock.extractors.markdown import State, scan
 from penstock.model.items import CleanPage, Page
+from penstock.stages import chunking
 from penstock.stages.chunk import CHUNK, WINDOW
-from penstock.stages.chunking import ChunkSettings, chunk_window
+from penstock.stages.chunking import PIECE, ChunkSettings, Window, chunk_window
 from penstock.stages.cleaning import clean_page
 
 SENTENCE = "The penstock carries water from the reservoir down to the turbine, whatever the weather. "
@@ -146,3 +149,51 @@ def test_i12_segments_and_interruptions_change_no_chunk(count: int, sizes: list[
     assert chunks == whole
     assert result.meta == {"chunks": len(whole)}
     assert [cursor["pages"] for cursor in cursors] == [*range(WINDOW, count, WINDOW), count][: len(cursors)]
+
+
+HOSTILE = {
+    "dots": "." * 300_000,
+    "one word": "a" * 300_000,
+    "Chinese": "的一是在不了有和人这" * 10_000,
+    "lines": "x\n" * 100_000,
+    "blanks": (" " * 9_999 + "x") * 20,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("unit", ["tokens", "characters"])
+def test_a_long_text_is_chunked_in_small_pieces(name: str, unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop or a cancel is heard between two of them; and within one the splitter never gets much at once: its time
+    grows with the square."""
+    given: list[int] = []
+    section = chunking._section
+
+    def noted(window: Any, splitter: Any, at: int, size: int) -> Any:
+        found, after = section(window, splitter, at, size)
+        given.append(after - at)
+        return found, after
+
+    monkeypatch.setattr(chunking, "_section", noted)
+    text = HOSTILE[name][:100_000] if name == "Chinese" else HOSTILE[name]
+    window = Window(plain_pages(text), msgspec.convert({"unit": unit}, ChunkSettings))
+    at: int | None = 0
+    chunks: list[Any] = []
+    while at is not None:
+        before = at
+        made, at = window.take(at, len(chunks))
+        chunks += made
+        assert (at or before) - before <= PIECE + 32 * 1024
+    assert max(given) <= 32 * 1024
+    assert [chunk.ordinal for chunk in chunks] == list(range(len(chunks)))
+    assert {len(chunk.text) <= 32 * 1024 for chunk in chunks} == {True}
+    covered = sum(len(chunk.text) for chunk in chunks)
+    assert covered >= len("".join(text.split())), "nothing is lost"
+
+
+def test_i12_a_stop_within_a_window_changes_no_chunk() -> None:
+    pages = plain_pages(SENTENCE * 3000, SENTENCE * 700, SENTENCE * 1500)
+    whole, _, _ = run_stage(CHUNK, pages, media_type="text/plain")
+    assert whole == chunk_window(pages, 0, ChunkSettings())
+    chunks, cursors, _ = run_stage(CHUNK, pages, media_type="text/plain", stops=range(1, 20))
+    assert chunks == whole
+    assert any("at" in cursor for cursor in cursors)

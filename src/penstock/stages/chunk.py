@@ -10,7 +10,7 @@ from penstock.model.items import CleanPage
 from penstock.model.nouns import Json
 from penstock.model.states import DocumentStatus
 from penstock.stages.base import Stage, StepContext, StepResult
-from penstock.stages.chunking import CHUNK_VERSION, ChunkSettings, chunk_window
+from penstock.stages.chunking import CHUNK_VERSION, ChunkSettings, Window
 
 WINDOW = 16
 
@@ -21,13 +21,19 @@ async def run(ctx: StepContext) -> StepResult:
     checkpoint = ctx.checkpoint
     pages: int = checkpoint.cursor.get("pages", 0)
     chunks: int = checkpoint.cursor.get("chunks", 0)
-    async for window in _windows(ctx, pages):
-        size = sum(len(page.text) for page in window)
-        made = await ctx.runtime.run_sized("cpu", size, chunk_window, window, chunks, settings, media_type)
-        pages += len(window)
-        chunks += len(made)
-        cursor = {"pages": pages, "chunks": chunks}
-        await checkpoint.append(made, cursor, size=sum(len(chunk.text) for chunk in made))
+    at: int | None = checkpoint.cursor.get("at", 0)
+    async for group in _windows(ctx, pages):
+        window = Window(group, settings, media_type)
+        size = sum(len(page.text) for page in group)
+        while at is not None:
+            made, at = await ctx.runtime.run_sized("cpu", size, window.take, at, chunks, ctx.runtime.clock)
+            chunks += len(made)
+            cursor = {"pages": pages, "chunks": chunks, "at": at}
+            if at is None:
+                pages += len(group)
+                cursor = {"pages": pages, "chunks": chunks}
+            await checkpoint.append(made, cursor, size=sum(len(chunk.text) for chunk in made))
+        at = 0
     return StepResult({"chunks": chunks})
 
 

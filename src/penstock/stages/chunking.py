@@ -1,8 +1,8 @@
 """Chunks out of a window of clean pages. The caller cuts windows in fixed blocks: chunks depend on the input alone."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import cached_property, lru_cache
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -13,7 +13,7 @@ from penstock.extractors.media import DOCX, HTML, MARKDOWN, PLAIN
 from penstock.model.items import Chunk, CleanPage
 from penstock.stages.cleaning import original_end, original_offset
 
-CHUNK_VERSION = "chunk-1"
+CHUNK_VERSION = "chunk-2"
 
 Unit = Literal["characters", "tokens"]
 
@@ -23,7 +23,13 @@ _SIZES: dict[Unit, int] = {"characters": 1000, "tokens": 512}
 _OVERLAPS: dict[Unit, tuple[int, int]] = {"characters": (200, 5), "tokens": (50, 10)}
 _UNSET = -1
 
-_SECTION, _CHUNKS_A_SECTION = 64 * 1024, 16
+_SECTION = 16 * 1024
+_CHUNKS_A_SECTION: dict[Unit, int] = {"characters": 4, "tokens": 16}
+"""A section has at least so many letters for each unit of the chunk size."""
+PIECE = 64 * 1024
+"""About how many letters are chunked before somebody may stop it,"""
+PIECE_S = 0.25
+"""and for how long: it ends with the section that takes it past this time."""
 
 
 class ChunkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,15 +56,47 @@ class ChunkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"chunk overlap {self.overlap}: it must be at least 0 and smaller than size {self.size}")
 
 
+class Window:
+    """Consecutive pages on their way to become chunks, a piece at a time."""
+
+    def __init__(self, pages: Sequence[CleanPage], settings: ChunkSettings, media_type: str = PLAIN) -> None:
+        self._pages = pages
+        self._settings = settings
+        self._media_type = media_type
+
+    def take(
+        self, at: int, first_ordinal: int, clock: Callable[[], float] = lambda: 0.0
+    ) -> tuple[list[Chunk], int | None]:
+        """The chunks of the next PIECE letters, or of fewer if these take long, and where the next piece begins; None:
+        that was all. Where a piece ends changes no chunk: sections follow from the text and `at` alone."""
+        late = clock() + PIECE_S
+        window, splitter = self._joined, _splitter(self._settings, self._media_type)
+        section = max(_SECTION, _CHUNKS_A_SECTION[self._settings.unit] * self._settings.size)
+        made: list[Chunk] = []
+        until = at + PIECE
+        while at < len(window.text):
+            found, at = _section(window, splitter, at, section)
+            made += [window.chunk(first_ordinal + i, start, text) for i, (start, text) in enumerate(found, len(made))]
+            if at >= until or clock() > late:
+                break
+        return made, at if at < len(window.text) else None
+
+    @cached_property
+    def _joined(self) -> "_Window":
+        return _Window.of([page for page in self._pages if page.text])
+
+
 def chunk_window(
     pages: Sequence[CleanPage], first_ordinal: int, settings: ChunkSettings, media_type: str = PLAIN
 ) -> list[Chunk]:
     """The chunks of consecutive pages, numbered from `first_ordinal` on."""
-    window = _Window.of([page for page in pages if page.text])
-    if not window.text:
-        return []
-    found = _split(window, _splitter(settings, media_type), max(_SECTION, _CHUNKS_A_SECTION * settings.size))
-    return [window.chunk(first_ordinal + i, start, text) for i, (start, text) in enumerate(found)]
+    window = Window(pages, settings, media_type)
+    chunks: list[Chunk] = []
+    at: int | None = 0
+    while at is not None:
+        made, at = window.take(at, first_ordinal + len(chunks))
+        chunks += made
+    return chunks
 
 
 class _Window(NamedTuple):
@@ -109,24 +147,18 @@ class _Window(NamedTuple):
         return bisect_right(self.starts, offset) - 1
 
 
-def _split(window: _Window, splitter: Any, section: int) -> Iterator[tuple[int, str]]:
-    """Where each chunk begins, and its text. The splitter's time grows with the square of its input, so it is given
-    sections; where one ends, the next begins with the chunk that was cut short."""
-    at = 0
-    while at < len(window.text):
-        end = at + section
+def _section(window: _Window, splitter: Any, at: int, section: int) -> tuple[list[tuple[int, str]], int]:
+    """The chunks of a section: where each begins, and its text; and where the next section begins. The splitter's time
+    grows with the square of its input, so it is given sections; where one ends, the next begins with the chunk that was
+    cut short. One chunk that fills two sections is cut there: tokens can be very long."""
+    for end in (at + section, at + 2 * section):
         found = [(at + start, text) for start, text in splitter.chunk_indices(window.text[at:end]) if text.strip()]
-        if end >= len(window.text):
-            kept, at = len(found), end
-        elif len(found) > 1:
+        if end < len(window.text) and len(found) > 1:
             kept = _restart(window, [start for start, _ in found])
-            at = found[kept][0]
-        elif found:
-            section *= 2
-            continue
-        else:
-            kept, at = 0, end
-        yield from found[:kept]
+            return found[:kept], found[kept][0]
+        if end >= len(window.text) or not found:
+            break
+    return found, end
 
 
 def _restart(window: _Window, starts: list[int]) -> int:

@@ -1,7 +1,7 @@
 """clean: pages become clean pages, one for one, with offsets that lead back."""
 
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from penstock.artifacts.segments import CLEAN_PAGES
 from penstock.extractors.media import PDF
@@ -9,9 +9,13 @@ from penstock.model.items import CleanPage, Page
 from penstock.model.nouns import Json
 from penstock.stages.base import Ports, Stage, StepContext, StepResult
 from penstock.stages.cleaning import CLEAN_VERSION, clean_page
-from penstock.stages.furniture import BLOCK, FURNITURE_VERSION, Sheet, furniture, sheet
+from penstock.stages.furniture import BLOCK, FURNITURE_VERSION, Sheet, Span, furniture, sheet
+
+T = TypeVar("T")
 
 BATCH = 16
+PIECE = 256 * 1024
+"""Letters after which a batch ends before it has BATCH pages: a stop or a cancel should be heard soon."""
 
 
 async def run(ctx: StepContext) -> StepResult:
@@ -26,10 +30,8 @@ async def run(ctx: StepContext) -> StepResult:
 async def _plain(ctx: StepContext, start: int) -> AsyncIterator[list[CleanPage]]:
     async for pages in ctx.inputs("extract", start):
         # A step whose worker died shows progress soon.
-        count = 1 if ctx.step.crashes else BATCH
-        for i in range(0, len(pages), count):
-            batch = pages[i : i + count]
-            yield await ctx.runtime.run_sized("cpu", _size(batch), _clean, batch)
+        for batch in _batches(pages, 1 if ctx.step.crashes else BATCH):
+            yield await _in_lane(ctx, batch, _clean, batch)
 
 
 async def _printed(ctx: StepContext, start: int) -> AsyncIterator[list[CleanPage]]:
@@ -37,10 +39,13 @@ async def _printed(ctx: StepContext, start: int) -> AsyncIterator[list[CleanPage
     at = max(start - BLOCK, 0)
     before: list[Sheet] = []
     async for block in _blocks(ctx, at):
-        size = _size(block)
-        sheets = await ctx.runtime.run_sized("cpu", size, _sheets, block)
+        sheets = [s for part in _batches(block, BLOCK) for s in await _in_lane(ctx, part, _sheets, part)]
         if at >= start:
-            yield await ctx.runtime.run_sized("cpu", size, _clean_printed, block, before, sheets)
+            spans = iter(await _in_lane(ctx, block, furniture, before, sheets))
+            cleaned: list[CleanPage] = []
+            for part in _batches(block, BLOCK):
+                cleaned += await _in_lane(ctx, part, _clean, part, [next(spans) for _ in part])
+            yield cleaned
         at += len(block)
         before = sheets
 
@@ -57,19 +62,34 @@ async def _blocks(ctx: StepContext, start: int) -> AsyncIterator[list[Page]]:
         yield block
 
 
-def _clean(pages: list[Page]) -> list[CleanPage]:
-    return [clean_page(page) for page in pages]
+def _batches(pages: Sequence[Page], most: int) -> Iterator[list[Page]]:
+    """At most so many pages, and fewer if they are long."""
+    batch: list[Page] = []
+    size = 0
+    for page in pages:
+        batch.append(page)
+        size += len(page.text)
+        if len(batch) == most or size >= PIECE:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+async def _in_lane(ctx: StepContext, pages: Sequence[Page], function: Callable[..., T], *args: object) -> T:
+    ctx.raise_if_cancelled()
+    return await ctx.runtime.run_sized("cpu", _size(pages), function, *args)
+
+
+def _clean(pages: list[Page], going: Sequence[Sequence[Span]] | None = None) -> list[CleanPage]:
+    return [clean_page(page, spans) for page, spans in zip(pages, going or [()] * len(pages), strict=True)]
 
 
 def _sheets(pages: list[Page]) -> list[Sheet]:
     return [sheet(page) for page in pages]
 
 
-def _clean_printed(pages: list[Page], before: list[Sheet], sheets: list[Sheet]) -> list[CleanPage]:
-    return [clean_page(page, spans) for page, spans in zip(pages, furniture(before, sheets), strict=True)]
-
-
-def _size(pages: list[Page]) -> int:
+def _size(pages: Sequence[Page]) -> int:
     return sum(len(page.text) for page in pages)
 
 

@@ -1,9 +1,14 @@
 """embed: chunks become vectors, one for one."""
 
+from collections.abc import Iterator, Sequence
+
 from penstock.artifacts.segments import VECTORS
+from penstock.model.items import Chunk
 from penstock.stages.base import Stage, StepContext, StepResult
 
 BATCH = 256
+PIECE = 256 * 1024
+"""Letters after which a batch ends before it is full: a stop or a cancel should be heard soon."""
 SMALL_BATCH = 16
 """For a step whose worker died: it shows progress before the next accident, if it is not the cause of it."""
 
@@ -15,8 +20,7 @@ async def run(ctx: StepContext) -> StepResult:
     done: int = checkpoint.cursor.get("chunks", 0)
     batch = SMALL_BATCH if ctx.step.crashes else BATCH
     async for chunks in ctx.inputs("chunk", done):
-        for i in range(0, len(chunks), batch):
-            texts = [chunk.text for chunk in chunks[i : i + batch]]
+        for texts in _batches(chunks, batch):
             if failpoints.armed:
                 failpoints.hit("provider.answer.before")
             vectors = await embedder.embed(texts)
@@ -25,6 +29,19 @@ async def run(ctx: StepContext) -> StepResult:
             done += len(texts)
             await checkpoint.append([vectors], {"chunks": done}, count=len(texts), size=vectors.nbytes)
     return StepResult({"chunks": done, "dimensions": embedder.dimensions})
+
+
+def _batches(chunks: Sequence[Chunk], most: int) -> Iterator[list[str]]:
+    texts: list[str] = []
+    size = 0
+    for chunk in chunks:
+        texts.append(chunk.text)
+        size += len(chunk.text)
+        if len(texts) == most or size >= PIECE:
+            yield texts
+            texts, size = [], 0
+    if texts:
+        yield texts
 
 
 FAILPOINTS = ("provider.answer.before", "provider.answer.after")
