@@ -19,7 +19,8 @@ PenstockError
 ├── SourceError             a file that was to be submitted cannot be read
 └── StorageError            disk full, no permission, database locked
     ├── LedgerAway          the PostgreSQL server does not answer, or has closed the connection
-    └── LedgerDamaged       the file of the ledger is no database any more
+    ├── LedgerDamaged       the file of the ledger is no database any more
+    └── Refused             the ledger would not take this write: its values, not the disk, are to blame
 """
 
 
@@ -110,6 +111,10 @@ class SourceError(PenstockError):
 
 class StorageError(PenstockError):
     """The disk is full, a folder is not writable, the database is locked or gone."""
+
+
+class Refused(StorageError):
+    """The ledger would not take a write because of what it holds: a number too large, a row that breaks a rule."""
 
 
 class LedgerAway(StorageError):

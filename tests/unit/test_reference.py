@@ -85,6 +85,8 @@ def _given(node: ast.AST) -> list[ast.expr]:
             return [reason]
         case ast.IfExp(body=ast.Attribute(attr="reason"), orelse=otherwise):
             return [otherwise]
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="foreign"), attr="reason"), args=[_, otherwise]):
+            return [otherwise]
     return []
 
 

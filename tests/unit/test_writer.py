@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import LedgerAway, StorageError, UsageError
+from penstock.errors import LedgerAway, Refused, StorageError, UsageError
 from penstock.ledger import database as ledger_database
 from penstock.ledger.database import Connection, Database, Statement
 from penstock.ledger.store import Ledger
@@ -65,7 +65,7 @@ async def test_one_bad_write_does_not_sink_its_group(writer: Writer, ledger: Led
         "A",
         UsageError,
         "B",
-        StorageError,
+        Refused,
         "C",
     ]
     assert "the ledger refused test_add" in str(answers[3])

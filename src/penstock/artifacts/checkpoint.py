@@ -72,6 +72,8 @@ class Checkpoint(Generic[T]):
     ) -> None:
         """One batch and the cursor behind it. `count`: how many items these are, where one object holds many; `size`:
         about how many bytes; `keep`: flush now."""
+        if not isinstance(cursor, dict):
+            raise TypeError(f"a cursor is a dictionary, not {type(cursor).__name__}")
         self._buffer.extend(items)
         self._buffered_items += len(items) if count is None else count
         self._buffered_bytes += size

@@ -1,13 +1,13 @@
 """From the outbox to the handlers (I8): dispatch, take, tell, write down what became of it. Every worker has one."""
 
 import asyncio
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from penstock import foreign
 from penstock.config import WebhookConfig
-from penstock.errors import ConfigError, Permanent, StepError, Transient
+from penstock.errors import ConfigError, Permanent, Transient
 from penstock.events.context import HandlerContext
 from penstock.events.retry import retry_in
 from penstock.events.webhooks import Webhooks
@@ -60,7 +60,7 @@ class Courier:
         self._bell = asyncio.Event()
         self._stopping = False
         self._hurry = asyncio.Event()
-        self._fatal: Exception | None = None
+        self._fatal: BaseException | None = None
 
     def wake(self) -> None:
         """There are events, or there may be."""
@@ -147,7 +147,7 @@ class Courier:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
-        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+        if not task.cancelled() and (error := task.exception()) is not None:
             self._fatal = self._fatal or error
         self.wake()
 
@@ -162,7 +162,7 @@ class Courier:
         except asyncio.CancelledError:
             back = Undelivered(delivery, "", "stopped before it had ended", retry_in=0.0, given_back=True)
             await asyncio.shield(self._ledger.write(outbox.UNDELIVERED, back))
-        except Exception as error:
+        except BaseException as error:
             self._measure(delivery, began)
             await asyncio.shield(self._undelivered(self._failed(delivery, error)))
         else:
@@ -196,7 +196,7 @@ class Courier:
 
     async def _in_time(self, delivery: Delivery, call: Callable[[], Any]) -> None:
         """A handler that does not even end when it is cancelled is left behind."""
-        task = asyncio.create_task(call())
+        task = asyncio.create_task(foreign.contained(call))
         try:
             done, _ = await asyncio.wait({task}, timeout=delivery.to.timeout)
         except asyncio.CancelledError:
@@ -221,13 +221,10 @@ class Courier:
             # Nobody asks any more.
             task.exception()
 
-    def _failed(self, delivery: Delivery, error: Exception) -> Undelivered:
-        told = isinstance(error, StepError)
-        reason = error.reason if isinstance(error, StepError) else "handler_error"
-        said = (str(error) if told else f"{type(error).__name__}: {error}") or type(error).__name__
-        trace = None if told else "".join(traceback.format_exception(error))
+    def _failed(self, delivery: Delivery, error: BaseException) -> Undelivered:
         pause = retry_in(error, delivery.to, delivery.attempts, self._runtime.random())
-        return Undelivered(delivery, reason, said, trace, pause)
+        reason = foreign.reason(error, "handler_error")
+        return Undelivered(delivery, reason, foreign.sentence(error), foreign.trace(error), pause)
 
     def _buried(self, delivery: Delivery) -> Undelivered:
         times = delivery.to.retries

@@ -1,6 +1,7 @@
 """When a delivery is tried again: one pure function."""
 
-from penstock.errors import Permanent, RateLimited
+from penstock import foreign
+from penstock.errors import Permanent
 from penstock.model.nouns import Handler
 
 METHOD_S, METHOD_CAP_S = 0.5, 60.0
@@ -10,13 +11,12 @@ LONGEST_S = 86_400.0
 """What an answer may ask for."""
 
 
-def retry_in(error: Exception, handler: Handler, attempts: int, random: float) -> float | None:
+def retry_in(error: BaseException, handler: Handler, attempts: int, random: float) -> float | None:
     """Seconds until the next attempt, or None for a dead letter. Exponential with full jitter; `attempts`: so far, this
     one included."""
     if isinstance(error, Permanent) or attempts >= handler.retries:
         return None
     base, cap = (METHOD_S, METHOD_CAP_S) if handler.webhook is None else (WEBHOOK_S, WEBHOOK_CAP_S)
     delay = random * min(cap, base * 2.0 ** min(attempts - 1, 64))
-    if isinstance(error, RateLimited) and error.retry_after is not None:
-        return min(error.retry_after, LONGEST_S) + delay
-    return delay
+    asked = foreign.retry_after(error, LONGEST_S)
+    return delay if asked is None else asked + delay

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from penstock.errors import LedgerAway, PenstockError, StorageError
+from penstock.errors import LedgerAway, PenstockError, Refused, StorageError
 from penstock.ledger.database import NOTIFY, Connection, Database
 from penstock.ledger.waking import Bell
 from penstock.metrics.base import NOTHING, Metrics
@@ -240,4 +240,4 @@ def _resolve(outcomes: list[tuple[_Write, Any, Exception | None]]) -> None:
         elif isinstance(error, PenstockError):
             write.future.set_exception(error)
         else:
-            write.future.set_exception(StorageError(f"the ledger refused {write.verb.name}: {error}"))
+            write.future.set_exception(Refused(f"the ledger refused {write.verb.name}: {error}"))

@@ -1,5 +1,6 @@
 """What a stage is given: its document, its inputs as streams, its checkpoint, its deadline."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -146,6 +147,8 @@ class Context:
         self.runtime = runtime
         self.stopping = False
         """The worker was told to stop: flush at the next batch and hand over."""
+        self.task: asyncio.Task[None] | None = None
+        """The one that works on it; a whole group of index steps shares one."""
         self.lost = False
         """The lease is gone: cancelled, superseded, or reaped."""
         self.finishing = False
@@ -207,12 +210,17 @@ class Context:
         return self._checkpoint
 
     @property
+    def told_to_stop(self) -> bool:
+        """By the worker, or by whoever cancelled its task (a loop that ends cancels all tasks)."""
+        return self.stopping or (self.task is not None and self.task.cancelling() > 0)
+
+    @property
     def position(self) -> int:
         """Items before the cursor, those of earlier claims included. Index rows are no items: their cursor counts."""
         if self._checkpoint is None:
             return 0
-        rows: int = self._checkpoint.cursor.get("rows", 0)
-        return rows if self.step.kind == "index" else self._checkpoint.total
+        rows: int = self._checkpoint.cursor.get("rows", 0) if self.step.kind == "index" else self._checkpoint.total
+        return rows
 
     def lose(self, phase: str) -> None:
         """The lease is found gone, in one of `PHASES`; whoever finds it later finds nothing new."""

@@ -1,16 +1,25 @@
 """One step, from its lease to its end: open the artifact, run the stage, complete, chain."""
 
 import asyncio
-import traceback
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 import msgspec
 
+from penstock import foreign
 from penstock.artifacts.fingerprints import fingerprint
 from penstock.blobs.base import Blobs
-from penstock.errors import BudgetSpent, Cancelled, LeaseLost, StepError, StorageError, TornSegment, Transient
+from penstock.errors import (
+    BudgetSpent,
+    Cancelled,
+    LeaseLost,
+    PenstockError,
+    Refused,
+    StorageError,
+    TornSegment,
+    Transient,
+)
 from penstock.ledger import checkpoints, leasing, queue
 from penstock.ledger.locks import index_key, own_key
 from penstock.ledger.store import Ledger
@@ -33,6 +42,7 @@ COUNTED = {EXTRACT: "pages", "chunk": "chunks"}
 """What such a step reports of its items."""
 ARTIFACT_POLL_S = 0.05
 ROOM = leasing.ROOM
+UNWRITABLE = "the step failed, and the ledger would not take what its error says"
 
 
 @dataclass
@@ -280,9 +290,10 @@ def flip(ctx: Context, status: DocumentStatus, meta: str, output: checkpoints.Ou
 
 
 async def settle(bench: Bench, ctx: Context, error: BaseException) -> None:
-    """A step that did not complete: hand it over, rewind, back off, or bury it. The one classifier of errors."""
-    step = ctx.step
-    if isinstance(error, LeaseLost | Cancelled) or ctx.lost:
+    """A step that did not complete: hand it over, rewind, back off, or bury it. The one classifier of errors: what
+    nobody of us asked for counts, whatever its type."""
+    step, ours = ctx.step, _is_ours(ctx, error)
+    if ctx.lost or (ours and isinstance(error, LeaseLost | Cancelled)):
         ctx.lose("work")
         return
     ctx.finishing = True
@@ -291,12 +302,13 @@ async def settle(bench: Bench, ctx: Context, error: BaseException) -> None:
             f"step {step.name!r} made no progress for {ctx.definition.timeout:g} s, the timeout of its workflow",
             reason="timeout",
         )
-    if isinstance(error, TornSegment):
+    if ours and isinstance(error, TornSegment):
         rewind = checkpoints.Rewind(step, ArtifactId(error.artifact_id), error.ordinal)
         if await bench.ledger.write(checkpoints.REWIND, rewind):
             bench.metrics.incr("step_rewound", kind=step.kind)
             return
-    if isinstance(error, BudgetSpent | StorageError) or not isinstance(error, Exception):
+    asked = ctx.told_to_stop if isinstance(error, asyncio.CancelledError) else isinstance(error, BudgetSpent)
+    if (ours and asked) or stores_failed(ctx, error):
         moved = ctx.has_checkpoint and ctx.checkpoint.moved
         begun = ctx.has_checkpoint and ctx.checkpoint.begun
         if await bench.ledger.write(queue.RELEASE, queue.Release(step, give_back=moved or not begun)):
@@ -304,18 +316,36 @@ async def settle(bench: Bench, ctx: Context, error: BaseException) -> None:
         else:
             ctx.lose("release")
         return
-    reason = error.reason if isinstance(error, StepError) else "error"
     errors = 0 if ctx.has_checkpoint and ctx.checkpoint.moved else step.errors
     delay = retry_in(bench.policy, error, errors, ctx.definition.retries, bench.runtime.random())
-    sentence = str(error) if isinstance(error, StepError) else f"{type(error).__name__}: {error}"
-    trace = None if isinstance(error, StepError) else "".join(traceback.format_exception(error))
-    page = error.page if isinstance(error, StepError) else None
-    failure = queue.StepFailure(step, reason, sentence, trace, page, delay)
-    if await bench.ledger.write(queue.ERROR, failure):
+    reason, sentence = foreign.reason(error, "error"), foreign.sentence(error)
+    failure = queue.StepFailure(step, reason, sentence, foreign.trace(error), foreign.page(error), delay)
+    if await _write_down(bench, failure):
         bench.record.failed(ctx, failure)
         bench.backed_off.set()
     else:
         ctx.lose("error")
+
+
+async def _write_down(bench: Bench, failure: queue.StepFailure) -> bool:
+    try:
+        return await bench.ledger.write(queue.ERROR, failure)
+    except Refused:
+        # Whatever it was that the ledger does not take: a step whose error cannot be written would never end.
+        plain = queue.StepFailure(failure.step, "error", UNWRITABLE, retry_in=failure.retry_in)
+        return await bench.ledger.write(queue.ERROR, plain)
+
+
+def stores_failed(ctx: Context, error: BaseException) -> bool:
+    """Ledger or blobs: no step is to blame. A write that was refused for what is in it is the step's own."""
+    return isinstance(error, StorageError) and not isinstance(error, Refused) and _is_ours(ctx, error)
+
+
+def _is_ours(ctx: Context, error: BaseException) -> bool:
+    """A user's step may let our errors pass, and they steer the worker. One that it raises itself does not."""
+    if ctx.definition.method is None or not isinstance(error, PenstockError):
+        return True
+    return foreign.raised_by(error, "penstock")
 
 
 def _must(took: bool, ctx: Context, phase: str) -> None:

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from penstock.errors import PenstockError, StorageError
+from penstock.errors import PenstockError
 from penstock.ledger import claims, leasing, locks, queue, sweeping, waking, work
 from penstock.ledger.documents import Live
 from penstock.ledger.liveness import Liveness
 from penstock.model.nouns import DocumentId, Lease, Owner, RunId, Step, StepId, Token, Workflow
 from penstock.worker.context import Context, RunState, begin, load
-from penstock.worker.execute import EMBED, INDEX, ROOM, Bench, execute, settle
+from penstock.worker.execute import EMBED, INDEX, ROOM, Bench, execute, settle, stores_failed
 from penstock.worker.indexing import Indexer
 from penstock.worker.lease import Heart, reap
 from penstock.worker.look import InHand, in_hand
@@ -91,7 +91,7 @@ class Worker:
         """Snapshots whose pools and keys we know."""
         self._wake_index = [asyncio.Event() for _ in range(self._pools.groups(INDEX))]
         self._ears = waking.ears(bench.ledger.database)
-        self._fatal: Exception | None = None
+        self._fatal: BaseException | None = None
         self.steps_done = 0
         self.touched: dict[Owner, set[DocumentId]] = {}
         self.told_to_stop = False
@@ -106,10 +106,10 @@ class Worker:
         try:
             await self._reap()
             await self._learn()
-            delivering = asyncio.create_task(self._deliver_loop())
-            loops += [asyncio.create_task(f()) for f in (self._listen_loop, self._upkeep_loop, self._sweep_loop)]
-            loops += [asyncio.create_task(self._warm_up(at_once=done is None))]
-            loops += [asyncio.create_task(self._index_loop(bell)) for bell in self._wake_index]
+            delivering = asyncio.create_task(self._contained(self._deliver_loop()))
+            others = [self._listen_loop(), self._upkeep_loop(), self._sweep_loop(), self._warm_up(at_once=done is None)]
+            others += [self._index_loop(bell) for bell in self._wake_index]
+            loops += [asyncio.create_task(self._contained(loop)) for loop in others]
             await self._claim_loop(done)
         finally:
             self.stop()
@@ -121,6 +121,15 @@ class Worker:
             await self._leave()
         if self._fatal is not None:
             raise self._fatal
+
+    async def _contained(self, loop: Awaitable[None]) -> None:
+        """A loop that ends before its time ends the worker, whatever it raised: nobody else does its work."""
+        try:
+            await loop
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self._fail(error)
 
     @property
     def _lanes(self) -> tuple[str, ...]:
@@ -151,8 +160,6 @@ class Worker:
                 # Loading takes the interpreter for itself: first the parser processes should have something to do.
                 await runtime.sleep(WARM_UP_AFTER_S)
                 await asyncio.gather(*(self._warm_up_kind(kind) for kind in (EMBED, INDEX) if kind in self._lanes))
-        except Exception as error:
-            self._fail(error)
         finally:
             self.bench.warm.set()
 
@@ -231,10 +238,7 @@ class Worker:
 
     async def _deliver_loop(self) -> None:
         if self._courier is not None:
-            try:
-                await self._courier.run()
-            except Exception as error:
-                self._fail(error)
+            await self._courier.run()
 
     async def _end_deliveries(self, delivering: "asyncio.Task[None] | None") -> None:
         if self._courier is not None and delivering is not None:
@@ -348,7 +352,7 @@ class Worker:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self.wake()
-        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+        if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
 
     async def _work(self, step: Step, state: RunState | None, place: Place) -> None:
@@ -414,6 +418,7 @@ class Worker:
         self.touched.setdefault(ctx.step.owner, set()).add(ctx.step.document_id)
         self._heart.leases[ctx.step.lease.step_id] = ctx.step.lease
         self._heart.vitals[ctx.step.lease.step_id] = ctx.vital
+        ctx.task = task
         self._contexts[ctx.step.lease.step_id] = (ctx, task)
         self.bench.record.started(ctx)
         self._told_of(ctx)
@@ -431,10 +436,10 @@ class Worker:
     async def _settle(self, ctx: Context, error: BaseException) -> None:
         """What became of the step goes into the ledger even while we are being cancelled."""
         await asyncio.shield(settle(self.bench, ctx, error))
-        if isinstance(error, StorageError):
+        if stores_failed(ctx, error):
             self._fail(error)
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         """No document is to blame: stop working, keep everything."""
         if self._fatal is None:
             self._fatal = error

@@ -2,7 +2,11 @@
 
 import msgspec
 
-from penstock.errors import Permanent, RateLimited
+from penstock import foreign
+from penstock.errors import Permanent
+
+LONGEST_S = 86_400.0
+"""What a provider may ask for."""
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):
@@ -14,12 +18,11 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     """How often a step may take its worker down without progress: two may be anybody's, five were its own alone."""
 
 
-def retry_in(policy: RetryPolicy, error: Exception, errors: int, retries: int, random: float) -> float | None:
+def retry_in(policy: RetryPolicy, error: BaseException, errors: int, retries: int, random: float) -> float | None:
     """Seconds until the next attempt, or None for a dead letter. `errors`: how many there were before this one since
     the step last made progress; `retries`: attempts in all."""
     if isinstance(error, Permanent) or errors + 1 >= retries:
         return None
     delay = random * min(policy.cap_s, policy.base_s * 2.0**errors)
-    if isinstance(error, RateLimited) and error.retry_after is not None:
-        return error.retry_after + delay
-    return delay
+    asked = foreign.retry_after(error, LONGEST_S)
+    return delay if asked is None else asked + delay

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from penstock import foreign
 from penstock.errors import ConfigError
 from penstock.model.nouns import Workflow
 from penstock.workflows.source import Source
@@ -24,8 +25,13 @@ def load(method: str) -> Callable[..., Any]:
         found = getattr(importlib.import_module(module), name)
     except ImportError as error:
         raise ConfigError(f"{method!r} cannot be imported: {error}") from error
+    except KeyboardInterrupt:
+        raise
     except AttributeError as error:
         raise ConfigError(f"{method!r} cannot be imported: {module} has no {name}") from error
+    except BaseException as error:
+        # Whatever a module does when it is loaded, `sys.exit()` included.
+        raise ConfigError(f"{method!r} cannot be imported: {foreign.sentence(error)}") from error
     if not inspect.iscoroutinefunction(found):
         raise ConfigError(f"{method!r} is no `async def` function")
     result: Callable[..., Any] = found

@@ -1,0 +1,120 @@
+"""Code that is not ours: calling a user's steps and handlers, and reading whatever they raise."""
+
+import asyncio
+import math
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from penstock.errors import StepError
+
+T = TypeVar("T")
+
+SENTENCE, TRACE, REASON = 2_000, 20_000, 100
+"""The most characters of an error that are kept."""
+MOST_PAGES = 2**31 - 1
+OUTSIDE = "raised inside the code itself, not because Penstock stopped it"
+
+
+class Escaped(Exception):
+    """Stands for what is no `Exception` and was not meant for us: `error`."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+
+async def contained(function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+    """Raises an `Exception` or `CancelledError`, whatever the function raises: `SystemExit` in a task ends the loop."""
+    try:
+        return await function(*arguments)
+    except (Exception, asyncio.CancelledError):
+        raise
+    except BaseException as error:
+        raise Escaped(error) from error
+
+
+async def call(function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+    """The same, and `CancelledError` only if our own task was cancelled. The function has a task of its own: one that
+    cancels the task it runs in must not look like a stop."""
+    task = asyncio.create_task(contained(function, *arguments))
+    try:
+        return await task
+    except asyncio.CancelledError as error:
+        own = asyncio.current_task()
+        if own is not None and own.cancelling():
+            raise
+        raise Escaped(error) from error
+
+
+def raised_by(error: BaseException, package: str) -> bool:
+    """Whether a module of the package raised it, and did not only let it pass."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and str(trace.tb_frame.f_globals.get("__name__", "")).startswith(f"{package}.")
+
+
+def sentence(error: BaseException) -> str:
+    """What the error says: always text, never too long, never empty."""
+    if isinstance(error, Escaped):
+        error = error.error
+    name, said = type(error).__name__, _text(error)
+    if isinstance(error, StepError):
+        return _cut(said or name, SENTENCE)
+    if not isinstance(error, Exception):
+        name = f"{name} ({OUTSIDE})"
+    return _cut(f"{name}: {said}" if said else name, SENTENCE)
+
+
+def trace(error: BaseException) -> str | None:
+    """The traceback; None for an error that was raised on purpose."""
+    if isinstance(error, StepError):
+        return None
+    if isinstance(error, Escaped):
+        error = error.error
+    try:
+        return _cut("".join(traceback.format_exception(error)), TRACE)
+    except Exception:
+        return None
+
+
+def reason(error: BaseException, otherwise: str) -> str:
+    """The word that dead letters are counted by. Classes of users need not call our `__init__`."""
+    found = _attribute(error, "reason")
+    return _cut(str.__str__(found), REASON) if isinstance(found, str) and found else otherwise
+
+
+def page(error: BaseException) -> int | None:
+    found = _attribute(error, "page")
+    return int(found) if isinstance(found, int) and 0 <= found <= MOST_PAGES else None
+
+
+def retry_after(error: BaseException, most: float) -> float | None:
+    """The seconds that somebody else asks us to wait; None if they are no such number."""
+    found = _attribute(error, "retry_after")
+    if isinstance(found, bool) or not isinstance(found, int | float) or not found >= 0:
+        return None
+    return min(float(found), most) if math.isfinite(found) else most
+
+
+def _attribute(error: BaseException, name: str) -> object:
+    """Of our own classes alone; None where it is missing."""
+    try:
+        return getattr(error, name, None) if isinstance(error, StepError) else None
+    except BaseException:
+        return None
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str.__str__(str(error)).strip()
+    except BaseException as other:
+        return f"its text could not be read ({type(other).__name__})"
+
+
+def _cut(text: str, most: int) -> str:
+    """The beginning and the end: of a traceback, the end says more."""
+    if len(text) <= most:
+        return text
+    return f"{text[: most // 2]} […] {text[-most // 2 :]}"
