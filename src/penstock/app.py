@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import msgspec
 
-from penstock import groups, jobs, views
+from penstock import arguments, groups, jobs, views
 from penstock.blobs.local import LocalBlobs, make_home
 from penstock.config import Config, check_name, load_config
 from penstock.errors import LedgerDamaged, NotFound, StorageError, UsageError
@@ -161,12 +161,13 @@ class App:
         began = self.runtime.clock()
         who, where = self._place(owner, collection)
         job = Job(who, self.ledger, self.runtime)
-        roots = [Path(path) for path in paths]
-        for root in roots:
-            if not root.exists():
-                raise UsageError(f"{printable(root)}: no such file or folder")
+        arguments.number("priority", priority, -arguments.PRIORITY, arguments.PRIORITY)
+        for what, text in (("name", name), ("key", key), ("batch", batch), ("password", password)):
+            arguments.maybe(what, text)
+        arguments.seconds("budget_s", budget_s)
+        given, roots = arguments.metadata(metadata), arguments.paths(paths)
         found: set[str] = set()
-        items = self._items(roots, include, exclude, job, found, data, name, key, metadata or {}, wait)
+        items = self._items(roots, include, exclude, job, found, data, name, key, given, wait)
         asked = self._orders.asked(where, workflow, params)
         order = self._orders.start(who, where, asked, priority=priority, batch=batch, retry=retry, password=password)
         start = (lambda: self._start_worker(budget_s, began)) if wait else None
@@ -177,6 +178,7 @@ class App:
 
     async def run(self, *, budget_s: float | None = None, report: Report | None = None) -> Summary:
         """Work off what is queued, then stop."""
+        arguments.seconds("budget_s", budget_s)
         job = Job(Owner(self.config.owner), self.ledger, self.runtime)
         return await jobs.run(job, self._start_worker(budget_s, self.runtime.clock()), report)
 
@@ -185,7 +187,7 @@ class App:
         on and how many side by side, as in `extract=2,embed=4,index=1,*=4`. Where the disk is full or fails, or the
         PostgreSQL server goes away, we wait for it and say so (`tell`)."""
         began = self.runtime.clock()
-        sizes = pool_sizes(pools) if pools is not None else None
+        sizes = pool_sizes(arguments.text("pools", pools)) if pools is not None else None
         tally = Tally()
         outage = self._outage(tell)
         while True:
@@ -242,12 +244,17 @@ class App:
         from penstock.search.query import search
 
         who, where = self._place(owner, collection)
+        if not isinstance(query, str):
+            raise UsageError(f"query {query!r}: expected text")
+        arguments.count("k", k)
+        if mode not in ("hybrid", "vector", "text"):
+            raise UsageError(f"mode {mode!r}: use one of hybrid, vector, text")
         return await search(self.ledger, self.ports.index, self.ports.embedder, who, query, k, where, mode)
 
     async def status(self, document: str | None = None, *, owner: str | None = None) -> dict[str, Any]:
         who = self._owner(owner)
         if document is not None:
-            return await views.status(who, self.ledger, document)
+            return await views.status(who, self.ledger, arguments.text("document", document))
         async with self.ledger.snapshot() as snapshot:
             return {
                 "documents": await snapshot.read(lambda c: stats.documents(who, c)),
@@ -278,15 +285,20 @@ class App:
     async def list_steps(
         self,
         *,
-        status: StepStatus | None = None,
+        status: StepStatus | str | None = None,
         kind: str | None = None,
         stuck_s: float | None = None,
         limit: int = 100,
         owner: str | None = None,
     ) -> list[ListedStep]:
         """Steps, newest first. `stuck_s`: those that began, and got no further for so many seconds."""
-        look = partial(stats.list_steps, self._owner(owner))
-        return await self.ledger.read(look, status=status, kind=kind or "", stuck_s=stuck_s, count=limit)
+        return await self.ledger.read(
+            partial(stats.list_steps, self._owner(owner)),
+            status=arguments.one_of("status", status, StepStatus),
+            kind=arguments.maybe("kind", kind) or "",
+            stuck_s=arguments.seconds("stuck_s", stuck_s),
+            count=arguments.count("limit", limit),
+        )
 
     async def list_locks(self, *, owner: str | None = None) -> dict[str, list[Any]]:
         """The locks that are held, and the newest of those that were taken away by force."""
@@ -310,12 +322,14 @@ class App:
         import fnmatch
 
         newest = partial(documents.newest, self._owner(owner))
+        wanted = arguments.one_of("status", status, DocumentStatus) or ""
+        where = arguments.maybe("collection", collection) or ""
+        arguments.maybe("name", name)
+        arguments.count("limit", limit)
         before = ""
         out: list[dict[str, Any]] = []
         while len(out) < limit:
-            page = await self.ledger.read(
-                newest, status=status or "", collection=collection or "", before=before, count=500
-            )
+            page = await self.ledger.read(newest, status=wanted, collection=where, before=before, count=500)
             out += [views.listed(e) for e in page if name is None or fnmatch.fnmatchcase(e.document.name, name)]
             if len(page) < 500:
                 break
@@ -328,6 +342,9 @@ class App:
         """What was extracted: pages (with their blocks), or chunks."""
         from penstock.worker.context import reader
 
+        arguments.text("document", document)
+        if what not in ("pages", "chunks", "blocks"):
+            raise UsageError(f"what {what!r}: use one of pages, chunks, blocks")
         kind = "chunk" if what == "chunks" else "extract"
         stream = views.items(self._owner(owner), self.ledger, reader(self.ledger, self.blobs), document, kind)
         async for batch in stream:
@@ -382,7 +399,7 @@ class App:
     async def list_dead_letters(self, *, limit: int = 100, owner: str | None = None) -> dict[str, Any]:
         who = self._owner(owner)
         reasons = await self.ledger.read(lambda c: dead_letters.by_reason(who, c))
-        letters = await self.ledger.read(lambda c: dead_letters.newest(who, c, limit))
+        letters = await self.ledger.read(partial(dead_letters.newest, who), arguments.count("limit", limit))
         return {
             "total": sum(count for _, count, _ in reasons),
             "by_reason": {reason: count for reason, count, _ in reasons},
@@ -391,7 +408,8 @@ class App:
         }
 
     async def dead_letter(self, letter: int, *, owner: str | None = None) -> DeadLetter:
-        found = await self.ledger.read(lambda c: dead_letters.get(self._owner(owner), c, letter))
+        look = partial(dead_letters.get, self._owner(owner))
+        found = await self.ledger.read(look, arguments.number("letter", letter))
         if found is None:
             raise NotFound(f"no open dead letter {letter}: `penstock dlq list` shows them")
         return found
@@ -410,7 +428,8 @@ class App:
         """Replay dead letters by number, by reason, or (with neither) all; with changes as `retry` takes them. Those of
         events go to their handlers once more. `dry_run`: only say what would be done."""
         replayer = self._replayer(self._owner(owner), workflow, params, values)
-        return await replayer.replay(letters, reason, dry_run=dry_run)
+        numbers = arguments.numbers("letters", letters)
+        return await replayer.replay(numbers, arguments.maybe("reason", reason), dry_run=dry_run)
 
     async def discard(
         self,
@@ -424,29 +443,32 @@ class App:
         FAILED."""
         from penstock.replays import discard
 
-        return await discard(self._owner(owner), self.ledger, letters, reason, dry_run=dry_run)
+        numbers = arguments.numbers("letters", letters)
+        reason = arguments.maybe("reason", reason)
+        return await discard(self._owner(owner), self.ledger, numbers, reason, dry_run=dry_run)
 
     # groups
 
     async def list_groups(self, *, batch: str | None = None, limit: int = 100, owner: str | None = None) -> list[Group]:
         """What was started together, newest first."""
-        return await self.ledger.read(partial(batches.newest, self._owner(owner)), batch, limit)
+        look = partial(batches.newest, self._owner(owner))
+        return await self.ledger.read(look, arguments.maybe("batch", batch), arguments.count("limit", limit))
 
     async def group(self, name: str, *, owner: str | None = None) -> groups.GroupView:
         """One group with its counts, durations, pace and what is left of it."""
-        return await groups.view(self._owner(owner), self.ledger, name)
+        return await groups.view(self._owner(owner), self.ledger, arguments.text("name", name))
 
     async def retry_group(self, name: str, *, cancelled: bool = False, owner: str | None = None) -> int:
         """Its failed runs (and the `cancelled` ones) go on from their checkpoints; the group opens and ends again."""
         who = self._owner(owner)
-        found = (await groups.view(who, self.ledger, name)).group
+        found = (await groups.view(who, self.ledger, arguments.text("name", name))).group
         ended = ("FAILED", "CANCELLED") if cancelled else ("FAILED",)
         return await groups.retry(who, self.ledger, found.id, ended, partial(self.retry, owner=owner))
 
     async def cancel_group(self, name: str, *, owner: str | None = None) -> int:
         """Stop what has not ended of it; how many runs that were."""
         who = self._owner(owner)
-        found = (await groups.view(who, self.ledger, name)).group
+        found = (await groups.view(who, self.ledger, arguments.text("name", name))).group
         return await groups.cancel(who, self.ledger, found.id)
 
     async def list_batches(self, *, owner: str | None = None) -> list[Batch]:
@@ -467,6 +489,8 @@ class App:
         """Start a workflow for the documents of a batch, as one group; workers do the rest. What is searchable stays so
         until its new run has ended. What is COMPLETED with the same workflow and values is left out, unless `again`."""
         who, where = self._place(owner, collection)
+        arguments.text("batch", batch)
+        arguments.number("priority", priority, -arguments.PRIORITY, arguments.PRIORITY)
         asked = self._orders.asked(where, workflow, params)
         order = self._orders.start(who, where, asked, batch=batch, priority=priority)
         return await groups.start(who, self.ledger, order, again)
@@ -475,14 +499,14 @@ class App:
 
     async def check(self, *, repair: bool = False, owner: str | None = None) -> "CheckReport":
         """Compare ledger, blobs and index both ways, of one owner or of all; `repair` mends what can be mended."""
-        return await self._caretaker.check(self._owner(owner) if owner else None, repair=repair)
+        return await self._caretaker.check(None if owner is None else self._owner(owner), repair=repair)
 
     async def prune(self, *, older_than_s: float | None = None, dry_run: bool = False) -> dict[str, int]:
         """Take away what nothing refers to any more, old history, and artifacts that `keep_artifacts` does not keep;
         counts of all that. `older_than_s` is an age for all but the last; if not given, a day for what nothing refers
         to, `retention.history_days` for history. Less than a day also takes bytes of submits that are open just now.
         `dry_run`: only say what would go."""
-        return await self._caretaker.prune(older_than_s, dry_run=dry_run)
+        return await self._caretaker.prune(arguments.seconds("older_than_s", older_than_s), dry_run=dry_run)
 
     async def vacuum(
         self,
@@ -496,6 +520,7 @@ class App:
         """Purge, compact and seal the indexes of one collection or of all. Waits at most `wait_s` seconds for the lock
         of each (None: for ever); `busy` lists those that somebody kept. `force` takes the lock away first, as
         `release_lock` does."""
+        wait_s, by = arguments.seconds("wait_s", wait_s), arguments.maybe("by", by)
         return await self._caretaker.vacuum(self._owner(owner), collection, wait_s, force=force, by=by)
 
     @asynccontextmanager
@@ -505,7 +530,8 @@ class App:
         """`async with app.hold_index() as held:` – the block is the only writer to the index of a collection. Waits
         at most `max_wait` seconds for the lock (None: for ever; 0: not at all), then raises `LockHeld`. If it was
         taken away meanwhile, `held.raise_if_lost()` says so, and the end of the block raises `LeaseLost`."""
-        async with self._caretaker.hold_index(*self._place(owner, collection), max_wait) as held:
+        longest = arguments.seconds("max_wait", max_wait)
+        async with self._caretaker.hold_index(*self._place(owner, collection), longest) as held:
             yield held
 
     async def release_lock(
@@ -513,6 +539,7 @@ class App:
     ) -> Forced:
         """Take a lock away from whoever holds it. Its holder can write no more, its steps wait again, and it is
         written down that `by` (if not given, the user of this machine) did it."""
+        key, by = arguments.text("key", key), arguments.maybe("by", by)
         return await self._caretaker.release_lock(self._owner(owner), key, force=force, by=by)
 
     # workflows
@@ -521,20 +548,23 @@ class App:
         self, name: str | None = None, *, params: str | None = None, collection: str | None = None
     ) -> Workflow:
         """A workflow as a run of a collection would keep it, with all its values."""
-        where = collection or self.config.collection
+        where = check_name("collection", self.config.collection if collection is None else collection)
         return self._orders.workflow(where, self._orders.asked(where, name, params))
 
     # inner
 
     def _owner(self, owner: str | None) -> Owner:
-        return Owner(check_name("owner", owner or self.config.owner))
+        # Only where none is given: an empty name is a mistake of the caller, and no other owner's documents are shown.
+        return Owner(check_name("owner", self.config.owner if owner is None else owner))
 
     def _place(self, owner: str | None, collection: str | None) -> tuple[Owner, str]:
-        return self._owner(owner), check_name("collection", collection or self.config.collection)
+        return self._owner(owner), check_name(
+            "collection", self.config.collection if collection is None else collection
+        )
 
     async def _selected(self, names: Sequence[str], owner: str | None) -> runs.Selected:
-        who = self._owner(owner)
-        found = await self.ledger.read(lambda c: [views.resolve(who, c, name) for name in names])
+        who, chosen = self._owner(owner), arguments.texts("names", names)
+        found = await self.ledger.read(lambda c: [views.resolve(who, c, name) for name in chosen])
         return runs.Selected(who, tuple(dict.fromkeys(found)))
 
     def _replayer(
@@ -547,7 +577,9 @@ class App:
     ) -> "Replayer":
         from penstock.replays import Changes, Replayer
 
-        changes = Changes(workflow, params, values or {}, password)
+        for what, text in (("workflow", workflow), ("params", params), ("password", password)):
+            arguments.maybe(what, text)
+        changes = Changes(workflow, params, arguments.values(values), password)
         return Replayer(owner, self.ledger, self.runtime, partial(self._orders.again, owner), changes)
 
     def _items(
@@ -566,6 +598,8 @@ class App:
         import io
 
         if data is not None:
+            if not (isinstance(data, bytes) or hasattr(data, "read")):
+                raise UsageError("data: expected bytes, or a stream of bytes")
             if not name:
                 raise UsageError("standard input needs a name: --name notes.txt")
             stream = io.BytesIO(data) if isinstance(data, bytes) else data
@@ -578,6 +612,9 @@ class App:
                 raise UsageError(f"the idempotency key {key!r} can name one document, and there are several")
             if self._stopping:
                 break
+            if arguments.is_long(file.source):
+                problems.append(f"{file.source}: the path is longer than {arguments.TEXT_LIMIT:,} bytes")
+                continue
             found.add(file.source)
             if work and file.name.lower().endswith(PARSED):
                 self._parsers.start()

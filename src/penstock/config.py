@@ -247,9 +247,9 @@ def _merge(values: dict[str, Any], over: Mapping[str, Any]) -> None:
             values[key] = value
 
 
-def check_name(what: str, name: str) -> str:
+def check_name(what: str, name: object) -> str:
     """Owners and collections become folders: nothing in their names may lead elsewhere."""
-    if not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(
             f"{what} {name!r}: use letters, digits and _ . @ + -, beginning with a letter or a digit, at most 100"
         )

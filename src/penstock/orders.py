@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from penstock import arguments
 from penstock.artifacts.fingerprints import fingerprint
 from penstock.config import Config
 from penstock.errors import NoDefinition
@@ -30,6 +31,8 @@ class Orders:
 
     def asked(self, collection: str, workflow: str | None, params: str | None) -> Asked:
         """The names that hold where some or none are given."""
+        arguments.maybe("workflow", workflow)
+        arguments.maybe("params", params)
         own = self._config.collections.get(collection)
         return Asked(
             workflow or (own.workflow if own else None) or self._config.workflow,

@@ -1,15 +1,16 @@
 """Owners are walls (I10): every function that the ledger has for users, asked by another owner, finds nothing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
 from typing import Any
 
 import msgspec
 from tests.contract.ledger_kit import ANNA, BERT, KEY, LEASE_S, Desk
+from tests.integration.test_hostile_arguments import TEXTS
 from tests.unit.test_owners import CROSSING, FOR_USERS, functions
 
-from penstock.ledger import batches, dead_letters, documents, generations, groups, locks, runs, stats
+from penstock.ledger import batches, dead_letters, documents, generations, groups, locks, runs
 from penstock.ledger.database import Connection
 from penstock.model.nouns import Owner, Step, WorkerId
 
@@ -27,47 +28,47 @@ class Anna(msgspec.Struct, frozen=True):
     letter_of_event: int
 
 
-Call = Callable[[Owner, Connection, Anna], Any]
-CALLS: dict[str, Call] = {
-    "batches.batches": lambda o, c, a: batches.batches(o, c),
-    "batches.documents_of_batch": lambda o, c, a: batches.documents_of_batch(o, c, "spring", "default", "", 9),
-    "batches.documents_of_group": lambda o, c, a: batches.documents_of_group(o, c, GROUP, "FAILED", "", 9),
-    "batches.get": lambda o, c, a: batches.get(o, c, GROUP),
-    "batches.newest": lambda o, c, a: batches.newest(o, c, "spring", 9),
-    "batches.pace": lambda o, c, a: batches.pace(o, c, GROUP),
-    "batches.resolve": lambda o, c, a: batches.resolve(o, c, GROUP),
-    "dead_letters.by_reason": lambda o, c, a: dead_letters.by_reason(o, c),
-    "dead_letters.get": lambda o, c, a: dead_letters.get(o, c, a.letter),
-    "dead_letters.last": lambda o, c, a: dead_letters.last(o, c),
-    "dead_letters.named": lambda o, c, a: dead_letters.named(o, c, [a.letter]),
-    "dead_letters.newest": lambda o, c, a: dead_letters.newest(o, c, 9),
-    "dead_letters.page": lambda o, c, a: dead_letters.page(o, c, "bad", after=0, until=a.letter, count=9),
-    "dead_letters.waiting": lambda o, c, a: dead_letters.waiting(o, c, "bad"),
-    "documents.active_generation": lambda o, c, a: documents.active_generation(o, c, a.done.document_id),
-    "documents.collection": lambda o, c, a: documents.collection(o, c, "default"),
-    "documents.get": lambda o, c, a: documents.get(o, c, a.done.document_id),
-    "documents.last_run": lambda o, c, a: documents.last_run(o, c, a.done.document_id),
-    "documents.newest": lambda o, c, a: documents.newest(o, c, status="", collection="", before="", count=9),
-    "documents.origins": lambda o, c, a: documents.origins(o, c, [a.failed.document_id]),
-    "documents.password": lambda o, c, a: documents.password(o, c, a.failed.document_id),
-    "documents.progress": lambda o, c, a: documents.progress(o, c, a.running.generation_id),
-    "documents.resolve": lambda o, c, a: documents.resolve(o, c, a.done.document_id),
-    "documents.statuses": lambda o, c, a: documents.statuses(o, c, [a.done.document_id]),
-    "documents.steps": lambda o, c, a: documents.steps(o, c, a.failed.document_id),
-    "documents.under": lambda o, c, a: documents.under(o, c, "default", "/"),
-    "generations.due_purges_in": lambda o, c, a: generations.due_purges_in(o, c, "default", 1, 9),
-    "generations.hidden": lambda o, c, a: generations.hidden(o, c, "default", 1, 9),
-    "generations.visible": lambda o, c, a: generations.visible(o, c, [a.done.generation_id]),
-    "runs.known": lambda o, c, a: runs.known(o, c, "default", ["/done"]),
-    "stats.dead_letters": lambda o, c, a: stats.dead_letters(o, c),
-    "stats.documents": lambda o, c, a: stats.documents(o, c),
-    "stats.events": lambda o, c, a: stats.events(o, c),
-    "stats.list_steps": lambda o, c, a: stats.list_steps(o, c, status=None, kind="", stuck_s=None, count=9),
-    "stats.lock_releases": lambda o, c, a: stats.lock_releases(o, c, 9),
-    "stats.locks": lambda o, c, a: stats.locks(o, c),
-    "stats.running": lambda o, c, a: stats.running(o, c),
-    "stats.steps": lambda o, c, a: stats.steps(o, c),
+CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
+    "batches.batches": lambda a: {},
+    "batches.documents_of_batch": lambda a: {"batch": "spring", "collection": "default", "after": "", "count": 9},
+    "batches.documents_of_group": lambda a: {"group": GROUP, "status": "FAILED", "after": "", "count": 9},
+    "batches.get": lambda a: {"group": GROUP},
+    "batches.newest": lambda a: {"batch": "spring", "count": 9},
+    "batches.pace": lambda a: {"group": GROUP},
+    "batches.resolve": lambda a: {"name": GROUP},
+    "dead_letters.by_reason": lambda a: {},
+    "dead_letters.get": lambda a: {"letter": a.letter},
+    "dead_letters.last": lambda a: {},
+    "dead_letters.named": lambda a: {"letters": [a.letter]},
+    "dead_letters.newest": lambda a: {"count": 9},
+    "dead_letters.page": lambda a: {"reason": "bad", "after": 0, "until": a.letter, "count": 9},
+    "dead_letters.waiting": lambda a: {"reason": "bad"},
+    "documents.active_generation": lambda a: {"document": a.done.document_id},
+    "documents.collection": lambda a: {"name": "default"},
+    "documents.get": lambda a: {"document": a.done.document_id},
+    "documents.last_run": lambda a: {"document": a.done.document_id},
+    "documents.newest": lambda a: {"status": "", "collection": "", "before": "", "count": 9},
+    "documents.origins": lambda a: {"ids": [a.failed.document_id]},
+    "documents.password": lambda a: {"document": a.failed.document_id},
+    "documents.progress": lambda a: {"generation": a.running.generation_id},
+    "documents.resolve": lambda a: {"prefix": a.done.document_id},
+    "documents.statuses": lambda a: {"ids": [a.done.document_id]},
+    "documents.steps": lambda a: {"document": a.failed.document_id},
+    "documents.under": lambda a: {"collection": "default", "prefix": "/"},
+    "generations.due_purges_in": lambda a: {"collection": "default", "version": 1, "count": 9},
+    "generations.hidden": lambda a: {"collection": "default", "version": 1, "count": 9},
+    "generations.visible": lambda a: {"candidates": [a.done.generation_id]},
+    "runs.known": lambda a: {"collection": "default", "sources": ["/done"]},
+    "stats.dead_letters": lambda a: {},
+    "stats.documents": lambda a: {},
+    "stats.events": lambda a: {},
+    "stats.list_steps": lambda a: {"status": None, "kind": "", "stuck_s": None, "count": 9},
+    "stats.lock_releases": lambda a: {"count": 9},
+    "stats.locks": lambda a: {},
+    "stats.running": lambda a: {},
+    "stats.steps": lambda a: {},
 }
+"""Every function for a user, and what to ask it for so that Anna finds something."""
 CHANGING = {"dead_letters.close"}
 
 
@@ -115,19 +116,53 @@ def test_i10_every_function_for_a_user_is_asked_here() -> None:
     assert set(CALLS) | CHANGING == there - set(CROSSING)
 
 
+def _ask(connection: Connection, owner: Owner, name: str, given: dict[str, Any]) -> Any:
+    module, _, function = name.partition(".")
+    try:
+        return getattr(import_module(f"penstock.ledger.{module}"), function)(owner, connection, **given)
+    except (IndexError, ValueError):
+        # Of a group that is not there nobody asks for its pace, nor for a status that there is not.
+        return None
+
+
 async def test_i10_another_owner_finds_nothing_by_any_of_them(desk: Desk) -> None:
     anna = await _fill(desk)
 
-    def ask(connection: Connection, owner: Owner, call: Call) -> bool:
-        try:
-            answer = call(owner, connection, anna)
-        except IndexError:
-            # Of a group that is not there nobody asks for its pace.
-            return False
+    async def finds(owner: Owner, name: str) -> bool:
+        answer = await desk.ledger.read(_ask, owner, name, CALLS[name](anna))
         return any(answer.values()) if isinstance(answer, dict) else bool(answer)
 
-    finds = {name: [await desk.ledger.read(ask, who, call) for who in (ANNA, BERT)] for name, call in CALLS.items()}
-    assert {name: found for name, found in finds.items() if found != [True, False]} == {}
+    found = {name: [await finds(who, name) for who in (ANNA, BERT)] for name in CALLS}
+    assert {name: found for name, found in found.items() if found != [True, False]} == {}
+
+
+def _hostile(given: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Each argument that can be a text, or a list of them, with every hostile text in turn."""
+    for name, value in given.items():
+        for text in (text for text in TEXTS if "\0" not in text and text.isprintable() and len(text) < 10_000):
+            if isinstance(value, str) or value is None:
+                yield {**given, name: text}
+            elif isinstance(value, list) and value and isinstance(value[0], str):
+                yield {**given, name: [text]}
+
+
+async def test_i10_no_text_in_any_argument_opens_a_wall(desk: Desk) -> None:
+    """What a caller gives is bound, and never a part of a statement."""
+    anna = await _fill(desk)
+    await desk.submit("/bert", owner=BERT, batch="spring", group=groups.GroupStart("01GROUPB", "flow"))
+    [bert] = await desk.claim()
+    await desk.fail(bert)
+    hers = {anna.done.document_id, anna.failed.document_id, anna.running.document_id, GROUP, "anna", "/done"}
+    asked, before = 0, await desk.everything()
+    for name, call in CALLS.items():
+        for given in _hostile(call(anna)):
+            if name == "stats.list_steps" and given["stuck_s"] is not None:
+                continue
+            answer = repr(await desk.ledger.read(_ask, BERT, name, given))
+            asked += 1
+            assert not any(f"'{one}'" in answer for one in hers), (name, given, answer)
+    assert asked > 300
+    assert await desk.everything() == before
 
 
 async def test_i10_another_owner_changes_nothing(desk: Desk) -> None:

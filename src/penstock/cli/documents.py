@@ -49,11 +49,6 @@ async def list_documents(
     call: Call, status: str | None, collection: str | None, name: str | None, limit: int
 ) -> Answer:
     """Documents, newest first."""
-    from penstock.errors import UsageError
-    from penstock.model.states import DocumentStatus
-
-    if status is not None and status.upper() not in list(DocumentStatus):
-        raise UsageError(f"status {status!r}: use one of {', '.join(DocumentStatus)}")
     async with call.app() as app:
         found = await app.list_documents(
             status=status.upper() if status else None, collection=collection, name=name, limit=limit, owner=call.owner

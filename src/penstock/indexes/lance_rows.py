@@ -34,6 +34,11 @@ def schema(dimensions: int) -> Any:
     )
 
 
+def numbers(values: Sequence[int]) -> str:
+    """A list within a filter. Filters are text: nothing but numbers may go into one."""
+    return ",".join(str(int(one)) for one in values)
+
+
 def dimensions_of(dataset: Any) -> int:
     return int(dataset.schema.field("vector").type.list_size)
 

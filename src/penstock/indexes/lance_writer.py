@@ -192,7 +192,7 @@ class LanceWriter:
 
 def _find(dataset: Any, generations: Sequence[int]) -> dict[str, NDArray[Any]]:
     columns = ["generation", "ordinal", "epoch"]
-    wanted = f"generation IN ({','.join(str(int(one)) for one in generations)})"
+    wanted = f"generation IN ({rows.numbers(generations)})"
     table = dataset.scanner(columns=columns, filter=wanted, with_row_address=True).to_table()
     return {name: table[name].to_numpy() for name in [*columns, "_rowaddr"]}
 
@@ -201,7 +201,7 @@ def _rows_at(addresses: NDArray[np.uint64]) -> str:
     """A filter for these sorted addresses: as ranges if that is short."""
     starts = np.flatnonzero(np.diff(addresses, prepend=addresses[:1]) != 1)
     if len(starts) > RUNS:
-        return f"_rowaddr IN ({','.join(map(str, addresses.tolist()))})"
+        return f"_rowaddr IN ({rows.numbers(addresses.tolist())})"
     ends = [*(starts[1:] - 1).tolist(), len(addresses) - 1]
     runs = zip(starts.tolist(), ends, strict=True)
-    return " OR ".join(f"(_rowaddr BETWEEN {addresses[first]} AND {addresses[last]})" for first, last in runs)
+    return " OR ".join(f"(_rowaddr BETWEEN {int(addresses[first])} AND {int(addresses[last])})" for first, last in runs)

@@ -133,6 +133,8 @@ def password(owner: Owner, connection: Connection, document: DocumentId) -> str 
 
 def resolve(owner: Owner, connection: Connection, prefix: str) -> DocumentId | None:
     """A document by its id or an unambiguous beginning of it."""
+    if not prefix:
+        return None
     prefix = prefix.upper()
     rows = connection.run(_PREFIX, owner=owner, low=prefix, high=prefix + "~")
     if len(rows) == 1 or (rows and rows[0][0] == prefix):

@@ -1,6 +1,5 @@
 """For people: what `status`, `steps` and `lock list` show."""
 
-from functools import cache
 from typing import Any
 
 import msgspec
@@ -80,10 +79,7 @@ _SINCE = (
 )
 
 
-@cache
-def _listing(status: str) -> Statement:
-    """The status stands in the text: what runs, or is backed off, has an index of its own."""
-    only = f" AND s.status = '{status}'" if status else ""
+def _listing(only: str) -> Statement:
     return Statement(
         "SELECT * FROM (SELECT s.id, s.document_id, d.name AS document, s.name, s.kind, s.status, s.attempts, "
         f"CASE WHEN s.status = 'RUNNING' THEN s.worker_id END AS worker, {WAITING_ON}, {_SINCE} AS since, s.error "
@@ -93,16 +89,26 @@ def _listing(status: str) -> Statement:
     )
 
 
+# The status stands in the text: what runs, or is backed off, has an index of its own.
+_ALL = _listing("")
+_OF_STATUS = {status: _listing(f" AND s.status = '{status}'") for status in StepStatus}
+
+
 def list_steps(
     owner: Owner, connection: Connection, *, status: StepStatus | None, kind: str, stuck_s: float | None, count: int
 ) -> list[ListedStep]:
     """Steps, the newest first; with `stuck_s` those that began and got no further for so long."""
-    texts = [status] if status else ["RUNNING", "ERROR"] if stuck_s is not None else [""]
+    if status is not None:
+        statements = [_OF_STATUS[StepStatus(status)]]
+    elif stuck_s is not None:
+        statements = [_OF_STATUS[StepStatus.RUNNING], _OF_STATUS[StepStatus.ERROR]]
+    else:
+        statements = [_ALL]
     least = -1.0 if stuck_s is None else stuck_s
     rows = [
         row
-        for text in texts
-        for row in connection.run(_listing(text), owner=owner, kind=kind, stuck_s=least, count=count)
+        for statement in statements
+        for row in connection.run(statement, owner=owner, kind=kind, stuck_s=least, count=count)
     ]
     return [ListedStep(*row[1:]) for row in sorted(rows, key=lambda row: -row[0])[:count]]
 

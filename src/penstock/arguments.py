@@ -1,0 +1,123 @@
+"""Arguments that a caller of the library gives: what cannot be meant is refused with a sentence, before the ledger is
+asked. Statements never hold them (they are bound), so this is about errors that a person understands."""
+
+import json
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeVar
+
+from penstock.errors import UsageError
+from penstock.sources.folder import printable
+
+E = TypeVar("E", bound=StrEnum)
+
+TEXT_LIMIT = 2_000
+"""Bytes of what the ledger finds by an index: PostgreSQL indexes no more than 2,700 at once."""
+LARGEST = 2**63 - 1
+PRIORITY = 10**6
+
+
+def one_of(what: str, value: object, choices: type[E]) -> E | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or value not in list(choices):
+        raise UsageError(f"{what} {_shown(value)}: use one of {', '.join(choices)}")
+    return choices(value)
+
+
+def text(what: str, value: object) -> str:
+    """A name, or another short text that a database holds."""
+    if not isinstance(value, str):
+        raise UsageError(f"{what} {_shown(value)}: expected text")
+    if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise UsageError(f"{what} {_shown(value)}: NULs and lone surrogates are no text")
+    if is_long(value):
+        raise UsageError(f"{what} {_shown(value)}: at most {TEXT_LIMIT:,} bytes")
+    return value
+
+
+def maybe(what: str, value: object) -> str | None:
+    return None if value is None else text(what, value)
+
+
+def is_long(value: str) -> bool:
+    return len(value) > TEXT_LIMIT or len(value.encode("utf-8", "replace")) > TEXT_LIMIT
+
+
+def texts(what: str, values: object) -> list[str]:
+    return [text(what, value) for value in _listed(what, values)]
+
+
+def numbers(what: str, values: object) -> list[int] | None:
+    return None if values is None else [number(what, value) for value in _listed(what, values)]
+
+
+def number(what: str, value: object, least: int = -LARGEST, most: int = LARGEST) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise UsageError(f"{what} {_shown(value)}: expected a whole number")
+    if not least <= value <= most:
+        raise UsageError(f"{what} {_shown(value)}: use {least:,} to {most:,}")
+    return value
+
+
+def count(what: str, value: object) -> int:
+    return number(what, value, least=0)
+
+
+def seconds(what: str, value: object) -> float | None:
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= LARGEST:
+        raise UsageError(f"{what} {_shown(value)}: expected seconds, 0 or more")
+    return float(value)
+
+
+def values(given: object) -> Mapping[str, Mapping[str, Any]]:
+    """Parameters of steps, by step and name."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(one, Mapping) for one in given.values()):
+        raise UsageError(f"values {_shown(given)}: expected {{step: {{name: value}}}}")
+    return given
+
+
+def paths(given: object) -> list[Path]:
+    """Files and folders that are there. An empty text would be the current folder."""
+    found = []
+    for path in _listed("paths", given):
+        if not isinstance(path, str | Path) or path == "":
+            raise UsageError(f"path {_shown(path)}: expected the name of a file or folder")
+        try:
+            there, shown = Path(path).exists(), printable(path)
+        except (OSError, UnicodeError):
+            there, shown = False, _shown(path)
+        if not there:
+            raise UsageError(f"{shown}: no such file or folder")
+        found.append(Path(path))
+    return found
+
+
+def metadata(value: object) -> dict[str, Any]:
+    """What JSON can hold: the ledger and every reader of it keep it so."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise UsageError(f"metadata {_shown(value)}: expected names with values")
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"metadata cannot be kept as JSON: {error}") from None
+    return value
+
+
+def _listed(what: str, values: object) -> list[Any]:
+    """One text alone would be taken for its letters."""
+    if not isinstance(values, Iterable) or isinstance(values, str | bytes | Path):
+        raise UsageError(f"{what} {_shown(values)}: expected a list")
+    return list(values)
+
+
+def _shown(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 100 else f"{shown[:80]}…"

@@ -1,0 +1,193 @@
+"""Owners are walls (I10), whatever a caller gives: every argument of every verb, with texts that mean something to a
+database, a shell of globs or a formatter, and with values of a wrong type."""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import StartApp
+from tests.contract.ledger_kit import TABLES
+
+from penstock.app import App
+from penstock.errors import PenstockError, StorageError, UsageError
+from penstock.ledger.database import Connection, Row, Statement
+
+SECRET = "saffron"
+TEXTS = (
+    "",
+    "'",
+    "X' OR '1'='1",
+    "X' OR s.owner <> '' OR s.status = 'X",
+    "X') UNION SELECT * FROM documents --",
+    "'; DELETE FROM documents; --",
+    '"; DROP TABLE steps; --',
+    "\\'; SELECT 1; --",
+    "%",
+    "%s %(owner)s %%",
+    "_" * 26,
+    "*",
+    "[!x]*",
+    "{now}",
+    "{rows} {skip} {owner} {0} {carried}",
+    ":owner",
+    "?1",
+    "$1",
+    "a\x00b",
+    "\ud800 caf\udce9",
+    "x" * 100_000,
+    "01" + "~" * 24,
+    "../other",
+)
+WRONG: tuple[Any, ...] = (
+    0,
+    -1,
+    2**70,
+    10**400,
+    1.5,
+    float("nan"),
+    True,
+    b"x",
+    [],
+    ["x", None],
+    {"x": object()},
+    object(),
+)
+NO_TEXT = {
+    "events": "takes a task",
+    "stop": "takes nothing",
+    "count_workers": "takes nothing; says nothing of an owner",
+    "list_workers": "takes nothing; says nothing of an owner",
+}
+
+
+async def _show(app: App, **given: Any) -> list[Any]:
+    return [item async for item in app.show(**given)]
+
+
+async def _hold(app: App, **given: Any) -> None:
+    async with app.hold_index(**given):
+        pass
+
+
+def _plain(name: str) -> Callable[..., Any]:
+    return lambda app, **given: getattr(app, name)(**given)
+
+
+Verb = tuple[Callable[..., Any], dict[str, Any]]
+
+
+def verbs(document: str) -> dict[str, Verb]:
+    """Every verb with arguments that it must have; those that it may have come from its signature."""
+    found: dict[str, Verb] = {
+        "cancel": (_plain("cancel"), {"names": [document]}),
+        "cancel_group": (_plain("cancel_group"), {"name": document}),
+        "check": (_plain("check"), {"owner": "bert"}),
+        "dead_letter": (_plain("dead_letter"), {"letter": 1}),
+        "delete": (_plain("delete"), {"names": [document]}),
+        "group": (_plain("group"), {"name": document}),
+        "hold_index": (_hold, {"max_wait": 0.0}),
+        "ingest": (_plain("ingest"), {"data": b"words of bert", "name": "b.txt", "wait": False}),
+        "release_lock": (_plain("release_lock"), {"key": "index:bert/default/1"}),
+        "retry": (_plain("retry"), {"names": [document]}),
+        "retry_group": (_plain("retry_group"), {"name": document}),
+        "run": (_plain("run"), {"budget_s": 0.1}),
+        "search": (_plain("search"), {"query": SECRET, "mode": "text", "owner": "bert"}),
+        "show": (_show, {"document": document, "what": "pages"}),
+        "start_batch": (_plain("start_batch"), {"batch": "spring"}),
+        "vacuum": (_plain("vacuum"), {"wait_s": 0.0}),
+        "work": (_plain("work"), {"pools": "x"}),
+    }
+    public = [name for name, _ in inspect.getmembers(App, inspect.isfunction) if not name.startswith("_")]
+    return {name: found.get(name, (_plain(name), {})) for name in public if name not in NO_TEXT}
+
+
+LEFT = {("work", "tell"), ("run", "report"), ("ingest", "report"), ("retry", "notes")}
+"""They are called or added to."""
+
+
+def hostile(name: str) -> Iterator[tuple[str, Any]]:
+    for parameter in list(inspect.signature(getattr(App, name)).parameters.values())[1:]:
+        if (name, parameter.name) in LEFT:
+            continue
+        for value in TEXTS:
+            yield parameter.name, value
+            if parameter.name in ("names", "letters", "paths", "include", "exclude"):
+                yield parameter.name, [value]
+            if parameter.name == "values":
+                yield parameter.name, {value: {value: value}}
+            if parameter.name == "metadata":
+                yield parameter.name, {value: value}
+        for value in WRONG:
+            yield parameter.name, value
+
+
+@pytest.fixture
+async def app(start_app: StartApp, database_url: str) -> App:
+    app = await start_app(database=database_url, owner="bert")
+    for owner, word in (("anna", SECRET), ("bert", "plain")):
+        await app.ingest(data=f"the {word} of {owner}".encode(), name=f"{word}.txt", owner=owner, batch="spring")
+        await app.ingest(data=b"\x7fELF" + bytes(range(256)) * 9, name=f"{word}.bin", owner=owner)
+    return app
+
+
+async def _of_anna(app: App) -> dict[str, list[Row]]:
+    """All of her rows, and all that could be changed of them."""
+
+    def look(connection: Connection) -> dict[str, list[Row]]:
+        texts = {table: f"SELECT * FROM {table}" for table in (*TABLES, "schema_versions")}
+        everything = {table: connection.run(Statement(text)) for table, text in texts.items()}
+        return {table: sorted((r for r in rows if "anna" in repr(r)), key=repr) for table, rows in everything.items()}
+
+    return await app.ledger.read(look)
+
+
+async def _give(call: Callable[..., Any], app: App, given: dict[str, Any]) -> object:
+    answer = call(app, **given)
+    return await asyncio.wait_for(answer, 30) if inspect.isawaitable(answer) else answer
+
+
+async def test_i10_no_argument_of_any_verb_opens_a_wall(app: App, tmp_path: Path) -> None:
+    [document] = [d["id"] for d in await app.list_documents(owner="bert", name="plain.txt")]
+    hers = {d["id"] for d in await app.list_documents(owner="anna")}
+    before = await _of_anna(app)
+    wrong: list[str] = []
+    for name, (call, needed) in verbs(document).items():
+        for parameter, value in hostile(name):
+            where = f"{name}({parameter}={ascii(value)[:60] if not isinstance(value, int) else '…'})"
+            try:
+                answer = ascii(await _give(call, app, {**needed, parameter: value}))
+            except PenstockError as error:
+                answer = ascii(error)
+                if isinstance(error, StorageError):
+                    wrong.append(f"{where}: {answer[:200]}")
+            except Exception as error:
+                answer = ascii(error)
+                wrong.append(f"{where}: {answer[:200]}")
+            if SECRET in answer.replace(f"'{SECRET}", "") or any(one in answer for one in hers):
+                wrong.append(f"{where} shows what is Anna's: {answer[:200]}")
+    assert not wrong, "\n".join(wrong)
+    assert await _of_anna(app) == before
+
+
+async def test_a_status_that_there_is_not_is_refused_with_those_that_there_are(app: App) -> None:
+    for ask in (app.list_steps, app.list_documents):
+        with pytest.raises(UsageError, match=r"status \"X' OR '1'='1\": use one of PENDING, .*CANCELLED"):
+            await ask(status="X' OR '1'='1")
+
+
+async def test_no_owner_s_name_is_not_the_default_owner_s(app: App) -> None:
+    for ask in (app.list_documents, app.list_steps, app.status, app.check):
+        with pytest.raises(UsageError, match="owner ''"):
+            await ask(owner="")
+
+
+async def test_a_text_is_not_taken_for_a_list_of_its_letters(app: App) -> None:
+    [document] = [d["id"] for d in await app.list_documents(owner="anna", name=f"{SECRET}.txt")]
+    for change in (app.delete, app.cancel, app.retry):
+        for names in (document, [""]):
+            with pytest.raises(UsageError):
+                await change(names, owner="anna")
+    assert len(await app.list_documents(owner="anna")) == 2
