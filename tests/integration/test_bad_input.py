@@ -14,6 +14,7 @@ import pytest
 from tests.conftest import StartApp
 from tests.integration.damage import sql
 from tests.integration.kit import found, named, only, penstock, text
+from tests.unit.odd_texts import SCREEN_DUMP
 
 from penstock import intake
 from penstock.app import App
@@ -275,3 +276,11 @@ async def test_a_binary_named_text_after_a_good_version_keeps_the_good_one(start
     entry = await named(app, "a.txt")
     assert (entry["status"], entry["searchable"], entry["stale"]) == ("FAILED", True, True)
     assert await found(app, "good") == {"a.txt"}
+
+
+async def test_i9_a_screen_dump_is_searchable(app: App, files: Files, capfd: pytest.CaptureFixture[str]) -> None:
+    html = f"<html><body><pre>{SCREEN_DUMP.strip('`')}</pre></body></html>"
+    summary = await app.ingest([files(**{"dump.md": SCREEN_DUMP, "dump.html": html})])
+    assert (summary.completed, summary.failed) == (2, 0)
+    assert await found(app, "another") == {"dump.md", "dump.html"}
+    assert "panicked" not in capfd.readouterr().err

@@ -2,8 +2,8 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache
-from typing import Any, Literal, NamedTuple
+from functools import cached_property
+from typing import NamedTuple
 
 import msgspec
 
@@ -12,13 +12,11 @@ from penstock.extractors.markdown import opened
 from penstock.extractors.media import DOCX, HTML, MARKDOWN, PLAIN
 from penstock.model.items import Chunk, CleanPage
 from penstock.stages.cleaning import original_end, original_offset
+from penstock.stages.splitting import Splitter, Unit
 
-CHUNK_VERSION = "chunk-2"
-
-Unit = Literal["characters", "tokens"]
+CHUNK_VERSION = "chunk-3"
 
 _BETWEEN = "\n\n"
-_TOKEN_MODEL = "text-embedding-3-small"
 _SIZES: dict[Unit, int] = {"characters": 1000, "tokens": 512}
 _OVERLAPS: dict[Unit, tuple[int, int]] = {"characters": (200, 5), "tokens": (50, 10)}
 _UNSET = -1
@@ -70,7 +68,7 @@ class Window:
         """The chunks of the next PIECE letters, or of fewer if these take long, and where the next piece begins; None:
         that was all. Where a piece ends changes no chunk: sections follow from the text and `at` alone."""
         late = clock() + PIECE_S
-        window, splitter = self._joined, _splitter(self._settings, self._media_type)
+        window, splitter = self._joined, self._splitter
         section = max(_SECTION, _CHUNKS_A_SECTION[self._settings.unit] * self._settings.size)
         made: list[Chunk] = []
         until = at + PIECE
@@ -84,6 +82,11 @@ class Window:
     @cached_property
     def _joined(self) -> "_Window":
         return _Window.of([page for page in self._pages if page.text])
+
+    @cached_property
+    def _splitter(self) -> Splitter:
+        markdown = self._media_type in (MARKDOWN, HTML, DOCX)
+        return Splitter(self._settings.unit, self._settings.size, self._settings.overlap, markdown=markdown)
 
 
 def chunk_window(
@@ -147,12 +150,12 @@ class _Window(NamedTuple):
         return bisect_right(self.starts, offset) - 1
 
 
-def _section(window: _Window, splitter: Any, at: int, section: int) -> tuple[list[tuple[int, str]], int]:
+def _section(window: _Window, splitter: Splitter, at: int, section: int) -> tuple[list[tuple[int, str]], int]:
     """The chunks of a section: where each begins, and its text; and where the next section begins. The splitter's time
     grows with the square of its input, so it is given sections; where one ends, the next begins with the chunk that was
     cut short. One chunk that fills two sections is cut there: tokens can be very long."""
     for end in (at + section, at + 2 * section):
-        found = [(at + start, text) for start, text in splitter.chunk_indices(window.text[at:end]) if text.strip()]
+        found = [(at + start, text) for start, text in splitter.split(window.text[at:end])]
         if end < len(window.text) and len(found) > 1:
             kept = _restart(window, [start for start, _ in found])
             return found[:kept], found[kept][0]
@@ -168,13 +171,3 @@ def _restart(window: _Window, starts: list[int]) -> int:
         if window.begins(starts[chunk]):
             return chunk
     return len(starts) - 1
-
-
-@lru_cache(maxsize=16)
-def _splitter(settings: ChunkSettings, media_type: str) -> Any:
-    from semantic_text_splitter import MarkdownSplitter, TextSplitter
-
-    splitter = MarkdownSplitter if media_type in (MARKDOWN, HTML, DOCX) else TextSplitter
-    if settings.unit == "tokens":
-        return splitter.from_tiktoken_model(_TOKEN_MODEL, settings.size, settings.overlap)
-    return splitter(settings.size, settings.overlap)
