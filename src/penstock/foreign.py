@@ -55,6 +55,11 @@ def raised_by(error: BaseException, package: str) -> bool:
     return trace is not None and str(trace.tb_frame.f_globals.get("__name__", "")).startswith(f"{package}.")
 
 
+def clean(text: str) -> str:
+    """Text that every database takes: NUL and lone surrogates are written as escapes."""
+    return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
+
+
 def sentence(error: BaseException) -> str:
     """What the error says: always text, never too long, never empty."""
     if isinstance(error, Escaped):
@@ -116,5 +121,5 @@ def _text(error: BaseException) -> str:
 def _cut(text: str, most: int) -> str:
     """The beginning and the end: of a traceback, the end says more."""
     if len(text) <= most:
-        return text
-    return f"{text[: most // 2]} […] {text[-most // 2 :]}"
+        return clean(text)
+    return clean(f"{text[: most // 2]} […] {text[-most // 2 :]}")

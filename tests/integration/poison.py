@@ -116,6 +116,11 @@ RAISED: dict[str, Callable[[], Any]] = {
     "noted": _noted,
     "long": _raise(ValueError("x" * 5_000_000)),
     "long_argument": _raise(ValueError(["y" * 500] * 9_000)),
+    "nul": _raise(ValueError("a\0b")),
+    "nul_on_purpose": _raise(Permanent("a\0b", reason="c\0d")),
+    "surrogate": _raise(ValueError("caf\udce9")),
+    "surrogate_on_purpose": _raise(Permanent("caf\udce9", reason="caf\udce9")),
+    "escapes": _raise(ValueError("\x1b[31mred\r\n\u202e{}%s\"'\\;--")),
     "chain": _chain,
     "recursion": _deep,
     "memory": _raise(MemoryError()),
@@ -163,6 +168,8 @@ ANSWERED: dict[str, Callable[[], Any]] = {
     "choice_number": lambda: StepResult(choice=5),  # type: ignore[arg-type]
     "choice_list": lambda: StepResult(choice=["a"]),  # type: ignore[arg-type]
     "media_type": lambda: StepResult(media_type=b"x"),  # type: ignore[arg-type]
+    "media_type_nul": lambda: StepResult(media_type="application/\0evil"),
+    "media_type_surrogate": lambda: StepResult(media_type="application/\udce9"),
     "end_text": lambda: StepResult(end="COMPLETED"),  # type: ignore[arg-type]
     "end_working": lambda: StepResult(end=DocumentStatus.CHUNKING),
     "end_failed": lambda: StepResult(end=DocumentStatus.FAILED),
@@ -211,6 +218,12 @@ CHECKPOINTS: dict[str, Callable[[StepContext], Any]] = {
 
 async def read(ctx: StepContext) -> Any:
     name = ctx.document.name.removesuffix(".txt")
+    if name == "waits_on_nul":
+        ctx.waiting("a\0b\udce9")
+        await asyncio.sleep(1.2)
+        ctx.waiting(None)
+    if name == "waits_on_object":
+        ctx.waiting(object())  # type: ignore[arg-type]
     if name in CHECKPOINTS:
         await CHECKPOINTS[name](ctx)
     else:

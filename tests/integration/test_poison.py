@@ -1,6 +1,8 @@
 """Poison: whatever a step or a handler raises or answers, there is one dead letter for it and a living worker."""
 
 import asyncio
+import io
+import zipfile
 from collections.abc import Iterable
 
 import pytest
@@ -8,8 +10,10 @@ from tests.conftest import StartApp
 from tests.integration import poison
 from tests.integration.test_workflows import define
 
+from penstock import foreign
 from penstock.app import App
 from penstock.ledger.database import Statement
+from penstock.worker.execute import UNWRITABLE
 
 RETRIES, CLAIMS = 2, 3
 POISONED = f"""\
@@ -86,8 +90,9 @@ async def test_i9_whatever_a_step_raises_or_answers_is_one_dead_letter(one: App)
 
 async def test_i9_whatever_a_step_hands_to_its_checkpoint_is_one_dead_letter(one: App) -> None:
     define(one, READ)
-    await give(one, "read", [*poison.CHECKPOINTS, "healthy"])
-    await check(one, set(poison.CHECKPOINTS), {"healthy"})
+    poisoned, healthy = {*poison.CHECKPOINTS, "waits_on_object"}, {"healthy", "waits_on_nul"}
+    await give(one, "read", [*poisoned, *healthy])
+    await check(one, poisoned, healthy)
 
 
 async def test_i8_whatever_a_handler_raises_is_one_dead_letter(one: App) -> None:
@@ -103,3 +108,30 @@ async def test_i8_whatever_a_handler_raises_is_one_dead_letter(one: App) -> None
     assert (
         len(await one.list_documents(status="COMPLETED", limit=1000)) == len(poison.RAISED) + len(poison.ANSWERED) + 1
     )
+
+
+async def test_i9_an_error_with_text_that_no_database_takes_is_written_readably(one: App) -> None:
+    define(one, POISONED)
+    await give(one, "poisoned", ["nul", "surrogate"])
+    letters = {letter.name: letter.error for letter in (await one.list_dead_letters())["letters"]}
+    assert letters == {"nul.txt": r"ValueError: a\x00b", "surrogate.txt": r"ValueError: caf\udce9"}
+
+
+async def test_i9_a_zip_that_calls_itself_something_with_a_nul_is_one_dead_letter(one: App) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("mimetype", "application/\0evil")
+    await one.ingest(data=buffer.getvalue(), name="evil.zip", wait=False)
+    await give(one, "default", ["healthy"])
+    [letter] = (await one.list_dead_letters())["letters"]
+    assert r"application/\x00evil" in letter.error
+
+
+async def test_i9_an_error_that_the_ledger_refuses_is_written_again_in_plain_words(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(foreign, "sentence", lambda error: object())
+    define(app, POISONED)
+    await give(app, "poisoned", ["panic", "healthy"])
+    [letter] = (await app.list_dead_letters())["letters"]
+    assert (letter.name, letter.error) == ("panic.txt", UNWRITABLE)

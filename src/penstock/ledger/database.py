@@ -9,13 +9,14 @@ by another key: an index that begins with the owner is not for them.
 
 import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 from penstock.errors import ConfigError, LedgerAway, LedgerDamaged, StorageError, UsageError
+from penstock.foreign import clean
 from penstock.runtime import Runtime
 
 Row = tuple[Any, ...]
@@ -176,7 +177,12 @@ class SqliteConnection:
         return [row for piece in pieces for row in self._run(statement, piece, values)]
 
     def _run(self, statement: Statement, rows: Rows, values: list[Any]) -> list[Row]:
-        return self._execute(statement.sqlite(len(rows)), [*values, *(value for row in rows for value in row)])
+        text, flat = statement.sqlite(len(rows)), [*values, *(value for row in rows for value in row)]
+        try:
+            return self._execute(text, flat)
+        except UnicodeEncodeError:
+            # Nothing was sent yet. Only what was refused is looked through: to look at every value costs a third more.
+            return self._execute(text, _clean(flat))
 
     def _execute(self, text: str, values: Sequence[Any] = ()) -> list[Row]:
         try:
@@ -266,6 +272,16 @@ class PostgresConnection:
     def run(
         self, statement: Statement, rows: Rows | None = None, more: Rows | None = None, /, **params: Any
     ) -> list[Row]:
+        try:
+            return self._run(statement, rows, more, params)
+        except (UnicodeEncodeError, self._psycopg.DataError):
+            # The driver itself refuses NUL and lone surrogates, before it sends anything.
+            if (cleaned := _clean(params.values())) == list(params.values()):
+                raise
+            params = dict(zip(params, cleaned, strict=True))
+            return self._run(statement, _clean_rows(rows), _clean_rows(more), params)
+
+    def _run(self, statement: Statement, rows: Rows | None, more: Rows | None, params: dict[str, Any]) -> list[Row]:
         for alias, columns, table in (("r", statement.columns, rows), ("m", statement.more, more)):
             if table is not None:
                 by_column = zip(*table, strict=True) if table else ([] for _ in columns)
@@ -317,6 +333,14 @@ class PostgresConnection:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _clean(values: Iterable[Any]) -> list[Any]:
+    return [clean(value) if isinstance(value, str) else value for value in values]
+
+
+def _clean_rows(rows: Rows | None) -> Rows | None:
+    return None if rows is None else [_clean(row) for row in rows]
 
 
 def _array(values: Sequence[Any]) -> str:

@@ -237,6 +237,8 @@ class Context:
         return self.vital.waiting_on
 
     def waiting(self, on: str | None) -> None:
+        if not isinstance(on, str | None):
+            raise TypeError(f"a step waits on something that has a name, not on {type(on).__name__}")
         if on != self.waiting_on:
             self.vital.wait(on)
 

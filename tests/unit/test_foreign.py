@@ -1,0 +1,36 @@
+"""Errors of code that is not ours, read without harm."""
+
+import pytest
+
+from penstock import foreign
+from penstock.errors import Permanent
+from penstock.ledger.database import Statement
+from penstock.ledger.store import Ledger
+
+_ECHO = Statement("SELECT :one || ''")
+_ROWS = Statement("SELECT r.one || '' FROM {rows}", rows="one text")
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"), [("a\0b", r"a\x00b"), ("caf\udce9", r"caf\udce9"), ("plain é 😀 \\x00", "plain é 😀 \\x00")]
+)
+async def test_a_database_is_given_only_text_that_it_takes(ledger: Ledger, text: str, taken: str) -> None:
+    assert foreign.clean(text) == taken
+    if ledger.database.dialect == "sqlite" and "\0" in text:
+        # It takes NUL, and errors are cleaned before.
+        return
+    assert await ledger.read(lambda c: c.run(_ECHO, one=text)) == [(taken,)]
+    assert await ledger.read(lambda c: c.run(_ROWS, [("x",), (text,)])) == [("x",), (taken,)]
+
+
+def test_a_long_text_keeps_its_beginning_and_its_end() -> None:
+    said = foreign.sentence(ValueError("begin " + "x" * 10**6 + " end"))
+    assert len(said) < 2100
+    assert said.startswith("ValueError: begin")
+    assert said.endswith("end")
+
+
+def test_what_was_raised_on_purpose_has_no_traceback() -> None:
+    assert foreign.trace(Permanent("no", reason="no")) is None
+    assert "ZeroDivisionError" in (foreign.trace(ZeroDivisionError()) or "")
+    assert foreign.sentence(Permanent("", reason="no")) == "Permanent"
