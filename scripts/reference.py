@@ -146,7 +146,7 @@ SHAPES: dict[str, dict[str, Shape]] = {
     "workflow show": {"": dict.fromkeys(("id", "name", "steps", "meta", "lifecycle_events"))},
     "workflow check": {"": {"ok": None, "problems": [dict.fromkeys(("file", "line", "message"))]}},
     "config show": {"": dict.fromkeys(Config.__struct_fields__)},
-    "config check": {"": {"ok": None, "index": None}},
+    "config check": {"": {"ok": None, "index": None, "isolated": None}},
     "db migrate": {"": {"version": None}},
     "bench queue": {"": dict.fromkeys(Figures.__struct_fields__)},
     "demo": {

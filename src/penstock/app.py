@@ -125,8 +125,10 @@ class App:
 
     @cached_property
     def _parsers(self) -> "ParserPool":
+        from penstock.worker.parsers.isolation import warn_of_gap
         from penstock.worker.parsers.pool import ParserPool
 
+        warn_of_gap()
         chosen = self.config.parsers
         return ParserPool(
             children=chosen.children or os.cpu_count() or 1, memory_mb=chosen.memory_mb, timeout_s=chosen.timeout_s

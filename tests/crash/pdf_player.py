@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from penstock.cli.main import main
@@ -10,9 +11,11 @@ from penstock.worker.parsers.pool import ParserPool
 
 
 class LoggedPool(ParserPool):
-    async def call(self, reader: str, arguments: dict[str, Any], *, source: Source) -> bytes:
+    async def call(
+        self, reader: str, arguments: dict[str, Any], *, source: Source, document: Path | None = None
+    ) -> bytes:
         os.write(LOG, b"%d %d\n" % (arguments["first"], arguments["count"]))
-        return await super().call(reader, arguments, source=source)
+        return await super().call(reader, arguments, source=source, document=document)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, BinaryIO
 
 from penstock.errors import Permanent, Transient
 from penstock.extractors import pdf_pages
@@ -18,11 +18,11 @@ def echo(value: Any = None, seconds: float = 0, size: int = 0) -> Any:
     return "x" * size if size else value
 
 
-def pdf(**arguments: Any) -> Any:
+def pdf(file: BinaryIO, **arguments: Any) -> Any:
     """Crashes where it is asked for several pages behind the first batch."""
     if arguments["count"] > 1 and arguments["first"] > 0:
         crash()
-    return pdf_pages.read(**arguments)
+    return pdf_pages.read(file, **arguments)
 
 
 def crash() -> None:
@@ -67,13 +67,13 @@ def _answers() -> int:
 
 
 def look() -> dict[str, Any]:
-    open_files = {int(name) for name in os.listdir("/proc/self/fd")}
     return {
         "pid": os.getpid(),
         "group": os.getpgid(0),
         "environment": dict(os.environ),
+        # Which ones are open it may not ask.
         "files": sorted(
-            os.readlink(f"/proc/self/fd/{fd}") for fd in open_files if os.path.exists(f"/proc/self/fd/{fd}")
+            os.readlink(f"/proc/self/fd/{fd}") for fd in range(256) if os.path.lexists(f"/proc/self/fd/{fd}")
         ),
     }
 

@@ -294,7 +294,7 @@ async def test_an_answer_that_nobody_reads_to_its_end_leaves_nothing_open(start:
     await bench.pool.close()
     await asyncio.gather(call, return_exceptions=True)
     await asyncio.sleep(0.05)
-    assert len(os.listdir("/proc/self/fd")) == files - 3, "the three pipes of the child"
+    assert len(os.listdir("/proc/self/fd")) == files - 4, "the three pipes of the child, and the socket"
 
 
 async def test_calls_beyond_the_children_wait_in_turn_and_say_so(start: Start) -> None:
@@ -473,7 +473,7 @@ async def test_no_child_outlives_its_worker_however_that_ends() -> None:
 
 async def test_a_child_whose_worker_was_dead_before_it_could_look_ends_at_once() -> None:
     nobody = "1"
-    command = [sys.executable, "-m", "penstock.worker.parsers.child", nobody, "64"]
+    command = [sys.executable, "-m", "penstock.worker.parsers.child", nobody, "64", "60", "0"]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert await asyncio.to_thread(child.wait, 10) == 0, "though its pipe is open"
     assert child.communicate()[0] == b""

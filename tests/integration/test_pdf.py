@@ -68,9 +68,11 @@ class Calls:
         self._parsers = parsers
         vars(parsers)["call"] = self._call
 
-    async def _call(self, reader: str, arguments: dict[str, Any], *, source: Source) -> bytes:
+    async def _call(
+        self, reader: str, arguments: dict[str, Any], *, source: Source, document: Path | None = None
+    ) -> bytes:
         self.batches.append((arguments["first"], arguments["count"]))
-        return await ParserPool.call(self._parsers, reader, arguments, source=source)
+        return await ParserPool.call(self._parsers, reader, arguments, source=source, document=document)
 
 
 # Pages in order, whoever reads them and however often

@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.extractors.html import markdown, read
+from penstock.extractors import html as reader
+from penstock.extractors.html import markdown
 from penstock.extractors.html_tokens import attributes, tokens
 from penstock.extractors.text import WINDOW
 from penstock.model.items import Page
@@ -12,10 +13,15 @@ FRENCH = "Le café était fermé à l’époque où les élèves étudiaient."
 JAPANESE = "吾輩は猫である。名前はまだ無い。"
 
 
+def read(path: Path) -> list[Page]:
+    with path.open("rb") as document:
+        return reader.read(document, "text/html")
+
+
 def pages(data: bytes, folder: Path) -> list[Page]:
     path = folder / "a.html"
     path.write_bytes(data)
-    return read(str(path), "text/html")
+    return read(path)
 
 
 def test_headings_paragraphs_and_entities() -> None:
@@ -214,7 +220,7 @@ def test_a_page_without_text_is_one_empty_page(tmp_path: Path) -> None:
 @pytest.mark.skipif(not CORPUS.exists(), reason="needs ../shared")
 def test_real_pages_read_like_their_expected_text() -> None:
     for path in sorted(CORPUS.rglob("*.html")):
-        (page,) = read(path, "text/html")
+        (page,) = read(path)
         assert page.text.strip()
         assert "base64" not in page.text
         assert "](" not in page.text
@@ -222,5 +228,5 @@ def test_real_pages_read_like_their_expected_text() -> None:
         if expected.exists():
             wanted = [word for word in expected.read_text("utf-8").split() if any(map(str.isalnum, word))]
             assert [word for word in page.text.split() if any(map(str.isalnum, word))] == wanted
-    essay = read(CORPUS / "unstructured" / "ideas-page.html", "text/html")[0]
+    essay = read(CORPUS / "unstructured" / "ideas-page.html")[0]
     assert [block.kind for block in essay.blocks] == ["heading"] + ["paragraph"] * 5

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import Permanent
-from penstock.extractors import docx
+from penstock.extractors import docx, office
 from penstock.extractors.media import DOCX
-from penstock.extractors.office import read
 from penstock.extractors.text import WINDOW
 from penstock.model.items import Page
 
@@ -20,6 +19,11 @@ W = (
 )
 BREAK = '<w:r><w:br w:type="page"/></w:r>'
 RENDERED = "<w:r><w:lastRenderedPageBreak/></w:r>"
+
+
+def read(path: str | Path, media_type: str) -> list[Page]:
+    with open(path, "rb") as document:
+        return office.read(document, media_type)
 
 
 def run(text: str, settings: str = "") -> str:

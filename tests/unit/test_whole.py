@@ -18,10 +18,14 @@ class Here:
     width = 1
     calls = 0
 
-    async def call(self, reader: str, arguments: dict[str, Any], *, source: Source) -> bytes:
+    async def call(
+        self, reader: str, arguments: dict[str, Any], *, source: Source, document: Path | None = None
+    ) -> bytes:
         assert reader == "office"
+        assert document is not None
         self.calls += 1
-        return msgspec.msgpack.encode(office.read(**arguments))
+        with document.open("rb") as file:
+            return msgspec.msgpack.encode(office.read(file, **arguments))
 
 
 class File:

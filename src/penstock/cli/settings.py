@@ -55,12 +55,14 @@ async def check(call: Call) -> Answer:
     from penstock.app import App
     from penstock.embedders.choose import choose_embedder
     from penstock.runtime import Failpoints, Runtime
+    from penstock.worker.parsers.isolation import gap
 
     chosen = call.settings()
     runtime = Runtime(Failpoints(chosen.failpoints))
     App(chosen, runtime)
     choose_embedder(chosen.embedder, runtime)
-    return Answer({"ok": True, "index": str(chosen.index_path)}, "ok")
+    hints = [sentence] if (sentence := gap()) else []
+    return Answer({"ok": True, "index": str(chosen.index_path), "isolated": not hints}, "ok", hints=hints)
 
 
 @db.command()

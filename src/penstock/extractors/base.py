@@ -30,14 +30,17 @@ class Source(Protocol):
 
 
 class Parsers(Protocol):
-    """Caged child processes. What crashes, hangs or eats memory there is a StepError here."""
+    """Isolated child processes. What crashes, hangs or eats memory there is a StepError here."""
 
     @property
     def width(self) -> int:
         """How many children there are."""
 
-    async def call(self, reader: str, arguments: dict[str, Any], *, source: Source) -> bytes:
-        """Run a reading function (a name that the child knows) on arguments; its answer, encoded."""
+    async def call(
+        self, reader: str, arguments: dict[str, Any], *, source: Source, document: Path | None = None
+    ) -> bytes:
+        """Run a reading function (a name that the child knows) on the open `document` and arguments; its answer,
+        encoded. The child sees no path and can open no other file."""
 
 
 class Extracted(NamedTuple):

@@ -1,8 +1,7 @@
 """HTML and XHTML, read whole in a parser process. Nothing is fetched, nothing is run."""
 
 import re
-from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from penstock.extractors.charsets import decoded
 from penstock.extractors.html_tags import BLOCKS, CELLS, HEADINGS, LISTS, SCOPES, TABLES, UNSEEN, VOID, ended_by
@@ -20,8 +19,8 @@ _MOST_SPANNED = 100
 _PARAGRAPHS = re.compile(r"\n\s*\n")
 
 
-def read(path: str | Path, media_type: str) -> list[Page]:
-    return markdown_pages(markdown(decoded(Path(path).read_bytes())))
+def read(document: BinaryIO, media_type: str) -> list[Page]:
+    return markdown_pages(markdown(decoded(document.read())))
 
 
 def markdown(html: str) -> str:

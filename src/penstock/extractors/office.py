@@ -2,7 +2,7 @@
 
 import zipfile
 import zlib
-from pathlib import Path
+from typing import BinaryIO
 from xml.etree.ElementTree import ParseError
 
 from penstock.errors import Permanent
@@ -17,11 +17,11 @@ _ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
 _DAMAGES = (zipfile.BadZipFile, zlib.error, ParseError, KeyError, ValueError, EOFError, OSError, RuntimeError)
 
 
-def read(path: str | Path, media_type: str) -> list[Page]:
+def read(document: BinaryIO, media_type: str) -> list[Page]:
     """The pages of a document, as its page breaks divide it."""
-    _refuse_old_files(Path(path))
+    _refuse_old_files(document)
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(document) as archive:
             return markdown_pages(render(docx.pieces(archive)))
     except _DAMAGES as error:
         raise Permanent(
@@ -31,13 +31,11 @@ def read(path: str | Path, media_type: str) -> list[Page]:
         ) from error
 
 
-def _refuse_old_files(path: Path) -> None:
+def _refuse_old_files(document: BinaryIO) -> None:
     """Old Office files and locked new ones come in the same container."""
-    with path.open("rb") as file:
-        if file.read(len(_OLE)) != _OLE:
-            return
-        locked = _ENCRYPTED in file.read()
-    if locked:
+    if document.read(len(_OLE)) != _OLE:
+        return
+    if _ENCRYPTED in document.read():
         raise Permanent(
             "the Word document is locked with a password, and Penstock cannot unlock it: save it without a password "
             "and submit that",

@@ -95,7 +95,7 @@ class _Reading:
     def __init__(self, parsers: Parsers, source: Source, path: Path) -> None:
         self._parsers = parsers
         self._source = source
-        self._path = str(path)
+        self._path = path
         self._password: str | None = None
 
     @property
@@ -133,8 +133,9 @@ class _Reading:
         return part
 
     async def _call(self, first: int, count: int) -> Part:
-        arguments = {"path": self._path, "password": self._password, "first": first, "count": count}
-        return Part(*_DECODER.decode(await self._parsers.call("pdf", arguments, source=self._source)))
+        arguments = {"password": self._password, "first": first, "count": count}
+        answer = await self._parsers.call("pdf", arguments, source=self._source, document=self._path)
+        return Part(*_DECODER.decode(answer))
 
 
 def _at_page(error: StepError, page: int) -> Permanent:

@@ -3,11 +3,15 @@
 PDFium is not thread-safe; this module is used by one thread of a process that may die of a bad file.
 """
 
+import ctypes
+import mmap
+import os
 import re
+import resource
 from bisect import bisect_left
 from collections import OrderedDict
 from itertools import islice
-from typing import Any
+from typing import Any, BinaryIO
 
 import pypdfium2
 import pypdfium2.raw as pdfium
@@ -23,6 +27,7 @@ MOST_TITLE_LINES = 4
 REOPEN_PAGES = 512
 """PDFium keeps what it has parsed of a document until that is closed."""
 
+_DAMAGED = "it is damaged beyond reading: get another copy, and ingest that"
 _JOINED = re.compile(r"(?<=\w)\x02(?=\w)")
 """PDFium's mark for a hyphen and the line end after it."""
 _NUMBER = re.compile(r"[\divxlc]+(?:\.[\divxlc]+)*[.)]?\s+")
@@ -46,18 +51,54 @@ class _Outline:
         return self._entries[first:last], self._paths[first - 1] if first else ()
 
 
+class _Bytes:
+    """A file as memory that the disk lends: it does not count against the limit of ours."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.size = os.fstat(file.fileno()).st_size
+        if not self.size:
+            raise Permanent(_DAMAGED, reason="damaged")
+        _lift_memory_limit(self.size)
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+        libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        self.address = libc.mmap(None, self.size, mmap.PROT_READ, mmap.MAP_PRIVATE, file.fileno(), 0)
+        self._unmap = libc.munmap
+        if self.address == ctypes.c_void_p(-1).value:
+            _lift_memory_limit(-self.size)
+            raise Transient(
+                f"the stored file cannot be opened: {os.strerror(ctypes.get_errno())}", reason="parser_error"
+            )
+
+    def close(self) -> None:
+        self._unmap(self.address, self.size)
+        _lift_memory_limit(-self.size)
+
+
+def _lift_memory_limit(by: int) -> None:
+    limit, most = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY:
+        lifted = limit + by
+        resource.setrlimit(resource.RLIMIT_AS, (lifted if most == resource.RLIM_INFINITY else min(lifted, most), most))
+
+
 class _Open:
-    def __init__(self, path: str, password: str | None) -> None:
-        self._path, self._password = path, password
-        self.document = _open(path, password)
+    def __init__(self, file: BinaryIO, password: str | None) -> None:
+        self._bytes, self._password = _Bytes(file), password
+        try:
+            self.document = _open(self._bytes, password)
+        except BaseException:
+            self._bytes.close()
+            raise
         self.total = len(self.document)
         self._outline = _Outline(_toc(self.document))
         self._read = 0
 
     def page(self, index: int) -> Page:
         if self._read >= REOPEN_PAGES:
-            self.close()
-            self.document, self._read = _open(self._path, self._password), 0
+            self.document.close()
+            self.document, self._read = _open(self._bytes, self._password), 0
         self._read += 1
         text = self._text(index)
         entries, path = self._outline.of(index)
@@ -84,28 +125,31 @@ class _Open:
 
     def close(self) -> None:
         self.document.close()
+        self._bytes.close()
 
 
-_documents: OrderedDict[tuple[str, str | None], _Open] = OrderedDict()
-"""The last ones that were read, the newest last. The one piece of state of a parser process."""
+_documents: OrderedDict[tuple[int, int, str | None], _Open] = OrderedDict()
+"""The last ones that were read, the newest last: while a file is open, no other has its numbers. The one piece of state
+of a parser process."""
 
 
-def read(path: str, password: str | None, first: int, count: int) -> tuple[int, list[Page]]:
+def read(file: BinaryIO, password: str | None, first: int, count: int) -> tuple[int, list[Page]]:
     """How many pages there are, and `count` of them from index `first` on."""
-    key = (path, password)
+    known = os.fstat(file.fileno())
+    key = (known.st_dev, known.st_ino, password)
     document = _documents.pop(key, None)
     if document is None:
         while len(_documents) >= OPEN_DOCUMENTS:
             _documents.popitem(last=False)[1].close()
-        document = _Open(path, password)
+        document = _Open(file, password)
     _documents[key] = document
     return document.total, [document.page(i) for i in range(first, min(first + count, document.total))]
 
 
-def _open(path: str, password: str | None) -> Any:
-    # PdfDocument(path) takes a file without pages for a failure, and its reason from whatever failed before.
+def _open(content: _Bytes, password: str | None) -> Any:
+    # PdfDocument(…) takes a file without pages for a failure, and its reason from whatever failed before.
     secret = None if password is None else password.encode() + b"\0"
-    document = pdfium.FPDF_LoadDocument(path.encode(errors="surrogateescape") + b"\0", secret)
+    document = pdfium.FPDF_LoadMemDocument64(content.address, content.size, secret)
     if document:
         opened = pypdfium2.PdfDocument(document)
         if len(opened):
@@ -121,9 +165,7 @@ def _open(path: str, password: str | None) -> Any:
             "it is locked in a way that PDFium does not know: save it without protection, and ingest that",
             reason="encrypted",
         )
-    if error == pdfium.FPDF_ERR_FILE:
-        raise Transient("the stored file cannot be opened", reason="parser_error")
-    raise Permanent("it is damaged beyond reading: get another copy, and ingest that", reason="damaged")
+    raise Permanent(_DAMAGED, reason="damaged")
 
 
 def _toc(document: Any) -> list[tuple[int, int, str]]:

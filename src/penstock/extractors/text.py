@@ -3,7 +3,7 @@
 import codecs
 import re
 from collections.abc import AsyncGenerator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -13,7 +13,10 @@ from penstock.extractors.base import Extracted, Source
 from penstock.extractors.encodings import UTF8, Utf8Check, byte_order_mark, legacy, shift_after, wide
 from penstock.extractors.media import HEAD, MARKDOWN
 from penstock.model.items import Page
-from penstock.runtime import Runtime
+
+if TYPE_CHECKING:
+    # Parser processes use this module too, and start sooner without asyncio.
+    from penstock.runtime import Runtime
 
 WINDOW = 256 * 1024
 _SCAN = 1024 * 1024
@@ -37,7 +40,7 @@ class TextExtractor:
     """A window is at most `WINDOW` bytes and ends at its last form feed, blank line, line end or blank. It is one page,
     or as many as form feeds divide it into."""
 
-    def __init__(self, runtime: Runtime, window: int = WINDOW) -> None:
+    def __init__(self, runtime: "Runtime", window: int = WINDOW) -> None:
         if window % 4:
             raise ValueError("a window holds whole UTF-32 units: its size is a multiple of 4")
         self._runtime = runtime

@@ -32,9 +32,8 @@ class WholeFileExtractor:
         if cursor and done == cursor["of"]:
             return
         async with source.file() as path:
-            arguments = {"path": str(path), "media_type": media_type}
             try:
-                data = await self._parsers.call(self._reader, arguments, source=source)
+                data = await self._parsers.call(self._reader, {"media_type": media_type}, source=source, document=path)
             except ParserBreach as breach:
                 # A crash may have been chance; what was too slow or too large is so again.
                 if breach.reason == "parser_crash":

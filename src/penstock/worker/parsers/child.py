@@ -1,21 +1,24 @@
 """A parser process: reads documents for a worker until the worker's pipe closes or the worker dies.
 
-Started as `python -m penstock.worker.parsers.child PARENT MEGABYTES`. Nothing heavy is loaded before it is asked for.
+Started as `python -m penstock.worker.parsers.child PARENT MEGABYTES SECONDS DOCUMENTS`; DOCUMENTS is a socket that
+brings the open file of each document. It opens none by itself: before it sees the first one it gives up the right to.
 """
 
 import importlib
 import os
 import resource
 import signal
+import socket
 import sys
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any, BinaryIO
 
 import msgspec
 
 from penstock.errors import StepError, Transient
+from penstock.worker.parsers import isolation
 from penstock.worker.parsers.messages import HEADER, Answer, Request, packed
 
 READERS = {
@@ -23,29 +26,42 @@ READERS = {
     "office": "penstock.extractors.office",
     "html": "penstock.extractors.html",
 }
-"""Modules with a function `read` that takes the arguments of a request and gives what msgpack can encode."""
+"""Modules with a function `read` that takes the arguments of a request, and before them the document if it brings one,
+and gives what msgpack can encode."""
+LATE = ("charset_normalizer",)
+"""What they import only when a document needs it."""
+
+Reader = Callable[..., Any]
 
 _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    parent, megabytes = int(sys.argv[1]), int(sys.argv[2])
+    parent, megabytes, seconds, documents = map(int, sys.argv[1:])
     _die_with(parent)
     # The worker decides when we end: a Ctrl-C in its terminal reaches us too.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     requests, answers = _private_streams()
+    files = socket.socket(fileno=documents)
+    files.shutdown(socket.SHUT_WR)
+    readers = _Readers(megabytes << 20)
+    code = isolation.code_folders()
+    # Most documents are PDFs. Where modules cannot be loaded later, all are loaded now.
+    for name in READERS if code is None else ["pdf"]:
+        with suppress(ImportError):
+            readers.get(name)
+    for module in LATE if code is None else ():
+        with suppress(ImportError):
+            importlib.import_module(module)
+    isolation.isolate(code or ())
     answers.write(packed(Answer()))
     answers.flush()
-    readers: dict[str, Callable[..., Any]] = {}
-    with suppress(ImportError):
-        # Most documents are PDFs, and nobody has to wait for this one yet.
-        readers["pdf"] = _load("pdf", megabytes << 20)
     while header := requests.read(HEADER.size):
         (size,) = HEADER.unpack(header)
         request = msgspec.msgpack.decode(requests.read(size), type=Request)
-        answers.write(packed(_answer(readers, request, megabytes << 20)))
+        _limit_time(seconds)
+        answers.write(packed(_answer(readers, request, files)))
         answers.flush()
 
 
@@ -68,12 +84,39 @@ def _private_streams() -> tuple[BinaryIO, BinaryIO]:
     return requests, answers
 
 
-def _answer(readers: dict[str, Callable[..., Any]], request: Request, cage: int) -> Answer:
+class _Readers:
+    """The reading functions, each loaded when it is first asked for. A library may take what memory it needs to load;
+    `cage` counts from there on."""
+
+    def __init__(self, cage: int) -> None:
+        self._cage = cage
+        self._loaded: dict[str, Reader] = {}
+        # It could not be opened later.
+        self._usage = os.open("/proc/self/statm", os.O_RDONLY) if cage and sys.platform == "linux" else None
+
+    def get(self, name: str) -> Reader:
+        if name not in self._loaded:
+            self._loaded[name] = self._load(READERS[name])
+        return self._loaded[name]
+
+    def _load(self, module: str) -> Reader:
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        read: Reader = importlib.import_module(module).read
+        if self._usage is not None:
+            used = int(os.pread(self._usage, 100, 0).split()[0]) * resource.getpagesize()
+            limit = used + self._cage if most == resource.RLIM_INFINITY else min(used + self._cage, most)
+            resource.setrlimit(resource.RLIMIT_AS, (limit, most))
+        return read
+
+
+def _answer(readers: _Readers, request: Request, files: socket.socket) -> Answer:
     try:
-        read = readers.get(request.reader)
-        if read is None:
-            read = readers[request.reader] = _load(request.reader, cage)
-        return Answer(msgspec.msgpack.encode(read(**request.arguments)))
+        document = _received(files) if request.document else None
+        with document or nullcontext():
+            read = readers.get(request.reader)
+            arguments = () if document is None else (document,)
+            return Answer(msgspec.msgpack.encode(read(*arguments, **request.arguments)))
     except StepError as error:
         return Answer(b"", error.reason, str(error), error.page, not isinstance(error, Transient))
     except MemoryError:
@@ -83,17 +126,19 @@ def _answer(readers: dict[str, Callable[..., Any]], request: Request, cage: int)
         return Answer(b"", "parser_error", f"{type(error).__name__}: {error}\n{trace}", permanent=False)
 
 
-def _load(name: str, cage: int) -> Callable[..., Any]:
-    """The library may take what it needs to load; `cage` counts from there on."""
-    _, most = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    read: Callable[..., Any] = importlib.import_module(READERS[name]).read
-    if cage and sys.platform == "linux":
-        with open("/proc/self/statm", "rb") as statm:
-            used = int(statm.read().split()[0]) * resource.getpagesize()
-        limit = used + cage if most == resource.RLIM_INFINITY else min(used + cage, most)
-        resource.setrlimit(resource.RLIMIT_AS, (limit, most))
-    return read
+def _received(files: socket.socket) -> BinaryIO:
+    _, descriptors, _, _ = socket.recv_fds(files, 1, 1)
+    if not descriptors:
+        raise Transient("the stored file could not be handed to the parser", reason="parser_error")
+    return os.fdopen(descriptors[0], "rb")
+
+
+def _limit_time(seconds: int) -> None:
+    """For a worker that is stopped and does not look at its clock."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    limit = int(usage.ru_utime + usage.ru_stime) + seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (limit if most == resource.RLIM_INFINITY else min(limit, most), most))
 
 
 if __name__ == "__main__":

@@ -9,10 +9,12 @@ HEADER = struct.Struct("<I")
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
-    """Run the reading function `reader` on `arguments`."""
+    """Run the reading function `reader` on `arguments`, and on the open file that comes beside it if it is about a
+    `document`."""
 
     reader: str
     arguments: dict[str, Any]
+    document: bool = False
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):

@@ -2,13 +2,17 @@
 replaced, and only the call that it was busy with is to blame."""
 
 import asyncio
+import math
 import os
 import signal
+import socket
 import sys
 from collections import Counter, deque
 from contextlib import suppress
 from dataclasses import dataclass
+from io import FileIO
 from itertools import count
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -28,6 +32,8 @@ GRACE_S = 0.25
 """How long a child may go on with a call that nobody waits for any more."""
 IDLE_S = 2.0
 """How long a child stays that has nothing to do."""
+SPARE_S = 5
+"""The processor time for one call, beyond its time: where we do not look at the clock, the kernel does."""
 LONGEST_ANSWER = 1 << 30
 _TAIL = 2000
 _OUT_OF_MEMORY = {signal.SIGTRAP, signal.SIGILL, signal.SIGABRT}
@@ -44,6 +50,7 @@ class _Call:
     request: bytes
     source: Source
     answer: asyncio.Future[bytes]
+    document: FileIO | None
 
     @property
     def abandoned(self) -> bool:
@@ -73,8 +80,13 @@ class ParserPool:
         while len(self._children) < self.width:
             self._children.add(_Child(self))
 
-    async def call(self, reader: str, arguments: dict[str, Any], *, source: Source) -> bytes:
-        call = _Call(packed(Request(reader, arguments)), source, asyncio.get_running_loop().create_future())
+    async def call(
+        self, reader: str, arguments: dict[str, Any], *, source: Source, document: Path | None = None
+    ) -> bytes:
+        # A child may open nothing: it gets the open file.
+        opened = None if document is None else _opened(document)
+        request = packed(Request(reader, arguments, opened is not None))
+        call = _Call(request, source, asyncio.get_running_loop().create_future(), opened)
         self._waiting.append(call)
         self.hand_out()
         try:
@@ -84,6 +96,8 @@ class ParserPool:
                 self._waiting.remove(call)
             for child in self._children:
                 child.forgive(call)
+            if opened is not None:
+                opened.close()
 
     def hand_out(self) -> None:
         """Give what waits to the children that have least to do; who has nothing with a child is told that it waits."""
@@ -161,6 +175,8 @@ class _Child:
         self._condemned: _Call | None = None
         """The call that it was killed for: its answer may still come, and then the next one is not to blame."""
         self._timer: asyncio.TimerHandle | None = None
+        self._documents: socket.socket | None = None
+        """The way on which it is handed open files."""
         self.task = asyncio.create_task(self._live())
 
     def take(self, call: _Call) -> None:
@@ -199,6 +215,8 @@ class _Child:
         except OSError as error:
             errors = str(error)
         finally:
+            if self._documents is not None:
+                self._documents.close()
             if self._timer is not None:
                 self._timer.cancel()
             blamed = self._condemned or (self.calls[0] if self.calls else None)
@@ -206,16 +224,32 @@ class _Child:
 
     async def _start(self) -> asyncio.subprocess.Process:
         environment = {name: value for name, value in os.environ.items() if _passed_on(name)}
-        return await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", CHILD, str(os.getpid()), str(self._pool.memory_mb),
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-            env=environment | {"MALLOC_ARENA_MAX": "2"},
-        )  # fmt: skip
+        seconds = math.ceil(self._pool.timeout_s) + SPARE_S
+        self._documents, theirs = socket.socketpair()
+        self._documents.setblocking(False)
+        with theirs:
+            arguments = (os.getpid(), self._pool.memory_mb, seconds, theirs.fileno())
+            return await asyncio.create_subprocess_exec(
+                sys.executable, "-P", "-m", CHILD, *map(str, arguments),
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+                env=environment | {"MALLOC_ARENA_MAX": "2"}, pass_fds=(theirs.fileno(),),
+            )  # fmt: skip
 
     def _send(self, call: _Call) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
+        if call.document is not None:
+            self._hand_over(call.document)
         self._process.stdin.write(call.request)
+
+    def _hand_over(self, document: FileIO) -> None:
+        """One byte for each document; without a file if it was given up, or the system refuses to send it."""
+        assert self._documents is not None
+        with suppress(BlockingIOError, ConnectionError):
+            try:
+                socket.send_fds(self._documents, [b"f"], [document.fileno()])
+            except (OSError, ValueError):
+                self._documents.send(b"-")
 
     async def _receive(self, answers: asyncio.StreamReader) -> None:
         while True:
@@ -277,7 +311,7 @@ class _Child:
             said = errors or "it said nothing"
             return Transient(f"a parser process could not be started: {said}", reason="parser_start")
         code = self._process.returncode if self._process is not None and self._process.returncode is not None else 0
-        if self._breach == "parser_timeout":
+        if self._breach == "parser_timeout" or -code == signal.SIGXCPU:
             limit = f"{self._pool.timeout_s:g} s (parsers.timeout_s)"
             return ParserBreach(f"it took the parser longer than {limit}", reason="parser_timeout")
         if self._breach == "parser_memory" or -code in _OUT_OF_MEMORY or "allocate memory" in errors:
@@ -285,6 +319,13 @@ class _Child:
             return ParserBreach(f"the parser needed more memory than {limit}", reason="parser_memory")
         end = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         return ParserBreach(f"the parser crashed ({end}) {errors}".rstrip(), reason="parser_crash")
+
+
+def _opened(path: Path) -> FileIO:
+    try:
+        return FileIO(path)
+    except OSError as error:
+        raise Transient(f"the stored file cannot be opened: {error.strerror}", reason="parser_error") from error
 
 
 def _passed_on(name: str) -> bool:
