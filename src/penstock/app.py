@@ -341,7 +341,8 @@ class App:
     async def show(
         self, document: str, what: Literal["pages", "chunks", "blocks"], *, owner: str | None = None
     ) -> AsyncIterator[Any]:
-        """What was extracted: pages (with their blocks), or chunks."""
+        """What was extracted: pages (with their blocks), or chunks. Where a workflow has two steps of the kind, what
+        the last one made: that is what search finds."""
         from penstock.worker.context import reader
 
         arguments.text("document", document)

@@ -127,7 +127,8 @@ def resolve(owner: Owner, connection: Connection, name: str) -> DocumentId:
 async def items(
     owner: Owner, ledger: Ledger, reader: ArtifactReader, document: str, kind: str
 ) -> AsyncIterator[list[Any]]:
-    """What a step made of a document: of the searchable version, or of the one being built where there is none."""
+    """What a step made of a document: of the searchable version, or of the one being built where there is none. Of two
+    steps of one kind it is the last one, whose chunks search finds."""
     artifact = await ledger.read(lambda c: _artifact(owner, c, document, kind))
     if artifact is not None:
         async for batch in reader.items(artifact, kind):
@@ -142,10 +143,9 @@ def _artifact(owner: Owner, connection: Connection, document: str, kind: str) ->
         if generation is None:
             continue
         made = checkpoints.of_generations(connection, [GenerationId(generation)])[GenerationId(generation)]
-        kinds = {p.step: p.kind for p in documents.progress(owner, connection, generation)}
-        matching = [artifact for step, artifact in made.items() if kinds.get(step) == kind]
-        if matching:
-            return matching[0]
+        steps = [p.step for p in documents.progress(owner, connection, generation) if p.kind == kind]
+        if steps:
+            return made[steps[-1]]
     entry = documents.get(owner, connection, found)
     if entry is not None and entry.artifacts_dropped_at is not None:
         raise NotFound(

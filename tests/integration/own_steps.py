@@ -167,3 +167,9 @@ async def two(ctx: StepContext) -> StepResult:
         calls.append(f"{ctx.document.name} ends {number}")
         await ctx.checkpoint.append([{"part": number}], {"parts": number}, keep=True)
     return StepResult()
+
+
+async def boast(ctx: StepContext) -> StepResult:
+    """Makes an artifact, and reports counts that are none of its business."""
+    await ctx.checkpoint.append([{"n": 1}], {"n": 1})
+    return StepResult({"pages": 700, "chunks": 3000})

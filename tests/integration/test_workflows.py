@@ -288,3 +288,42 @@ async def test_what_is_wrong_is_refused_before_anything_is_accepted(app: App, fi
     with pytest.raises(ConfigError, match="no parameter set 'y'"):
         await app.ingest([files()], params="y")
     assert (await app.status())["documents"] == {}
+
+
+async def test_only_extract_and_chunk_count_pages_and_chunks(app: App, files: Files) -> None:
+    define(app, COUNTED.replace(f"{OWN}.summed", f"{OWN}.boast"))
+    await app.ingest([files(**{"a.txt": text(9)})], workflow="counted")
+    document = await only(app)
+    chunks = [chunk async for chunk in app.show(document["id"], "chunks")]
+    assert (document["pages"], document["chunks"]) == (1, len(chunks))
+    assert (await app.check()).ok
+
+
+TWICE = """\
+id: twice
+steps:
+  validate:
+  extract:
+  clean:
+  {first}: {{kind: chunk, parameters: {{size: {one}, overlap: 0}}}}
+  {second}: {{kind: chunk, parameters: {{size: {other}, overlap: 0}}}}
+  embed:
+  index:
+"""
+
+
+@pytest.mark.parametrize("sizes", [(100, 300), (300, 100)])
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
+async def test_of_two_steps_of_one_kind_the_last_is_shown_counted_and_found(
+    app: App, files: Files, names: tuple[str, str], sizes: tuple[int, int]
+) -> None:
+    define(app, TWICE.format(first=names[0], second=names[1], one=sizes[0], other=sizes[1]))
+    await app.ingest([files(**{"a.txt": text(9)})], workflow="twice")
+    document = await only(app)
+    shown = [chunk.text async for chunk in app.show(document["id"], "chunks")]
+    hits = await app.search("paragraph", 50, mode="text")
+    assert hits
+    assert {hit.text for hit in hits} <= set(shown)
+    assert document["chunks"] == len(shown)
+    assert (await app.status(document["id"]))["progress"]["chunks"] == len(shown)
+    assert (await app.check()).ok

@@ -220,11 +220,14 @@ class ArtifactProgress(msgspec.Struct, frozen=True):
 
 _PROGRESS = Statement(
     "SELECT f.step, a.kind, a.state = 'COMPLETE', a.items, a.cursor, a.updated_at FROM artifact_refs f "
-    "JOIN artifacts a ON a.id = f.artifact_id WHERE a.owner = :owner AND f.generation_id = :generation"
+    "JOIN artifacts a ON a.id = f.artifact_id JOIN generations g ON g.id = f.generation_id "
+    "LEFT JOIN steps s ON s.document_id = g.document_id AND s.generation_id = g.id AND s.name = f.step "
+    "WHERE a.owner = :owner AND f.generation_id = :generation ORDER BY coalesce(s.position, 0), a.id"
 )
 
 
 def progress(owner: Owner, connection: Connection, generation: int) -> list[ArtifactProgress]:
+    """In the order of the steps: of two of one kind the last one counts, as it does for the steps that follow."""
     rows = connection.run(_PROGRESS, owner=owner, generation=generation)
     return [ArtifactProgress(row[0], row[1], bool(row[2]), *row[3:]) for row in rows]
 

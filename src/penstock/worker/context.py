@@ -58,6 +58,12 @@ class RunState:
     items: dict[int, list[Any]] = field(default_factory=dict)
     """The items of small artifacts made in this process: no need to read them back."""
 
+    def newest(self, kind: str, before: int) -> Artifact | None:
+        """The artifact of the last step of a kind before a position: what search and people are shown."""
+        steps = reversed(self.workflow.steps[:before])
+        made = (self.artifacts.get(definition.name) for definition in steps if definition.kind == kind)
+        return next((artifact for artifact in made if artifact is not None), None)
+
     def artifact(self, kind: str, before: int) -> tuple[Artifact, str]:
         """The newest artifact of a kind, or of a step by its name, among the steps before a position; and its kind."""
         # Steps of a workflow that was gone on with call each other by the names that stand in its file.

@@ -281,12 +281,9 @@ async def open_artifact(bench: Bench, ctx: Context, key: str) -> checkpoints.Ope
 
 
 def flip(ctx: Context, status: DocumentStatus, meta: str, output: checkpoints.Output | None = None) -> queue.Flip:
-    counts: dict[str, int] = {}
-    for artifact in ctx.state.artifacts.values():
-        for name in ("pages", "chunks"):
-            if isinstance(artifact.meta.get(name), int):
-                counts[name] = artifact.meta[name]
-    return queue.Flip(ctx.step, status, counts.get("pages"), counts.get("chunks", 0), meta, output)
+    """Pages and chunks are counted in the artifacts themselves: any step may report what it likes."""
+    pages, chunks = (ctx.state.newest(kind, ctx.step.position + 1) for kind in COUNTED)
+    return queue.Flip(ctx.step, status, pages.items if pages else None, chunks.items if chunks else 0, meta, output)
 
 
 async def settle(bench: Bench, ctx: Context, error: BaseException) -> None:
