@@ -1,6 +1,7 @@
 """The composition root: the only place where adapters are chosen. CLI and library call the same methods."""
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -14,9 +15,10 @@ from penstock import arguments, groups, jobs, views
 from penstock.blobs.local import LocalBlobs, make_home
 from penstock.config import Config, check_name, load_config
 from penstock.errors import LedgerDamaged, NotFound, StorageError, UsageError
+from penstock.indexes import highest
 from penstock.intake import Intake, Item
 from penstock.jobs import Job, Report, Summary
-from penstock.ledger import batches, dead_letters, documents, generations, runs, stats, work
+from penstock.ledger import batches, dead_letters, documents, generations, histories, runs, stats, work
 from penstock.ledger.batches import Batch, Group
 from penstock.ledger.database import Connection, Database
 from penstock.ledger.dead_letters import DeadLetter
@@ -698,7 +700,14 @@ class App:
     async def _open(self, *, migrate: bool = False) -> None:
         await self.runtime.run_blocking("io", make_home, self.config.home_path)
         await self.ledger.open(migrate=migrate)
+        await self._notice_older_ledger()
         self._paces = await self.ledger.read(work.paces)
+
+    async def _notice_older_ledger(self) -> None:
+        noticed = await self.ledger.notice(highest.read(self.config.index_path))
+        if noticed is not None:
+            # Whoever embeds us may not look at standard error; `check` says it until it is settled.
+            logging.getLogger("penstock").warning("%s", histories.sentence(noticed))
 
     async def _close(self) -> None:
         self._broadcast.close()

@@ -239,4 +239,4 @@ def test_i11_a_verb_costs_the_same_beside_a_crowd(dialect: str, tmp_path: Path, 
 def test_the_kit_names_every_table_of_the_ledger(tmp_path: Path, connect: Connect) -> None:
     connection = connect(f"sqlite:///{tmp_path / 'l.db'}")
     names = connection.script("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
-    assert {row[0] for row in names} == {*TABLES, "snapshots"}
+    assert {row[0] for row in names} == {*TABLES, "snapshots", "positions"}

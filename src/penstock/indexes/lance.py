@@ -26,6 +26,7 @@ from penstock.indexes.base import (
     TableState,
     Verify,
 )
+from penstock.indexes.highest import Highest
 from penstock.indexes.lance_checksum import Checksum
 from penstock.indexes.lance_reader import LanceReader
 from penstock.indexes.lance_writer import LanceWriter, Staged
@@ -47,8 +48,9 @@ _TABLE = re.compile(r"v(\d+)\.lance")
 
 
 class LanceTable:
-    def __init__(self, path: Path, top: Path, runtime: Runtime, session: Callable[[], Any]) -> None:
+    def __init__(self, path: Path, top: Path, runtime: Runtime, session: Callable[[], Any], highest: Highest) -> None:
         self.path = path
+        self._highest = highest
         self._runtime = runtime
         self._reader = LanceReader(path, session)
         self._writer = LanceWriter(path, top, session)
@@ -133,7 +135,13 @@ class LanceTable:
             return []
         dimensions = rows.width(new)
         workshop = self.path.with_name(f".{self.path.name}.{self._runtime.token()}")
-        made = await self._run("index", lambda: self._writer.stage_create(dimensions, workshop))
+        highest = max(part.generation for part in new)
+
+        def stage() -> Path | None:
+            self._highest.reach(highest)
+            return self._writer.stage_create(dimensions, workshop)
+
+        made = await self._run("index", stage)
         if made is not None:
             await verify()
             await self._commit("create", lambda: self._writer.commit_create(made))
@@ -193,6 +201,7 @@ class LanceIndex:
         self._root = Path(root)
         self._runtime = runtime
         self._tables: dict[TableInfo, LanceTable] = {}
+        self._highest = Highest(self._root)
 
     @property
     def fingerprint(self) -> str:
@@ -201,7 +210,7 @@ class LanceIndex:
     async def table(self, owner: str, collection: str, version: int) -> LanceTable:
         info = TableInfo(owner, collection, version)
         if info not in self._tables:
-            self._tables[info] = LanceTable(self._path(info), self._root, self._runtime, self._session)
+            self._tables[info] = LanceTable(self._path(info), self._root, self._runtime, self._session, self._highest)
         table = self._tables[info]
         if table.dimensions is None:
             await table.open()

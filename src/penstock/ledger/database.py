@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from penstock.errors import ConfigError, LedgerAway, LedgerDamaged, StorageError, UsageError
 from penstock.foreign import clean
+from penstock.ledger.mark import Mark
 from penstock.runtime import Runtime
 
 Row = tuple[Any, ...]
@@ -139,6 +140,10 @@ class Connection(Protocol):
     def commit(self, ring: bool = False) -> None:
         """`ring`: and wake whoever listens (SQLite's listeners hear every commit)."""
 
+    def count(self) -> None:
+        """Count this transaction, if it changed anything: a user is told that it is done. An older copy of an embedded
+        ledger is known by that."""
+
     def rollback(self) -> None: ...
 
     def close(self) -> None: ...
@@ -155,6 +160,9 @@ class SqliteConnection:
     def __init__(self, path: Path, runtime: Runtime) -> None:
         self._runtime = runtime
         self._path = path
+        self._changes = 0
+        self._position: int | None = None
+        self._mark = Mark(path)
         try:
             # The built-in busy handler starves with several processes: we wait ourselves, a random moment at a time.
             self._db = sqlite3.connect(
@@ -198,6 +206,7 @@ class SqliteConnection:
 
     def begin(self) -> None:
         self._patiently("BEGIN IMMEDIATE")
+        self._changes, self._position = self._db.total_changes, None
 
     def begin_read(self) -> None:
         # A deferred transaction takes its snapshot at its first read.
@@ -206,12 +215,22 @@ class SqliteConnection:
 
     def commit(self, ring: bool = False) -> None:
         self._patiently("COMMIT")
+        if self._position is not None:
+            # After the commit: a kill in between leaves an older mark, which says nothing.
+            self._mark.write(self._position)
+            self._position = None
+
+    def count(self) -> None:
+        if self._db.total_changes > self._changes:
+            for row in self._execute("UPDATE positions SET position = position + 1 RETURNING position"):
+                self._position = row[0]
 
     def rollback(self) -> None:
         if self._db.in_transaction:
             self._execute("ROLLBACK")
 
     def close(self) -> None:
+        self._mark.close()
         self._db.close()
 
     def is_busy(self, error: Exception) -> bool:
@@ -310,6 +329,9 @@ class PostgresConnection:
     def commit(self, ring: bool = False) -> None:
         # Two statements in one message cannot be prepared.
         self._execute(f"{NOTIFY}; COMMIT" if ring else "COMMIT", prepare=False if ring else None)
+
+    def count(self) -> None:
+        """A row that every submit counts in would make them wait for each other: the index alone tells here."""
 
     def rollback(self) -> None:
         # Raises where the connection is gone: nobody is to keep it.

@@ -493,10 +493,11 @@ SUBMIT = Verb(
     _submit,
     at_once=lambda orders: len(orders) == 1 and submissions.is_one_statement(orders[0]),
     wakes=lambda answers: any(one.outcome != "skipped" for answer in answers for one in answer),
+    counts=True,
 )
-CANCEL = Verb("cancel", _cancel)
-DELETE = Verb("delete", _delete)
-RETRY = Verb("retry", _retry, wakes=any)
-START = Verb("start", _begin, wakes=lambda answers: any(answer.started for answer in answers))
-CANCEL_GROUP = Verb("cancel_group", _cancel_group)
-REMAKE = Verb("remake", _remake, wakes=any)
+CANCEL = Verb("cancel", _cancel, counts=True)
+DELETE = Verb("delete", _delete, counts=True)
+RETRY = Verb("retry", _retry, wakes=any, counts=True)
+START = Verb("start", _begin, wakes=lambda answers: any(answer.started for answer in answers), counts=True)
+CANCEL_GROUP = Verb("cancel_group", _cancel_group, counts=True)
+REMAKE = Verb("remake", _remake, wakes=any, counts=True)

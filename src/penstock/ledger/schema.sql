@@ -371,3 +371,14 @@ CREATE INDEX dead_letters_run ON dead_letters (run_id);
 CREATE INDEX dead_letters_closed ON dead_letters (id) WHERE state <> 'OPEN';
 
 CREATE INDEX dead_letters_document ON dead_letters (document_id);
+
+CREATE TABLE histories (
+  first_generation BIGINT PRIMARY KEY,
+  last_before BIGINT NOT NULL,
+  reason TEXT NOT NULL CHECK (reason IN ('restored', 'set_back')),
+  missing BIGINT NOT NULL DEFAULT 0,
+  begun_at REAL NOT NULL,
+  settled_at REAL
+);
+
+CREATE TABLE positions (position BIGINT NOT NULL);

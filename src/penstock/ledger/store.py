@@ -7,6 +7,8 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from penstock.errors import LedgerAway, LedgerTooNew, UsageError
 from penstock.ledger.database import Connection, Database, Statement, safe_url
+from penstock.ledger.histories import NOTICE, Seen, SetBack, is_behind
+from penstock.ledger.mark import Mark
 from penstock.ledger.migrations import LATEST, MIGRATIONS
 from penstock.ledger.writer import Item, Result, Verb, Writer
 from penstock.metrics.base import NOTHING, Metrics
@@ -38,6 +40,15 @@ class Ledger:
     async def open(self, *, migrate: bool = True) -> None:
         """A new ledger is made; an older one is migrated (an embedded one at once, a shared one when told to)."""
         await self._runtime.run_blocking("read", self._open, migrate or self.database.dialect == "sqlite")
+
+    async def notice(self, generation: int) -> SetBack | None:
+        """Compare the ledger with the highest generation that its index holds, and with its mark. One that is behind
+        was put back to an earlier moment: from here on it is another history."""
+        position = Mark(self.database.path).read() if self.database.dialect == "sqlite" else 0
+        seen = Seen(generation, position)
+        if not await self.read(is_behind, seen):
+            return None
+        return await self.write(NOTICE, seen)
 
     async def write(self, verb: Verb[Item, Result], item: Item) -> Result:
         return await self._writer.write(verb, item)

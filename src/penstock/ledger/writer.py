@@ -35,6 +35,8 @@ class Verb(Generic[Item, Result]):
     """The step that an item is about. A set tells by step what took, so two leases of one step never share a set."""
     wakes: Callable[[Sequence[Result]], bool] | None = None
     """Whether these answers mean work for somebody who waits; None: never."""
+    counts: bool = False
+    """A user is told that it is done: see `Connection.count`."""
 
     def __post_init__(self) -> None:
         _names.append(self.name)
@@ -170,6 +172,8 @@ class Writer:
                             self._bell.is_rung()
                         else:
                             self._bell.owed = True
+                if any(verb.counts for verb in by_verb):
+                    connection.count()
                 if not alone:
                     if ring := self._bell.due:
                         self._bell.is_rung()

@@ -5,7 +5,7 @@ the second look, at the end and on fresh state, finds again is reported."""
 
 from collections.abc import Sequence
 
-from penstock.ledger import audit
+from penstock.ledger import audit, histories
 from penstock.model.nouns import WorkerId
 from penstock.upkeep.check_blobs import orphans, raw_bytes, segments
 from penstock.upkeep.check_files import files
@@ -47,6 +47,7 @@ async def check(stores: Stores, worker: WorkerId, *, repair: bool = False) -> Ch
 async def survey(stores: Stores) -> list[Finding]:
     """All that two looks agree on."""
     looks: list[Look] = [
+        set_backs,
         documents,
         generations,
         run_groups,
@@ -66,6 +67,14 @@ async def survey(stores: Stores) -> list[Finding]:
             suspects = {finding.identity for finding in found}
             confirmed += [finding for finding in await look(stores, found) if finding.identity in suspects]
     return confirmed
+
+
+async def set_backs(stores: Stores, before: list[Finding] | None) -> list[Finding]:
+    """A ledger that was put back to an earlier moment by hand: somebody has to say that it was meant."""
+    return [
+        Finding("ledger_set_back", histories.sentence(one), {"first_generation": one.first_generation})
+        for one in await stores.ledger.read(histories.unsettled)
+    ]
 
 
 async def documents(stores: Stores, before: list[Finding] | None) -> list[Finding]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.ledger import audit, mending, retention
+from penstock.ledger import audit, histories, mending, retention
 from penstock.ledger.liveness import Liveness
 from penstock.ledger.store import Ledger
 from penstock.ledger.writer import Verb
@@ -84,13 +84,19 @@ class Prune:
         whole storage is listed for that."""
         runtime = self._ledger.database.runtime
         before = runtime.now() - self._ages.unnamed_s
+        await self._unnamed(before)
+        long_ago = min(before, runtime.now() - HOUR_S)
+        swept = await runtime.run_blocking("io", lambda: liveness.sweep(long_ago, dry_run=self._dry_run))
+        self.pruned.workers += swept
+
+    async def _unnamed(self, before: float) -> None:
+        if await self._ledger.read(histories.unsettled):
+            # They may be documents that the right ledger names: `check` tells what to do.
+            return
         async for infos in batches(self._stores.blobs, self._stores.owner):
             old = [info for info in infos if info.modified_at < before]
             gone = await unnamed(self._stores, old) if old else []
             await self._delete([(info.key, info.size) for info in gone])
-        long_ago = min(before, runtime.now() - HOUR_S)
-        swept = await runtime.run_blocking("io", lambda: liveness.sweep(long_ago, dry_run=self._dry_run))
-        self.pruned.workers += swept
 
     async def _purge(self) -> None:
         if self._dry_run:

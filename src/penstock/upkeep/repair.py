@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any
 
 from penstock.errors import PenstockError
-from penstock.ledger import groups, mending
+from penstock.ledger import groups, histories, mending
 from penstock.ledger.writer import Verb
 from penstock.model.nouns import GenerationId, WorkerId
 from penstock.upkeep.check_rows import ids_of, place_of, said
@@ -53,6 +53,8 @@ async def _mend_ledger(stores: Stores, finding: Finding) -> bool:
             return await write(mending.REQUEUE, ids["document_id"])
         case "no_dead_letter":
             return await write(mending.BURY, ids["document_id"])
+        case "ledger_set_back":
+            return await write(histories.SETTLE, ids["first_generation"])
         case "group_miscounted":
             return await write(groups.RECOUNT, ids["group"])
         case _:

@@ -10,6 +10,7 @@ from penstock.ledger.migrations import (
     m0005_timeouts,
     m0006_checksums,
     m0007_retention,
+    m0008_histories,
 )
 
 MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
@@ -20,5 +21,6 @@ MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0005_timeouts.statements,
     m0006_checksums.statements,
     m0007_retention.statements,
+    m0008_histories.statements,
 )
 LATEST = len(MIGRATIONS)

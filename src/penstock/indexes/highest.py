@@ -1,0 +1,43 @@
+"""The highest generation that was ever written to an index, in a file at its root: what tells an older ledger, without
+loading the index or reading its rows."""
+
+import fcntl
+import os
+from pathlib import Path
+
+_NAME = "highest"
+_WIDTH = 20
+
+
+def read(root: Path) -> int:
+    """0 where there is none, or none that can be read."""
+    try:
+        return int((root / _NAME).read_bytes()[:_WIDTH])
+    except (OSError, ValueError):
+        return 0
+
+
+class Highest:
+    """The same for those who write rows; several processes may."""
+
+    def __init__(self, root: Path) -> None:
+        self._path = root / _NAME
+        self._known = 0
+
+    def reach(self, generation: int) -> None:
+        """Before its rows are committed."""
+        if generation <= self._known:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            try:
+                there = int(os.pread(descriptor, _WIDTH, 0))
+            except ValueError:
+                there = 0
+            self._known = max(there, generation)
+            if self._known > there:
+                os.pwrite(descriptor, b"%0*d\n" % (_WIDTH, self._known), 0)
+        finally:
+            os.close(descriptor)
