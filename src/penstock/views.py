@@ -144,6 +144,11 @@ def _artifact(owner: Owner, connection: Connection, document: str, kind: str) ->
             continue
         made = checkpoints.of_generations(connection, [GenerationId(generation)])[GenerationId(generation)]
         steps = [p.step for p in documents.progress(owner, connection, generation) if p.kind == kind]
+        if steps and generation == active and not made[steps[-1]].complete:
+            raise NotFound(
+                f"what was extracted from {found} was damaged, and is not whole again yet: `penstock check --repair` "
+                "queues it to be made again from its raw bytes, `penstock run` does it"
+            )
         if steps:
             return made[steps[-1]]
     entry = documents.get(owner, connection, found)

@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -22,8 +22,10 @@ from tests.integration.damage import (
     write_big,
     write_files,
 )
+from tests.integration.kit import chunks, metas
 
 from penstock.app import App, open_app
+from penstock.errors import NotFound
 from penstock.upkeep import repair_rows
 
 
@@ -37,6 +39,19 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
         async with open_app(home=str(folder / "home"), embedder="fake") as app:
             assert (await app.ingest([folder / "files"])).completed == 8
             assert await (await table_of(app)).count() > BIG
+
+    asyncio.run(ingest())
+    return folder / "home"
+
+
+@pytest.fixture(scope="module")
+def pristine_small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("small")
+    write_files(folder / "files")
+
+    async def ingest() -> None:
+        async with open_app(home=str(folder / "home"), embedder="fake") as app:
+            assert (await app.ingest([folder / "files"])).completed == 7
 
     asyncio.run(ingest())
     return folder / "home"
@@ -155,13 +170,18 @@ async def test_rows_in_the_wrong_table_go(app: App, home: Path) -> None:
     assert report.ok
 
 
-async def test_a_broken_segment_is_cut_and_the_rest_kept(app: App, home: Path) -> None:
+async def test_a_broken_segment_is_cut_and_made_again(app: App, home: Path) -> None:
+    before = await chunks(app, await document_id(app, "2.txt"))
     segment_of(home, "2.txt", "chunk").unlink()
     report = await app.check(repair=True)
-    assert report.ok
-    assert kinds(report.repaired) == {"segment_broken"}
-    assert kinds(report.garbage) == {"artifact_unfinished"}
+    assert clean(report)
+    assert kinds(report.repaired) == {"segment_broken", "artifacts_missing"}
+    assert (report.queued, report.queued_count) == ([await document_id(app, "2.txt")], 1)
     assert await finds(app, "topic2", "2.txt")
+    assert (await app.run()).completed == 1
+    assert (await metas(app, report.queued[0]))["extract"]["reused"], "only what is broken is made again"
+    assert await chunks(app, report.queued[0]) == before
+    assert (await app.check()).problems == []
 
 
 async def test_a_cut_artifact_is_made_again_by_who_needs_it(app: App, home: Path, tmp_path: Path) -> None:
@@ -171,16 +191,95 @@ async def test_a_cut_artifact_is_made_again_by_who_needs_it(app: App, home: Path
     assert (await app.check(repair=True)).ok
     shutil.copy(raw_of(home, "2.txt"), tmp_path / "copy.txt")
     assert (await app.ingest([tmp_path / "copy.txt"])).completed == 1
-    assert clean(await app.check())
+    assert (await app.check()).problems == []
     assert await finds(app, "topic2", "copy.txt")
 
 
-async def test_rows_whose_vectors_are_gone_stay_a_problem(app: App, home: Path) -> None:
+async def test_rows_whose_vectors_are_gone_are_made_again_from_raw_bytes(app: App, home: Path) -> None:
     segment_of(home, "2.txt", "embed").unlink()
     remove_rows(home, f"generation = {generation_of(home, '2.txt')}")
     report = await app.check(repair=True)
-    assert kinds(report.problems) == {"row_missing"}
-    assert kinds(report.repaired) == {"segment_broken"}
+    assert clean(report)
+    assert kinds(report.repaired) == {"segment_broken", "row_missing", "artifacts_missing"}
+    assert report.queued_count == 1
+    assert not await finds(app, "topic2", "2.txt")
+    await app.run()
+    assert await finds(app, "topic2", "2.txt")
+
+
+def lose_segments(home: Path) -> None:
+    """As a power cut does: they are not fsynced."""
+    for file in (home / "blobs" / "default" / "segments").rglob("*"):
+        if file.is_file():
+            file.write_bytes(b"")
+
+
+def lose_index(home: Path) -> None:
+    shutil.rmtree(home / "index")
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [[lose_segments], [lose_index], [lose_segments, lose_index], [lose_index, lose_segments]],
+    ids=lambda losses: " then ".join(loss.__name__ for loss in losses),
+)
+@pytest.mark.parametrize("between", [True, False], ids=["repaired between", "at once"])
+async def test_i9_what_is_lost_is_made_again_from_raw_bytes(
+    pristine_small: Path, tmp_path: Path, losses: list[Callable[[Path], None]], between: bool
+) -> None:
+    home = tmp_path / "home"
+    shutil.copytree(pristine_small, home)
+    async with open_app(home=str(home), embedder="fake") as app:
+        documents = {entry["name"]: entry["id"] for entry in await app.list_documents()}
+        before = {name: await chunks(app, documents[name]) for name in documents}
+    for i, loss in enumerate(losses):
+        loss(home)
+        if between or i == len(losses) - 1:
+            async with open_app(home=str(home), embedder="fake") as app:
+                report = await app.check(repair=True)
+                assert report.problems == []
+                if loss is lose_segments:
+                    assert report.queued_count == len(documents)
+                if lose_index not in losses:
+                    assert await finds(app, "topic3", "3.txt"), "it stays searchable meanwhile"
+    async with open_app(home=str(home), embedder="fake") as app:
+        await app.run()
+        assert (await app.check()).problems == []
+        for name, document in documents.items():
+            assert await chunks(app, document) == before[name]
+            if name != "blank.txt":
+                assert await finds(app, f"topic{name[0].replace('s', '0')}", name)
+                progress = (await app.status(document))["progress"]
+                assert progress["chunks"] == progress["indexed"] == len(before[name])
+
+
+async def test_lost_artifacts_are_said_and_a_retry_makes_them_again(app: App, home: Path) -> None:
+    document = await document_id(app, "2.txt")
+    segment_of(home, "2.txt", "chunk").unlink()
+    sql(
+        home,
+        "UPDATE artifacts SET state = 'BUILDING', items = 0, segments = 0, cursor = '{}' WHERE id IN "
+        "(SELECT artifact_id FROM artifact_refs WHERE generation_id = ? AND step = 'chunk')",
+        generation_of(home, "2.txt"),
+    )
+    sql(home, "DELETE FROM segments WHERE artifact_id IN (SELECT id FROM artifacts WHERE state = 'BUILDING')")
+    assert kinds((await app.check()).problems) == {"artifacts_missing"}
+    with pytest.raises(NotFound, match="check --repair"):
+        await chunks(app, document)
+    assert await app.retry([document], dropped=True) == {document}
+    assert (await app.check()).problems == [], "it is queued"
+    await app.run()
+    assert len(await chunks(app, document)) == 3
+
+
+async def test_a_document_without_raw_bytes_is_not_queued_to_fail(app: App, home: Path) -> None:
+    segment_of(home, "2.txt", "embed").unlink()
+    raw_of(home, "2.txt").unlink()
+    report = await app.check(repair=True)
+    assert kinds(report.problems) == {"raw_missing", "artifacts_missing"}
+    assert report.queued == []
+    assert (await app.list_documents(name="2.txt"))[0]["status"] == "COMPLETED"
+    assert await finds(app, "topic2", "2.txt")
 
 
 async def test_raw_bytes_cannot_be_mended(app: App, home: Path) -> None:

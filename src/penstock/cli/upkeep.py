@@ -33,9 +33,14 @@ async def check(call: Call, repair: bool) -> Answer:
     """Compare ledger, blobs and index both ways; safe on a live system."""
     async with call.app() as app:
         report = await app.check(repair=repair, owner=call.owner)
-    data = {"ok": report.ok, "problems": report.problems, "garbage": report.garbage, "repaired": report.repaired}
+    data = {
+        "ok": report.ok, "problems": report.problems, "garbage": report.garbage, "repaired": report.repaired,
+        "queued": report.queued, "queued_count": report.queued_count,
+    }  # fmt: skip
     lines = [f"problem: {_line(problem)}" for problem in report.problems]
     lines += [f"repaired: {_line(repaired)}" for repaired in report.repaired]
+    if report.queued_count:
+        lines.append(f"queued: {count(report.queued_count, 'document')} to be made again from raw bytes (penstock run)")
     lines.append("ok" if report.ok else count(len(report.problems), "problem"))
     hints = []
     if report.garbage:

@@ -194,11 +194,18 @@ _GENERATIONS = {
         "<generation> AND (g.state = 'SUPERSEDED' OR (g.state = 'BUILDING' AND d.deleted_at IS NOT NULL)) "
         "AND NOT <purge> ORDER BY g.id LIMIT :count"
     ),
-    # Those that were dropped on purpose are no loss.
+    # Those that were dropped on purpose are no loss. An open run makes again what is missing: one of this document, or
+    # one that a broken segment sent back and whose artifact is shared.
     "artifacts_missing": question(
-        "<generation> AND g.state = 'ACTIVE' AND g.chunks > 0 AND g.artifacts_dropped_at IS NULL "
-        "AND d.deleted_at IS NULL AND NOT EXISTS (SELECT 1 FROM artifact_refs f JOIN artifacts a "
-        "ON a.id = f.artifact_id AND a.kind = 'chunk' WHERE f.generation_id = g.id) ORDER BY g.id LIMIT :count"
+        "<generation> AND g.state = 'ACTIVE' AND g.artifacts_dropped_at IS NULL AND d.deleted_at IS NULL "
+        "AND d.status IN ('COMPLETED', 'NOT_INDEXABLE') AND ((g.chunks > 0 AND NOT EXISTS "
+        "(SELECT 1 FROM artifact_refs f JOIN artifacts a ON a.id = f.artifact_id AND a.kind = 'chunk' "
+        "WHERE f.generation_id = g.id)) OR EXISTS (SELECT 1 FROM artifact_refs f JOIN artifacts a "
+        "ON a.id = f.artifact_id AND a.state <> 'COMPLETE' AND a.kind <> 'index' WHERE f.generation_id = g.id "
+        "AND NOT EXISTS (SELECT 1 FROM artifact_refs o JOIN runs x ON x.generation_id = o.generation_id "
+        "AND x.status = 'OPEN' WHERE o.artifact_id = a.id))) "
+        "AND NOT EXISTS (SELECT 1 FROM runs x WHERE x.document_id = d.id AND x.status = 'OPEN') "
+        "ORDER BY g.id LIMIT :count"
     ),
     "purge_of_active": question(
         "<generation> AND g.state IN ('ACTIVE', 'BUILDING') AND <purge> ORDER BY g.id LIMIT :count"
@@ -260,21 +267,8 @@ _UNREFERENCED = question(
     "SELECT a.id, a.kind FROM artifacts a WHERE a.id > :after AND <a.owned> AND <unused> "
     "AND NOT <built> ORDER BY a.id LIMIT :count"
 )
-# A rewind for another document may have opened it again; while that one's run is open, it will be finished.
-_UNFINISHED = question(
-    "SELECT a.id, a.kind FROM artifacts a WHERE a.id > :after AND <a.owned> AND a.state = 'BUILDING' "
-    "AND a.kind <> 'index' AND EXISTS (SELECT 1 FROM artifact_refs f JOIN generations g ON g.id = f.generation_id "
-    "AND g.state = 'ACTIVE' WHERE f.artifact_id = a.id) AND NOT EXISTS (SELECT 1 FROM artifact_refs f "
-    "JOIN runs x ON x.generation_id = f.generation_id AND x.status = 'OPEN' WHERE f.artifact_id = a.id) "
-    "ORDER BY a.id LIMIT :count"
-)
 
 
 def unreferenced(connection: Connection, owner: str, after: int) -> list[tuple[int, str]]:
     """Artifacts that no generation needs: id and kind."""
     return [(row[0], row[1]) for row in connection.run(_UNREFERENCED, owner=owner, after=after, count=PAGE)]
-
-
-def unfinished(connection: Connection, owner: str, after: int) -> list[tuple[int, str]]:
-    """Artifacts of searchable documents that were cut back and that nobody is about to finish."""
-    return [(row[0], row[1]) for row in connection.run(_UNFINISHED, owner=owner, after=after, count=PAGE)]

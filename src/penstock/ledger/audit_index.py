@@ -71,16 +71,22 @@ class State(msgspec.Struct, frozen=True):
     chunks: int
     epoch: int
     """The highest that a step of it had."""
-    dropped: bool
-    """Its artifacts were let go of on purpose: rows cannot be made of them."""
+    lost: bool
+    """Rows cannot be made of its artifacts: these were let go of on purpose, or are damaged."""
     followed: bool
     """A run of its document is open, and will replace it."""
 
 
+_ROW_SOURCES = (
+    "FROM artifact_refs f JOIN artifacts a ON a.id = f.artifact_id AND a.kind IN ('chunk', 'embed') "
+    "WHERE f.generation_id = g.id"
+)
 _STATES = question(
     "SELECT g.id, g.state, g.owner, g.collection, g.index_version, g.document_id, d.name, coalesce(g.chunks, 0), "
     "coalesce((SELECT max(s.epoch) FROM steps s WHERE s.document_id = g.document_id AND s.generation_id = g.id), 0), "
-    "g.artifacts_dropped_at IS NOT NULL, EXISTS (SELECT 1 FROM runs x WHERE x.document_id = g.document_id "
+    f"g.chunks > 0 AND ((SELECT count(DISTINCT a.kind) {_ROW_SOURCES}) < 2 "
+    f"OR EXISTS (SELECT 1 {_ROW_SOURCES} AND a.state <> 'COMPLETE')), "
+    "EXISTS (SELECT 1 FROM runs x WHERE x.document_id = g.document_id "
     "AND x.status = 'OPEN') FROM {rows} JOIN generations g ON g.id = r.generation "
     "JOIN documents d ON d.id = g.document_id",
     rows="generation bigint",

@@ -453,7 +453,7 @@ def _cancel_group(connection: Connection, requests: Sequence[CancelGroup]) -> li
 
 
 class Remake(msgspec.Struct, frozen=True):
-    """Documents at their end whose artifacts are gone, each with the id of a new run."""
+    """Documents at their end whose artifacts are gone in whole or in part, each with the id of a new run."""
 
     owner: Owner
     documents: tuple[tuple[DocumentId, RunId], ...]
@@ -466,7 +466,9 @@ _LOST = Statement(
     "AND d.status IN ('COMPLETED', 'NOT_INDEXABLE') JOIN generations g ON g.document_id = d.id AND g.state = 'ACTIVE' "
     "JOIN runs x ON x.document_id = d.id AND x.generation_id = g.id JOIN steps s ON s.run_id = x.id AND s.position = 0 "
     "WHERE g.artifacts_dropped_at IS NOT NULL OR (g.chunks > 0 AND NOT EXISTS (SELECT 1 FROM artifact_refs f "
-    "JOIN artifacts a ON a.id = f.artifact_id AND a.kind = 'chunk' WHERE f.generation_id = g.id))",
+    "JOIN artifacts a ON a.id = f.artifact_id AND a.kind = 'chunk' WHERE f.generation_id = g.id)) "
+    "OR EXISTS (SELECT 1 FROM artifact_refs f JOIN artifacts a ON a.id = f.artifact_id AND a.state <> 'COMPLETE' "
+    "AND a.kind <> 'index' WHERE f.generation_id = g.id)",
     rows="document text",
 )
 

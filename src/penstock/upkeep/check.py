@@ -14,7 +14,8 @@ from penstock.upkeep.repair import mend
 from penstock.upkeep.report import CheckReport, Finding, Look, Stores, report
 
 ROUNDS = 3
-"""Mending one thing may show the next: an index that was dropped is empty and wants its rows."""
+"""Mending one thing may show the next: an index that was dropped is empty and wants its rows; an artifact that was cut
+back wants its document made again."""
 WINDOW = 10_000
 """Artifacts whose segments are added up in one statement."""
 
@@ -24,8 +25,8 @@ _SENTENCES = {
     "no_dead_letter": "{0!r} is FAILED, but no dead letter says why",
     "deleted_visible": "{0!r} was deleted, but generation {1} of it is still the active one",
     "purge_missing": "generation {1} of {0!r} was replaced or deleted, but nothing will take it out of the index",
-    "artifacts_missing": "what was made of {0!r} is gone, and nobody dropped it; it is searchable, and `penstock retry "
-    "--dropped {2}` makes the rest again",
+    "artifacts_missing": "what was made of {0!r} is gone in whole or in part, and nobody dropped it: `penstock check "
+    "--repair` or `penstock retry --dropped {2}` queues it to be made again from its raw bytes",
     "purge_of_active": "generation {1} of {0!r} is in use, and yet it is to be purged",
 }
 
@@ -136,24 +137,13 @@ async def artifacts(stores: Stores, before: list[Finding] | None) -> list[Findin
 
 
 async def leftovers(stores: Stores, before: list[Finding] | None) -> list[Finding]:
-    """Artifacts that wait for prune, or to be made again when somebody needs them."""
+    """Artifacts that wait for prune."""
     found = []
     last = 0
     while page := await stores.ledger.read(audit.unreferenced, stores.owner, last):
         for artifact, kind in page:
             what = f"no generation needs artifact {artifact} ({kind}) any more"
             found.append(Finding("orphan_artifact", what, {"artifact": artifact}, problem=False))
-        last = page[-1][0]
-    last = 0
-    while page := await stores.ledger.read(audit.unfinished, stores.owner, last):
-        for artifact, kind in page:
-            user = await stores.ledger.read(audit.user_of, artifact)
-            document, name = user or ("", "a document")
-            what = (
-                f"what {kind} made of {name!r} is kept in part; the document is searchable, the rest can be made again"
-            )
-            ids = {"document_id": document, "artifact": artifact}
-            found.append(Finding("artifact_unfinished", what, ids, problem=False))
         last = page[-1][0]
     return found
 

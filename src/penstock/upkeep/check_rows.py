@@ -129,7 +129,7 @@ def _compared(
         what = f"{count} rows of {state.name!r} stand in {said(place)}, but belong into {said(state.place)}"
         yield Finding("row_misplaced", what, ids, count=count)
         return
-    if state.dropped and state.followed:
+    if state.lost and state.followed:
         # It is being made again from its raw bytes: the flip sets right what is wrong here.
         return
     if missing:

@@ -1,10 +1,10 @@
 """Repair: mend what artifacts allow, without buying anything. Rows of the index are made again from chunks and vectors
-that are kept (`repair_rows`); the ledger is brought back to where the engine can go on by itself. Only a document whose
-artifacts were dropped on purpose, and whose rows are gone, is queued to be made anew.
+that are kept (`repair_rows`); the ledger is brought back to where the engine can go on by itself. A broken artifact is
+cut back to its last whole segment, and its documents are queued to be made again from their raw bytes (`remake`). So
+are those whose artifacts were dropped on purpose, if their rows are gone.
 
 Not mended: raw bytes that are gone (submit the file again), vectors of the wrong dimension (re-index), a COMPLETED
-document without a generation. A broken artifact is cut back to its last whole segment; its stage makes the rest again
-when somebody needs it."""
+document without a generation."""
 
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any
@@ -14,8 +14,11 @@ from penstock.ledger import groups, histories, mending
 from penstock.ledger.writer import Verb
 from penstock.model.nouns import GenerationId, WorkerId
 from penstock.upkeep.check_rows import ids_of, place_of, said
+from penstock.upkeep.remake import Remaker
 from penstock.upkeep.repair_rows import IN_TABLES, TableRepair
 from penstock.upkeep.report import Finding, Stores
+
+RAW = ("raw_missing", "raw_broken")
 
 
 async def mend(stores: Stores, worker: WorkerId, found: Sequence[Finding]) -> tuple[list[Finding], list[Finding]]:
@@ -24,15 +27,17 @@ async def mend(stores: Stores, worker: WorkerId, found: Sequence[Finding]) -> tu
     hindered: list[Finding] = []
     in_tables = [finding for finding in found if finding.kind in IN_TABLES]
     torn = {finding.ids["artifact"] for finding in found if finding.kind == "segment_broken"}
+    remaker = Remaker(stores, [finding.ids["document_id"] for finding in found if finding.kind in RAW])
     for place in sorted({place_of(finding) for finding in in_tables}):
         here = [finding for finding in in_tables if place_of(finding) == place]
         try:
-            async for finding in TableRepair(stores, worker, place).mend(here, torn):
+            async for finding in TableRepair(stores, worker, place, remaker).mend(here, torn):
                 mended.append(finding)
         except PenstockError as error:
             what = f"the index table {said(place)} could not be mended: {error}"
             problem = any(finding.problem for finding in here)
             hindered.append(Finding("not_mended", what, ids_of(place), problem=problem))
+    mended += await remaker.missing(found)
     # Last, because rows may still be made of what is whole in an artifact.
     return mended + await _cut(stores, found), hindered
 

@@ -1,23 +1,24 @@
 """Rows of the index, made again from the chunks and vectors that are kept. The index lock is held for one commit at a
 time, and under it the ledger is asked again: a finding may be seconds old, and a live worker waits for moments only.
 
-Where chunks and vectors were dropped on purpose, the document is queued to be made again from its raw bytes (I9)."""
+Where chunks and vectors were dropped on purpose, or are damaged, the document is queued to be made again from its raw
+bytes (I9)."""
 
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
 
-import msgspec
 import numpy as np
 
 from penstock.artifacts.reader import ArtifactReader
 from penstock.errors import PenstockError, TornSegment
 from penstock.indexes.base import IndexRows, IndexTable, TableInfo, Verify
-from penstock.ledger import audit, audit_index, checkpoints, checksums, mending, runs
+from penstock.ledger import audit, audit_index, checkpoints, checksums, mending
 from penstock.ledger.audit_index import Place, Source, State
 from penstock.ledger.locks import index_key
 from penstock.model.items import Chunk, Vectors
-from penstock.model.nouns import Artifact, ArtifactId, DocumentId, Owner, RunId, Segment, WorkerId
+from penstock.model.nouns import Artifact, ArtifactId, Segment, WorkerId
 from penstock.upkeep.purge import hold
+from penstock.upkeep.remake import Remaker, queued
 from penstock.upkeep.report import Finding, Stores
 
 COMMIT_ROWS = 2000
@@ -42,8 +43,9 @@ class Incomplete(PenstockError):
 class TableRepair:
     """Mends one index table."""
 
-    def __init__(self, stores: Stores, worker: WorkerId, place: Place) -> None:
+    def __init__(self, stores: Stores, worker: WorkerId, place: Place, remaker: Remaker) -> None:
         self._stores = stores
+        self._remaker = remaker
         self._ledger = stores.ledger
         self._worker = worker
         self._place = place
@@ -67,8 +69,7 @@ class TableRepair:
             remade = await self._remake([finding.ids["generation"] for finding in some])
             for finding in some:
                 if finding.ids["generation"] in remade:
-                    what = f"{finding.what}; it is made again from its raw bytes by the next `penstock run`"
-                    yield msgspec.structs.replace(finding, what=what)
+                    yield queued(finding)
                 elif await (self._replace if finding.kind == "row_extra" else self._rebuild)(finding):
                     yield finding
         for some in _pages([finding for finding in of["row_double"] if not finding.problem]):
@@ -120,18 +121,16 @@ class TableRepair:
         return True
 
     async def _remake(self, wanted: Sequence[int]) -> set[int]:
-        """Documents whose artifacts were dropped start again from their raw bytes: those that do."""
+        """Documents whose artifacts are lost start again from their raw bytes: those that do."""
         states = await self._ledger.read(audit_index.states, wanted)
-        lost = {one: state for one, state in states.items() if state.dropped and not _stranger(state, self._place)}
+        lost = {one: state for one, state in states.items() if state.lost and not _stranger(state, self._place)}
         if not lost:
             return set()
         async with self._hold() as (table, _):
             if table.dimensions is None:
                 await self._ledger.write(mending.RESTART, self._place)
-        ulid = self._ledger.database.runtime.ulid
-        names = tuple((DocumentId(document), RunId(ulid())) for document in sorted({s.document for s in lost.values()}))
-        queued = await self._ledger.write(runs.REMAKE, runs.Remake(Owner(self._place.owner), names))
-        return {one for one, state in lost.items() if state.document in queued}
+        made = await self._remaker.queue(self._place.owner, {state.document for state in lost.values()})
+        return {one for one, state in lost.items() if state.document in made}
 
     async def _rebuild(self, finding: Finding) -> bool:
         """Missing and differing rows are merged by id, some at a time. The document was not whole before either."""

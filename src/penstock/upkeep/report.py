@@ -35,6 +35,8 @@ class Finding(msgspec.Struct, frozen=True):
     count: int = 1
     ordinals: Sequence[int] | None = None
     """Of a finding about rows: which ones; None: all of the generation."""
+    queued: bool = False
+    """Repair has queued the document to be made again from its raw bytes."""
 
     @property
     def identity(self) -> tuple[str, tuple[tuple[str, Any], ...]]:
@@ -46,18 +48,22 @@ Look = Callable[[Stores, list[Finding] | None], Awaitable[list[Finding]]]
 
 
 class CheckReport(msgspec.Struct, frozen=True):
-    """`ok`: no problems are left. Garbage waits for prune, purge or repair and harms nobody."""
+    """`ok`: no problems are left. Garbage waits for prune, purge or repair and harms nobody. `queued`: documents that
+    repair has queued to be made again from their raw bytes, the first hundred by their ids."""
 
     ok: bool
     problems: list[dict[str, Any]]
     garbage: list[dict[str, Any]]
     repaired: list[dict[str, Any]]
+    queued: list[str] = []
+    queued_count: int = 0
 
 
 def report(found: Sequence[Finding], repaired: Sequence[Finding]) -> CheckReport:
     problems = _entries(finding for finding in found if finding.problem)
     garbage = _entries(finding for finding in found if not finding.problem)
-    return CheckReport(not problems, problems, garbage, _entries(repaired))
+    queued = sorted({finding.ids["document_id"] for finding in repaired if finding.queued})
+    return CheckReport(not problems, problems, garbage, _entries(repaired), queued[:LISTED], len(queued))
 
 
 def _entries(findings: Iterable[Finding]) -> list[dict[str, Any]]:

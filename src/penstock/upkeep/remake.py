@@ -1,0 +1,48 @@
+"""Documents whose artifacts are lost are queued to be made again from their raw bytes. What is searchable of them stays
+searchable until then."""
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from penstock.ledger import audit, audit_index, runs
+from penstock.model.nouns import DocumentId, Owner, RunId
+from penstock.upkeep.report import Finding, Stores
+
+
+class Remaker:
+    """One repair's queueing. `unreadable`: documents whose raw bytes are gone or damaged; a run of these would only
+    fail, and take a document that is searchable for a failed one."""
+
+    def __init__(self, stores: Stores, unreadable: Collection[str]) -> None:
+        self._ledger = stores.ledger
+        self._unreadable = frozenset(unreadable)
+        self._queued: set[str] = set()
+
+    async def queue(self, owner: str, documents: Collection[str]) -> set[str]:
+        """Those of them that are queued now."""
+        fresh = sorted(set(documents) - self._unreadable - self._queued)
+        ulid = self._ledger.database.runtime.ulid
+        for start in range(0, len(fresh), audit.PAGE):
+            names = tuple((DocumentId(one), RunId(ulid())) for one in fresh[start : start + audit.PAGE])
+            done = await self._ledger.write(runs.REMAKE, runs.Remake(Owner(owner), names))
+            self._queued.update(done)
+        return self._queued.intersection(documents)
+
+    async def missing(self, found: Sequence[Finding]) -> list[Finding]:
+        """Artifacts that are gone in whole or in part: the findings whose documents are queued now."""
+        lost = [finding for finding in found if finding.kind == "artifacts_missing"]
+        made: set[str] = set()
+        for start in range(0, len(lost), audit.PAGE):
+            page = [finding.ids["generation"] for finding in lost[start : start + audit.PAGE]]
+            owners: dict[str, set[str]] = {}
+            for state in (await self._ledger.read(audit_index.states, page)).values():
+                owners.setdefault(state.place.owner, set()).add(state.document)
+            for owner, documents in owners.items():
+                made |= await self.queue(owner, documents)
+        return [queued(finding) for finding in lost if finding.ids["document_id"] in made]
+
+
+def queued(finding: Finding) -> Finding:
+    what = f"{finding.what.partition(': `penstock')[0]}; it is made again from its raw bytes by the next `penstock run`"
+    return msgspec.structs.replace(finding, what=what, queued=True)
