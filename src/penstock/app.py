@@ -54,6 +54,8 @@ REMAKE_BATCH = 500
 PARSED = (".pdf", ".docx", ".html", ".htm", ".xhtml")
 """Names of files that probably need a parser process: those start while the files are being accepted."""
 LOCK_RELEASES = 100
+PATIENCE_S = 15.0
+"""How long a call waits for a PostgreSQL server that is away."""
 IN_HAND = 4
 """Runs that a worker holds for each step that it runs at once: while some are being committed, others work."""
 
@@ -61,11 +63,18 @@ IN_HAND = 4
 class App:
     """An open Penstock. Every verb takes an owner; where none is given it is the configured one."""
 
-    def __init__(self, config: Config, runtime: Runtime, metrics: Metrics | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        runtime: Runtime,
+        metrics: Metrics | None = None,
+        patience_s: float | None = PATIENCE_S,
+    ) -> None:
         self.config = config
         self.runtime = runtime
         self._metrics = NOTHING if metrics is None else Guarded(metrics)
         self.ledger = Ledger(Database(config.database_url, runtime), self._metrics)
+        self.ledger.database.patience.limit_s = patience_s
         self.blobs = LocalBlobs(config.blobs_path, runtime)
         self._broadcast = Broadcast()
         self._worker: Worker | None = None
@@ -194,6 +203,8 @@ class App:
         sizes = pool_sizes(arguments.text("pools", pools)) if pools is not None else None
         tally = Tally()
         outage = self._outage(tell)
+        patience = self.ledger.database.patience
+        patience.limit_s, patience.say = None, tell
         while True:
             worker = self._start_worker(None, began, sizes)
             tending = asyncio.create_task(self._caretaker.tend(worker.bench.worker))
@@ -209,7 +220,7 @@ class App:
                 await asyncio.gather(tending, return_exceptions=True)
                 tally.made.update(worker.bench.record.tally.made)
                 tally.ended.update(worker.bench.record.tally.ended)
-            if not await outage.outlast(failed, worked=worker.steps_done > 0):
+            if self._stopping or not await outage.outlast(failed, worked=worker.steps_done > 0):
                 break
         return Summary(
             completed=tally.ended[DocumentStatus.COMPLETED],
@@ -230,6 +241,7 @@ class App:
     def stop(self) -> None:
         """Hand over running work within two seconds; what is done is kept. For the loop's signal handlers."""
         self._stopping = True
+        self.ledger.database.patience.hurry()
         if self._worker is not None:
             self._worker.told_to_stop = True
             self._worker.stop()
@@ -728,12 +740,17 @@ def pool_sizes(text: str) -> dict[str, int]:
 
 @asynccontextmanager
 async def open_app(
-    config: Config | None = None, *, metrics: Metrics | None = None, **settings: Any
+    config: Config | None = None,
+    *,
+    metrics: Metrics | None = None,
+    patience_s: float | None = PATIENCE_S,
+    **settings: Any,
 ) -> AsyncIterator[App]:
     """`async with open_app(home="…") as app:` – settings by name, or a whole Config. `metrics` is told what is counted
-    and measured."""
+    and measured. `patience_s`: how long a call waits for a PostgreSQL server that is away; None: for ever. That it
+    waits is said to the logger `penstock.ledger`."""
     chosen = config or load_config(settings)
-    app = App(chosen, Runtime(Failpoints(chosen.failpoints)), metrics)
+    app = App(chosen, Runtime(Failpoints(chosen.failpoints)), metrics, patience_s)
     try:
         await app._open()
         yield app

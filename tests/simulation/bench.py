@@ -16,9 +16,9 @@ T = TypeVar("T")
 class Bench:
     """A ledger that all examples use in turn."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, kind: type[Database] = Database) -> None:
         self.runtime = Runtime()
-        self.ledger = Ledger(Database(url, self.runtime))
+        self.ledger = Ledger(kind(url, self.runtime))
         self.desk = Desk(self.ledger)
         self.runner = asyncio.Runner()
         self.run(self.ledger.open())

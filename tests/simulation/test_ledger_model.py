@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from tests.contract.cuts import CutDatabase
 from tests.contract.ledger_kit import ANNA, BERT, EXPIRED_S, KEY, Desk, output, segment
 from tests.simulation import model
 from tests.simulation.bench import Bench
@@ -620,6 +621,22 @@ def bench(database_url: str) -> Iterator[Bench]:
 
 def test_the_ledger_does_what_the_model_does(bench: Bench) -> None:
     quick = (25, 50) if bench.ledger.database.dialect == "sqlite" else (12, 40)
+    _compare(bench, quick)
+
+
+def test_i6_cut_connections_change_nothing(postgres: str) -> None:
+    """Every third commit loses its connection, before, while or after it is made."""
+    bench = Bench(postgres, CutDatabase)
+    database = bench.ledger.database
+    assert isinstance(database, CutDatabase)
+    database.chance = 0.3
+    database.patience.limit_s = 30.0
+    _compare(bench, (6, 40))
+    bench.close()
+    assert database.made > 30
+
+
+def _compare(bench: Bench, quick: tuple[int, int]) -> None:
     examples, steps = (200, 60) if LONG else quick
     profile = settings(
         max_examples=examples,

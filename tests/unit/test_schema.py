@@ -11,7 +11,7 @@ from scripts import schema
 
 from penstock.errors import LedgerTooNew, StorageError, UsageError
 from penstock.ledger import database as ledger_database
-from penstock.ledger.database import Connection, Database, PostgresConnection
+from penstock.ledger.database import Connection, Database
 from penstock.ledger.migrations import LATEST, MIGRATIONS
 from penstock.ledger.store import Ledger
 from penstock.runtime import Runtime
@@ -114,21 +114,21 @@ async def test_two_processes_that_open_a_new_home_at_once_both_succeed(
 
 
 async def test_i1_a_server_with_fsync_off_is_refused(postgres: str, monkeypatch: Any) -> None:
-    """Its settings cannot be changed while others use it: the answer to SHOW is changed instead."""
+    """Its settings cannot be changed while others use it: the question is changed instead."""
     import psycopg
 
     class Careless(psycopg.Connection[Any]):
         def execute(self, query: Any, *args: Any, **options: Any) -> Any:
-            return super().execute("SELECT 'off'" if query == "SHOW fsync" else query, *args, **options)
+            return super().execute(query.replace("current_setting('fsync')", "'off'"), *args, **options)
 
     monkeypatch.setattr(psycopg, "connect", Careless.connect)
     with pytest.raises(UsageError, match="fsync=off: a power cut would lose accepted documents"):
-        PostgresConnection(postgres, Runtime())
+        Database(postgres, Runtime()).connect()
 
 
 def test_i1_commits_are_synchronous(postgres: str, tmp_path: Path) -> None:
     runtime = Runtime()
-    connection: Connection = PostgresConnection(postgres + "&options=-csynchronous_commit%3Doff", runtime)
+    connection: Connection = Database(postgres + "&options=-csynchronous_commit%3Doff", runtime).connect()
     assert connection.script("SHOW synchronous_commit") == [("on",)]
     connection.close()
     connection = Database(f"sqlite:///{tmp_path / 'x.db'}", runtime).connect()

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.errors import LedgerAway, Refused, StorageError, UsageError
 from penstock.ledger import database as ledger_database
-from penstock.ledger.database import Connection, Database, Statement
+from penstock.ledger.database import Connection, Database, SqliteConnection, Statement
 from penstock.ledger.store import Ledger
 from penstock.ledger.writer import Verb, Writer
 from penstock.runtime import Runtime
@@ -108,6 +108,47 @@ async def test_a_lost_postgres_connection_is_replaced(runtime: Runtime, postgres
     assert await writer.write(ADD, "again") == "AGAIN"
     writer.close()
     await ledger.close()
+
+
+async def test_i6_a_commit_that_sqlite_could_not_make_is_made_again(
+    sqlite: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite rolls back a COMMIT that fails with an I/O error, for every reader (seen with injected EIO and ENOSPC at
+    each of its system calls): to run the group again is right, and there is nothing to ask."""
+    commit = SqliteConnection.commit
+    failures = [True]
+
+    def fail_once(self: SqliteConnection, ring: bool = False) -> None:
+        if failures:
+            failures.clear()
+            self.rollback()
+            raise StorageError("disk I/O error")
+        commit(self, ring)
+
+    monkeypatch.setattr(SqliteConnection, "commit", fail_once)
+    names = [f"n{i}" for i in range(5)]
+    assert await asyncio.gather(*(sqlite.write(ADD, name) for name in names)) == [name.upper() for name in names]
+    assert await kinds(sqlite) == set(names)
+
+
+async def test_a_database_that_is_away_is_said_to_all_of_a_group_at_once(
+    postgres: str, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not to each alone, after each has waited for it in turn."""
+    database = Database(postgres, runtime)
+    tries = []
+
+    def refuse(*, hot: bool = False) -> Connection:
+        tries.append(hot)
+        raise LedgerAway("away")
+
+    monkeypatch.setattr(database, "connect", refuse)
+    database.patience.limit_s = 0.6
+    writer = Writer(database)
+    answers = await asyncio.gather(*(writer.write(ADD, f"n{i}") for i in range(40)), return_exceptions=True)
+    writer.close()
+    assert all(isinstance(answer, LedgerAway) for answer in answers)
+    assert 2 <= len(tries) <= 6
 
 
 class Holder:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, closing
 
 from penstock.bench.place import Place
-from penstock.ledger.database import Database, PostgresConnection, Statement
+from penstock.ledger.database import Database, Statement
 from penstock.ledger.waking import LOOK_S
 from penstock.runtime import Runtime
 
@@ -56,7 +56,7 @@ def _sqlite(place: Place, runtime: Runtime, documents: int, steps: int, stop: th
 
 async def _postgres(place: Place, runtime: Runtime, documents: int, steps: int, claimers: int) -> float:
     def prepare() -> None:
-        with closing(PostgresConnection(place.url, runtime)) as connection:
+        with closing(Database(place.url, runtime).connect()) as connection:
             connection.script(TABLE.format(id="bigint"))
             connection.script(INDEX)
             connection.script(f"insert into bare_step select g from generate_series(1, {documents}) g")

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from penstock.errors import StorageError
-from penstock.ledger.database import Database, PostgresConnection, safe_url
+from penstock.ledger.database import Database, safe_url
 from penstock.runtime import Runtime
 
 
@@ -50,7 +50,7 @@ def _folder(above: Path | None) -> "tempfile.TemporaryDirectory[str]":
 
 async def _run(url: str, runtime: Runtime, text: str) -> None:
     def run() -> None:
-        connection = PostgresConnection(url, runtime)
+        connection = Database(url, runtime).connect()
         try:
             connection.script(text)
         except Exception as error:

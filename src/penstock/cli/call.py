@@ -58,19 +58,22 @@ class Call:
         return load_config(flags, file=Path(self.config) if self.config is not None else None)
 
     @asynccontextmanager
-    async def app(self, metrics: "Metrics | None" = None) -> "AsyncIterator[App]":
-        from penstock.app import open_app
+    async def app(self, metrics: "Metrics | None" = None, *, for_ever: bool = False) -> "AsyncIterator[App]":
+        """`for_ever`: waits for a database that is away, however long that takes."""
+        from penstock.app import PATIENCE_S, open_app
 
-        async with open_app(self.settings(), metrics=metrics) as app:
+        _show("penstock.ledger")
+        async with open_app(self.settings(), metrics=metrics, patience_s=None if for_ever else PATIENCE_S) as app:
             yield app
 
     @asynccontextmanager
-    async def working_app(self, metrics: "Metrics | None" = None) -> "AsyncIterator[App]":
+    async def working_app(self, metrics: "Metrics | None" = None, *, for_ever: bool = False) -> "AsyncIterator[App]":
         """An app that is told to hand its work over when a signal comes, not just left."""
         _share_memory()
-        _show_events()
+        # What the shipped handler `log` writes.
+        _show("penstock.events")
         loop, cancel = asyncio.get_running_loop(), self.signals.stop
-        async with self.app(metrics) as app:
+        async with self.app(metrics, for_ever=for_ever) as app:
             self.signals.working = True
             self.signals.stop = lambda: loop.call_soon_threadsafe(app.stop)
             if self.signals.received is not None:
@@ -171,9 +174,9 @@ class _Notes(logging.Handler):
         note(visible(self.format(record)))
 
 
-def _show_events() -> None:
-    """What the shipped handler `log` writes goes to standard error."""
-    logger = logging.getLogger("penstock.events")
+def _show(name: str) -> None:
+    """What this logger is told goes to standard error."""
+    logger = logging.getLogger(name)
     if not logger.handlers:
         logger.setLevel(logging.INFO)
         logger.addHandler(_Notes())

@@ -46,7 +46,7 @@ async def worker(
     with _shown(call, pools, metrics_port, metrics_host, send_metrics) as (registry, port):
         if processes > 1:
             return await _supervise(call, pools, processes, registry, port)
-        async with call.working_app(registry) as app:
+        async with call.working_app(registry, for_ever=True) as app:
             if not call.json:
                 note("Working until told to stop (Ctrl-C, SIGTERM).")
             summary = await app.work(pools=pools, tell=note)

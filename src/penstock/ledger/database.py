@@ -8,6 +8,7 @@ by another key: an index that begins with the owner is not for them.
 """
 
 import re
+import socket
 import sqlite3
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -17,7 +18,9 @@ from urllib.parse import urlsplit
 
 from penstock.errors import ConfigError, LedgerAway, LedgerDamaged, StorageError, UsageError
 from penstock.foreign import clean
+from penstock.ledger import away
 from penstock.ledger.mark import Mark
+from penstock.ledger.patience import Patience
 from penstock.runtime import Runtime
 
 Row = tuple[Any, ...]
@@ -41,6 +44,7 @@ NOTIFY = "NOTIFY penstock"
 RING = "CASE WHEN :rings THEN pg_notify('penstock', '') END"
 """The same within a statement."""
 BUSY_LIMIT_S = 30.0
+OLDEST_SERVER = 130000
 STOPPED_S = 5.0
 """No live writer lets an open transaction wait for so long."""
 VALUES_LIMIT = 64
@@ -117,12 +121,24 @@ def _unnest(alias: str, columns: list[tuple[str, str]]) -> str:
 Rows = Sequence[Sequence[Any]]
 
 
+Outcome = Literal["committed", "aborted", "in progress"]
+
+
 class Connection(Protocol):
     dialect: DialectName
     alone: bool
     """The next statement is a whole transaction."""
     rings: bool
     """And it is to wake whoever listens."""
+    receipt: str | None
+    """By which another connection can ask what became of the transaction that is open, or was; None: one that fails
+    to commit is rolled back, without a doubt (SQLite)."""
+    session: str
+    """By which another connection can ask whether this one still works on something."""
+
+    @property
+    def broken(self) -> bool:
+        """The connection is gone: what it was about to commit may have been committed, or not."""
 
     def run(
         self, statement: Statement, rows: Rows | None = None, more: Rows | None = None, /, **params: Any
@@ -151,11 +167,20 @@ class Connection(Protocol):
     def is_busy(self, error: Exception) -> bool:
         """The error says only that somebody else was quicker: the same group may be run again."""
 
+    def outcome(self, receipt: str) -> Outcome:
+        """What became of a transaction of another connection, which is gone."""
+
+    def works(self, session: str) -> bool:
+        """Whether a connection that is gone for us still works on its last statement."""
+
 
 class SqliteConnection:
     dialect: DialectName = "sqlite"
     alone = False
     rings = False
+    receipt: str | None = None
+    broken = False
+    session = ""
 
     def __init__(self, path: Path, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -239,6 +264,12 @@ class SqliteConnection:
             sqlite3.SQLITE_LOCKED,
         )
 
+    def outcome(self, receipt: str) -> Outcome:
+        return "aborted"
+
+    def works(self, session: str) -> bool:
+        return False
+
     def _patiently(self, text: str) -> None:
         limit = self._runtime.clock() + BUSY_LIMIT_S
         while True:
@@ -251,42 +282,57 @@ class SqliteConnection:
                 self._runtime.block(0.0002 + 0.0006 * self._runtime.random())
 
 
+_SESSION = (
+    "SELECT current_setting('fsync'), (SELECT pid || ' ' || backend_start FROM pg_stat_activity "
+    "WHERE pid = pg_backend_pid())"
+)
+_OUTCOME = Statement("SELECT pg_xact_status(CAST(:receipt AS xid8))")
+_WORKS = Statement(
+    "SELECT count(*) FROM pg_stat_activity WHERE pid || ' ' || backend_start = :session AND state <> 'idle'"
+)
+
+
 class PostgresConnection:
     dialect: DialectName = "postgres"
     alone = False
     rings = False
+    receipt: str | None = None
 
-    def __init__(self, url: str, runtime: Runtime, hot: bool = False) -> None:
+    def __init__(self, database: "Database", hot: bool = False) -> None:
+        self._psycopg = _psycopg()
+        self._url = database.url
+        self._clock = database.runtime.clock
+        self._watch = database.watch
+        self.busy_since: float | None = None
         try:
-            import psycopg
-        except ImportError as error:
-            raise ConfigError(
-                "a postgresql:// database needs the postgres extra: pip install 'penstock[postgres]'"
-            ) from error
-        self._psycopg = psycopg
+            self._db = self._psycopg.connect(**database.parameters, autocommit=True, prepare_threshold=1)
+        except self._psycopg.Error as error:
+            raise _refused(database.url, error) from error
+        self._watch.add(self)
         try:
-            self._db = psycopg.connect(url, autocommit=True, prepare_threshold=1)
-            fsync = self._db.execute("SHOW fsync").fetchone()
-            if fsync is not None and fsync[0] != "on":
-                self._db.close()
-                raise UsageError(
-                    "this PostgreSQL server runs with fsync=off: a power cut would lose accepted documents. "
-                    "Turn fsync on, or use another server."
-                )
-            self._db.execute("SET synchronous_commit = on")
-            if hot:
-                # A process that was stopped within a transaction holds rows that the reaper wants: the server ends it.
-                self._db.execute(f"SET idle_in_transaction_session_timeout = {round(1000 * STOPPED_S)}")
-                # Every hot verb finds its rows by key: a plan made once, by index, whatever the statistics say. Without
-                # this a table that was never analysed is scanned whole for each group.
-                self._db.execute("SET plan_cache_mode = force_generic_plan")
-                for method in ("seqscan", "hashjoin", "mergejoin"):
-                    self._db.execute(f"SET enable_{method} = off")
-        except psycopg.Error as error:
-            raise LedgerAway(
-                f"PostgreSQL at {safe_url(url)} does not answer: {_first_line(error)}. "
-                "Is it running, and is the URL right?"
-            ) from error
+            self._set_up(hot)
+        except BaseException:
+            self.close()
+            raise
+
+    def _set_up(self, hot: bool) -> None:
+        if self._db.info.server_version < OLDEST_SERVER:
+            raise UsageError(f"PostgreSQL at {safe_url(self._url)} is older than 13: use a newer server.")
+        [(fsync, self.session)] = self._execute(_SESSION)
+        if fsync != "on":
+            raise UsageError(
+                "this PostgreSQL server runs with fsync=off: a power cut would lose accepted documents. "
+                "Turn fsync on, or use another server."
+            )
+        self._execute("SET synchronous_commit = on")
+        if hot:
+            # A process that was stopped within a transaction holds rows that the reaper wants: the server ends it.
+            self._execute(f"SET idle_in_transaction_session_timeout = {round(1000 * STOPPED_S)}")
+            # Every hot verb finds its rows by key: a plan made once, by index, whatever the statistics say. Without
+            # this a table that was never analysed is scanned whole for each group.
+            self._execute("SET plan_cache_mode = force_generic_plan")
+            for method in ("seqscan", "hashjoin", "mergejoin"):
+                self._execute(f"SET enable_{method} = off")
 
     def run(
         self, statement: Statement, rows: Rows | None = None, more: Rows | None = None, /, **params: Any
@@ -309,19 +355,41 @@ class PostgresConnection:
         return self._execute(statement.postgres, params, prepare=statement.prepare)
 
     def _execute(self, text: str, params: dict[str, Any] | None = None, prepare: bool | None = None) -> list[Row]:
+        self.busy_since = self._clock()
         try:
             cursor = self._db.execute(text, params, prepare=prepare)
             return cursor.fetchall() if cursor.description else []
         except self._psycopg.Error as error:
-            if self._db.closed:
-                raise LedgerAway(f"PostgreSQL has closed the connection: {_first_line(error)}.") from error
-            raise
+            raise self._understood(error) from error
+        finally:
+            self.busy_since = None
+
+    def _understood(self, error: Exception) -> Exception:
+        """`LedgerAway`, if it is that."""
+        if self._db.closed:
+            return LedgerAway(f"PostgreSQL has closed the connection: {_first_line(error)}.")
+        if away.is_away(getattr(error, "sqlstate", None)):
+            return LedgerAway(f"PostgreSQL at {safe_url(self._url)} refuses to work: {_first_line(error)}.")
+        return error
 
     def script(self, text: str) -> list[Row]:
         return self._execute(text)
 
     def begin(self) -> None:
-        self._execute("BEGIN")
+        # One message, which takes as long as BEGIN alone. Where the answer to COMMIT is lost, the number tells.
+        self.receipt = None
+        self.busy_since = self._clock()
+        try:
+            begun = self._db.pgconn.exec_(b"BEGIN; SELECT pg_current_xact_id()")
+            if begun.status != self._psycopg.pq.ExecStatus.TUPLES_OK:
+                raise self._psycopg.errors.error_from_result(begun)
+            number = begun.get_value(0, 0)
+        except self._psycopg.Error as error:
+            raise self._understood(error) from error
+        finally:
+            self.busy_since = None
+        assert number is not None
+        self.receipt = number.decode()
 
     def begin_read(self) -> None:
         self._execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -341,8 +409,31 @@ class PostgresConnection:
         """From another thread: what runs here ends with an error."""
         self._db.cancel()
 
+    def cut(self, how: int = socket.SHUT_RDWR) -> None:
+        """From another thread: the server stands still, and nobody is to wait for its answer."""
+        away.cut(self._db.pgconn.socket, how)
+
+    @property
+    def broken(self) -> bool:
+        return bool(self._db.closed)
+
     def close(self) -> None:
+        self._watch.remove(self)
         self._db.close()
+
+    def outcome(self, receipt: str) -> Outcome:
+        try:
+            [(status,)] = self.run(_OUTCOME, receipt=receipt)
+        except self._psycopg.errors.InvalidParameterValue:
+            # A number that this server has not given yet: it took over from another, which had not told it.
+            return "aborted"
+        if status is None:
+            raise StorageError("PostgreSQL has forgotten what became of a transaction: it was away for too long.")
+        outcome: Outcome = status
+        return outcome
+
+    def works(self, session: str) -> bool:
+        return bool(self.run(_WORKS, session=session)[0][0])
 
     def is_busy(self, error: Exception) -> bool:
         errors = self._psycopg.errors
@@ -351,6 +442,23 @@ class PostgresConnection:
         quicker = errors.ForeignKeyViolation | errors.UniqueViolation
         waited = errors.DeadlockDetected | errors.SerializationFailure | errors.LockNotAvailable
         return isinstance(error, quicker | waited)
+
+
+def _psycopg() -> Any:
+    try:
+        import psycopg
+    except ImportError as error:
+        raise ConfigError(
+            "a postgresql:// database needs the postgres extra: pip install 'penstock[postgres]'"
+        ) from error
+    return psycopg
+
+
+def _refused(url: str, error: Exception) -> UsageError | LedgerAway:
+    sentence = f"PostgreSQL at {safe_url(url)} does not answer: {_first_line(error)}. "
+    if away.is_misconfigured(str(error)):
+        return UsageError(sentence + "Is the URL right?")
+    return LedgerAway(sentence + "Is it running, and is the URL right?")
 
 
 def _first_line(error: Exception) -> str:
@@ -384,6 +492,7 @@ class Database:
     def __init__(self, url: str, runtime: Runtime) -> None:
         self.url = url
         self.runtime = runtime
+        self.patience = Patience(runtime)
         if url.startswith("sqlite:///"):
             self.dialect: DialectName = "sqlite"
             self.path = Path(url.removeprefix("sqlite:///"))
@@ -396,7 +505,20 @@ class Database:
         """`hot`: for the verbs of the queue."""
         if self.dialect == "sqlite":
             return SqliteConnection(self.path, self.runtime)
-        return PostgresConnection(self.url, self.runtime, hot)
+        return PostgresConnection(self, hot)
+
+    @cached_property
+    def parameters(self) -> dict[str, Any]:
+        """Of a connection to PostgreSQL: those of the URL, and ours where it says nothing."""
+        psycopg = _psycopg()
+        try:
+            return away.with_defaults(psycopg.conninfo.conninfo_to_dict(self.url))
+        except psycopg.Error as error:
+            raise ConfigError(f"database {safe_url(self.url)!r}: {_first_line(error)}") from error
+
+    @cached_property
+    def watch(self) -> away.Watch:
+        return away.Watch(self.parameters, self.runtime)
 
 
 def safe_url(url: str) -> str:

@@ -343,6 +343,31 @@ def _complete_at_once(connection: Connection, completions: Sequence[Completion])
     return results
 
 
+# An epoch is given once: a step that is COMPLETED in the epoch of a lease was completed under that lease.
+_RECALL = Statement(
+    "SELECT s.id, n.id, n.lease_token FROM {rows} JOIN steps s ON s.id = r.step AND s.epoch = r.epoch "
+    "AND s.status = 'COMPLETED' LEFT JOIN steps n ON n.run_id = s.run_id AND n.position = r.following",
+    rows="step bigint, epoch int, following int",
+)
+
+
+def _recall_completed(connection: Connection, completions: Sequence[Completion]) -> list[Completed | None]:
+    rows = [(c.step.lease.step_id, c.step.lease.epoch, c.next.position) for c in completions]
+    found = {row[0]: row[1:] for row in connection.run(_RECALL, rows)}
+    answers: list[Completed | None] = []
+    for c in completions:
+        step, token = found.get(c.step.lease.step_id, (None, None))
+        ours = token is not None and token == c.next.token
+        answers.append(None if step is None else Completed(True, _following(c, step) if ours else None))
+    return answers
+
+
+def _recall_flipped(connection: Connection, flips: Sequence[Flip]) -> list[bool | None]:
+    rows = [(f.step.lease.step_id, f.step.lease.epoch, f.step.position) for f in flips]
+    took = {row[0] for row in connection.run(_RECALL, rows)}
+    return [f.step.lease.step_id in took or None for f in flips]
+
+
 def _newly_shown(c: Completion) -> tuple[DocumentStatus | None, str | None]:
     """What the document shows from now on, if that changes, and what it was found to be."""
     shown = SHOWN_AS.get(c.next.kind)
@@ -577,12 +602,19 @@ def _release(connection: Connection, releases: Sequence[Release]) -> list[bool]:
     return [r.step.lease.step_id in took for r in releases]
 
 
-COMPLETE = Verb("complete", _complete, at_once=_is_one_statement, of=lambda done: done.step.lease.step_id)
+COMPLETE = Verb(
+    "complete",
+    _complete,
+    at_once=_is_one_statement,
+    of=lambda done: done.step.lease.step_id,
+    recall=_recall_completed,
+)
 FLIP = Verb(
     "flip",
     _flip,
     at_once=lambda flips: outbox.is_silent(flip.step.snapshot for flip in flips),
     of=lambda flip: flip.step.lease.step_id,
+    recall=_recall_flipped,
 )
 ERROR = Verb("error", _error, of=lambda failure: failure.step.lease.step_id)
 RELEASE = Verb("release", _release, of=lambda release: release.step.lease.step_id)

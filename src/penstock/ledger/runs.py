@@ -89,6 +89,19 @@ def _submit(connection: Connection, orders: Sequence[Submission]) -> list[list[S
     return [_submit_one(connection, order) for order in orders]
 
 
+_BEGUN = Statement("SELECT x.id FROM {rows} JOIN runs x ON x.id = r.run", rows="run text")
+
+
+def _recall_submitted(connection: Connection, orders: Sequence[Submission]) -> list[list[Submitted] | None]:
+    """Of new documents only, one for each order: what is known takes a transaction. Nobody else makes runs of their
+    ids."""
+    begun = {row[0] for row in connection.run(_BEGUN, [(d.run_id,) for s in orders for d in s.documents])}
+    return [
+        [Submitted(d.id, "submitted", "PENDING") for d in s.documents] if s.documents[0].run_id in begun else None
+        for s in orders
+    ]
+
+
 def _submit_one(connection: Connection, s: Submission) -> list[Submitted]:
     keyed = _answers_by_key(connection, s)
     asked = [d for d in s.documents if d.key is None or d.key not in keyed]
@@ -496,6 +509,7 @@ SUBMIT = Verb(
     at_once=lambda orders: len(orders) == 1 and submissions.is_one_statement(orders[0]),
     wakes=lambda answers: any(one.outcome != "skipped" for answer in answers for one in answer),
     counts=True,
+    recall=_recall_submitted,
 )
 CANCEL = Verb("cancel", _cancel, counts=True)
 DELETE = Verb("delete", _delete, counts=True)

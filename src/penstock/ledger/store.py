@@ -83,14 +83,15 @@ class Ledger:
             await self._runtime.run_blocking("read", self._end, connection)
 
     async def is_there(self) -> bool:
-        """Whether the database answers."""
+        """Whether the database answers, now."""
         try:
-            await self.read(self._version)
+            await self._runtime.run_blocking("read", self._once, self._version)
         except LedgerAway:
             return False
         return True
 
     async def close(self) -> None:
+        self.database.patience.give_up()
         self._writer.close()
         while True:
             try:
@@ -99,7 +100,11 @@ class Ledger:
                 return
 
     def _with(self, function: Callable[[Connection], T]) -> T:
-        """On a connection of its own. One that was closed while nobody used it is no reason to give up."""
+        """On a connection of its own. While the database is away we wait, for as long as our callers want us to."""
+        return self.database.patience.through(lambda: self._once(function))
+
+    def _once(self, function: Callable[[Connection], T]) -> T:
+        """One that was closed while nobody used it is no reason to give up."""
         while True:
             connection, fresh = self._take()
             try:
@@ -108,6 +113,7 @@ class Ledger:
                 connection.close()
                 if fresh:
                     raise
+                self.database.patience.lost()
                 continue
             except BaseException:
                 connection.close()
@@ -123,6 +129,9 @@ class Ledger:
             return self.database.connect(), True
 
     def _begin(self) -> Connection:
+        return self.database.patience.through(self._begin_once)
+
+    def _begin_once(self) -> Connection:
         while True:
             connection, fresh = self._take()
             try:

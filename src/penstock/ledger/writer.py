@@ -5,10 +5,11 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from penstock.errors import LedgerAway, PenstockError, Refused, StorageError
+from penstock.errors import LedgerAway, PenstockError, Refused
 from penstock.ledger.database import NOTIFY, Connection, Database
 from penstock.ledger.waking import Bell
 from penstock.metrics.base import NOTHING, Metrics
@@ -19,7 +20,8 @@ Result = TypeVar("Result")
 GROUP_LIMIT = 64
 BUSY_RETRIES = 20
 
-_names: list[str] = []
+verbs: "list[Verb[Any, Any]]" = []
+"""All that there are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +39,12 @@ class Verb(Generic[Item, Result]):
     """Whether these answers mean work for somebody who waits; None: never."""
     counts: bool = False
     """A user is told that it is done: see `Connection.count`."""
+    recall: Callable[[Connection, Sequence[Item]], Sequence[Result | None]] | None = None
+    """What was answered to those items that took, if that answer was lost on its way; None for the others. Every verb
+    has one that may be `at_once`: there is no transaction whose number could be asked for."""
 
     def __post_init__(self) -> None:
-        _names.append(self.name)
+        verbs.append(self)
 
 
 class NotAtOnce(Exception):
@@ -48,7 +53,18 @@ class NotAtOnce(Exception):
 
 def failpoints() -> list[str]:
     """The names of all failpoints at this door: before and after the commit of each verb."""
-    return [f"ledger.{name}.{side}" for name in _names for side in ("before", "after")]
+    return [f"ledger.{name}.{side}" for name in (verb.name for verb in verbs) for side in ("before", "after")]
+
+
+@dataclass
+class _Attempt:
+    """One try to commit a group, as far as it got."""
+
+    alone: bool
+    results: list[Any]
+    connection: Connection
+    unsure: bool = False
+    """The commit is on its way, or was."""
 
 
 @dataclass(eq=False)
@@ -137,6 +153,9 @@ class Writer:
             outcomes: list[tuple[_Write, Any, Exception | None]] = [
                 (write, result, None) for write, result in zip(group, self._transact(group), strict=True)
             ]
+        except LedgerAway as error:
+            # For all of them alike; to try each alone would only take longer.
+            outcomes = [(write, None, error) for write in group]
         except Exception as error:
             if len(group) > 1:
                 for write in group:
@@ -147,57 +166,103 @@ class Writer:
         loop.call_soon_threadsafe(_resolve, outcomes)
 
     def _transact(self, group: list[_Write]) -> list[Any]:
+        """What each write answers. A group whose commit got no answer is not simply run again: first we ask whether it
+        took. While the database is away we wait, for as long as our callers want us to."""
         by_verb: dict[Verb[Any, Any], list[int]] = {}
         for i, write in enumerate(group):
             by_verb.setdefault(write.verb, []).append(i)
         may_be_alone = self._database.dialect == "postgres" and _is_one_statement(by_verb, group)
-        for attempt in range(BUSY_RETRIES + 2):
-            connection = self._connect()
+        busy = 0
+        doubt: _Attempt | None = None
+        while True:
+            fresh = self._connection is None
+            attempt: _Attempt | None = None
             try:
-                results: list[Any] = [None] * len(group)
-                begun = False
-                alone = may_be_alone and not self._bell.due
-                connection.alone, connection.rings = alone, alone and self._bell.may_ring
-                if alone and self._failpoints.armed:
-                    self._pass(by_verb, "before")
-                if not alone:
-                    connection.begin()
-                    begun = True
-                for verb, places in by_verb.items():
-                    answers = verb.function(connection, [group[i].item for i in places])
-                    for place, answer in zip(places, answers, strict=True):
-                        results[place] = answer
-                    if verb.wakes is not None and self._bell.is_heard and verb.wakes(answers):
-                        if connection.rings:
-                            self._bell.is_rung()
-                        else:
-                            self._bell.owed = True
-                if any(verb.counts for verb in by_verb):
-                    connection.count()
-                if not alone:
-                    if ring := self._bell.due:
-                        self._bell.is_rung()
-                    if self._failpoints.armed:
-                        self._pass(by_verb, "before")
-                    connection.commit(ring)
-                self.commits += 1
-                self._metrics.incr("ledger_commits")
-                if self._failpoints.armed:
-                    self._pass(by_verb, "after")
-                return results
+                connection = self._connect()
+                if doubt is not None and (answers := self._ask(connection, doubt, group)) is not None:
+                    return answers
+                doubt = None
+                attempt = _Attempt(may_be_alone and not self._bell.due, [None] * len(group), connection)
+                self._run(attempt, by_verb, group)
+                self._database.patience.answered()
+                return attempt.results
             except NotAtOnce:
                 may_be_alone = False
+                continue
+            except LedgerAway as error:
+                if attempt is not None and attempt.unsure and attempt.connection.broken:
+                    doubt = attempt
+                self._drop()
+                if fresh:
+                    self._database.patience.wait(error)
+                else:
+                    self._database.patience.lost()
             except Exception as error:
-                self._abandon(connection)
-                # What was rung in it, nobody has heard.
-                self._bell.owed = self._bell.is_heard
-                # One that was closed while nobody used it. What is done at once may be done twice: it is gated, or it
-                # finds what is there.
-                unused = isinstance(error, LedgerAway) and not begun and attempt == 0
-                if attempt >= BUSY_RETRIES or not (unused or connection.is_busy(error)):
+                if attempt is None:
                     raise
+                self._abandon(attempt.connection)
+                if busy >= BUSY_RETRIES or not attempt.connection.is_busy(error):
+                    raise
+                busy += 1
                 self._database.runtime.block(0.001 + 0.01 * self._database.runtime.random())
-        raise StorageError("unreachable")
+            # What was rung in it, nobody has heard.
+            self._bell.owed = self._bell.is_heard
+
+    def _run(self, attempt: _Attempt, by_verb: dict[Verb[Any, Any], list[int]], group: list[_Write]) -> None:
+        connection, alone = attempt.connection, attempt.alone
+        connection.alone, connection.rings = alone, alone and self._bell.may_ring
+        if alone and self._failpoints.armed:
+            self._pass(by_verb, "before")
+        if not alone:
+            connection.begin()
+        attempt.unsure = alone
+        for verb, places in by_verb.items():
+            answers = verb.function(connection, [group[i].item for i in places])
+            for place, answer in zip(places, answers, strict=True):
+                attempt.results[place] = answer
+            if verb.wakes is not None and self._bell.is_heard and verb.wakes(answers):
+                if connection.rings:
+                    self._bell.is_rung()
+                else:
+                    self._bell.owed = True
+        if any(verb.counts for verb in by_verb):
+            connection.count()
+        if not alone:
+            if ring := self._bell.due:
+                self._bell.is_rung()
+            if self._failpoints.armed:
+                self._pass(by_verb, "before")
+            attempt.unsure = True
+            connection.commit(ring)
+        self._count(by_verb)
+
+    def _count(self, by_verb: dict[Verb[Any, Any], list[int]]) -> None:
+        self.commits += 1
+        self._metrics.incr("ledger_commits")
+        if self._failpoints.armed:
+            self._pass(by_verb, "after")
+
+    def _ask(self, connection: Connection, doubt: _Attempt, group: list[_Write]) -> list[Any] | None:
+        """The answers of a group whose connection was lost, if it took; None: nothing of it did."""
+        gone = doubt.connection
+        if not doubt.alone:
+            assert gone.receipt is not None
+            outcome = connection.outcome(gone.receipt)
+            if outcome == "in progress":
+                raise LedgerAway("PostgreSQL still works on what it was sent before the connection was lost.")
+            return doubt.results if outcome == "committed" else None
+        if connection.works(gone.session):
+            raise LedgerAway("PostgreSQL still works on what it was sent before the connection was lost.")
+        verb = group[0].verb
+        assert verb.recall is not None
+        answers = list(verb.recall(connection, [write.item for write in group]))
+        lost = [i for i, answer in enumerate(answers) if answer is None]
+        if len(lost) == len(group):
+            return None
+        # The statement took, but not for these: they get the answer that they got then.
+        for i, answer in zip(lost, self._transact([group[i] for i in lost]) if lost else [], strict=True):
+            answers[i] = answer
+        return answers
 
     def _ring(self) -> None:
         """Outside of any group: what is owed from one that came too soon after another."""
@@ -206,7 +271,7 @@ class Writer:
             self._connect().script(NOTIFY)
         except Exception:
             # They look by themselves now and then.
-            self._connection = None
+            self._drop()
 
     def _pass(self, verbs: dict[Verb[Any, Any], list[int]], side: str) -> None:
         for verb in verbs:
@@ -222,7 +287,13 @@ class Writer:
         try:
             connection.rollback()
         except Exception:
-            self._connection = None
+            self._drop()
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(Exception):
+                connection.close()
 
 
 def _meet(group: list[_Write]) -> bool:

@@ -19,6 +19,8 @@ from penstock.worker.vital import Vital
 BEAT_S = 0.5
 KNOWN_BEATS = 4
 """Beats between two looks whether others still know us."""
+RETURN_S = 3.0
+"""After a connection was lost, others may have lost theirs: they have so long to come back before they are reaped."""
 
 
 class Heart:
@@ -52,7 +54,8 @@ class Heart:
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        await self._ledger.database.runtime.run_blocking("read", self._connect)
+        database = self._ledger.database
+        await database.runtime.run_blocking("read", database.patience.through, self._connect)
         await self._ledger.write(workers.REGISTER, self._name)
         self._thread = threading.Thread(target=self._work, name="penstock-heart", daemon=True)
         self._thread.start()
@@ -157,6 +160,9 @@ async def reap(
         return liveness.dead(names, connection)
 
     dead = await ledger.read(find_dead)
+    lost_at = ledger.database.patience.lost_at
+    if lost_at is not None and ledger.database.runtime.clock() - lost_at < RETURN_S:
+        return 0
     reaped = await ledger.write(leasing.REAP, leasing.Reap(held, tuple(dead), crashes))
     for kind in reaped.reset:
         metrics.incr("step_reset_by_reaper", kind=kind)
