@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -421,3 +422,18 @@ async def test_kill_9_leaves_only_whole_commits(name: str, tmp_path: Path, runti
         await table.compact(held)
         await table.delete(sorted(generations | {200_000}), held)
         reported = 0
+
+
+@pytest.mark.parametrize("density", [0.1, 0.5, 0.9])
+async def test_any_set_of_generations_can_be_hidden(table: IndexTable, density: float) -> None:
+    """Single ones, runs of them, and more runs than a filter has ranges for."""
+    everything = range(7, 1_007)
+    await table.append([rows(generation, 1) for generation in everything], held)
+    random = Random(density)
+    hidden = [one for one in everything if random.random() < density]
+    random.shuffle(hidden)
+    hidden += [hidden[0], 1, 5_000, 5_001, 5_002, 5_003]
+    shown = {(one, 0) for one in everything if one not in hidden}
+    assert {(h.generation, h.ordinal) for h in await table.search_text("common", 2_000, hidden)} == shown
+    assert {(h.generation, h.ordinal) for h in await table.search_vector(vector_of(7, 0), 2_000, hidden)} == shown
+    assert await table.search_text("common", 10, everything) == []

@@ -107,7 +107,7 @@ async def test_i5_hidden_generations_are_those_with_rows_that_are_not_active(des
 
 
 async def _hidden(desk: Desk) -> list[GenerationId]:
-    return await desk.ledger.read(lambda c: generations.hidden(ANNA, c, "default", 1, 10))
+    return await desk.ledger.read(lambda c: generations.hidden(ANNA, c, "default", 1))
 
 
 async def _visible(desk: Desk, step: Step) -> set[GenerationId]:

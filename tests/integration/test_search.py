@@ -1,17 +1,21 @@
 """I5, all or nothing in search: one version of each document, the active one, in one moment of the ledger."""
 
 import asyncio
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.conftest import StartApp
-from tests.integration.damage import sql
+from tests.integration.damage import sql, table_of, verify
 from tests.integration.kit import found, named, text
 
 from penstock.app import App
 from penstock.errors import UsageError
+from penstock.indexes.base import IndexRows
 from penstock.ledger import generations
+from penstock.model.items import Chunk
 from penstock.search.query import FETCH_LEAST, Mode
 
 Files = Callable[..., Path]
@@ -163,6 +167,22 @@ async def test_i5_no_search_after_a_delete_finds_the_document(app: App, files: F
 async def test_a_search_during_a_delete_sees_its_snapshot(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """The document was there when the search began: it may still be shown, whole."""
     await app.ingest(data=b"the otter swims", name="a.txt")
+    document = (await app.list_documents())[0]["id"]
+    table = app.ports.index.table
+
+    async def slow(*place: Any) -> object:
+        await app.delete([document])
+        return await table(*place)
+
+    monkeypatch.setattr(app.ports.index, "table", slow)
+    assert [hit.name for hit in await app.search("otter")] == ["a.txt"]
+    monkeypatch.undo()
+    assert await app.search("otter") == []
+
+
+async def test_no_snapshot_is_held_while_a_query_is_embedded(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A provider may take its time, and a snapshot keeps what others delete. So a delete meanwhile counts."""
+    await app.ingest(data=b"the otter swims", name="a.txt")
     embed = app.ports.embedder.embed
     document = (await app.list_documents())[0]["id"]
 
@@ -171,6 +191,30 @@ async def test_a_search_during_a_delete_sees_its_snapshot(app: App, monkeypatch:
         return await embed(texts)
 
     monkeypatch.setattr(app.ports.embedder, "embed", slow)
-    assert [hit.name for hit in await app.search("otter")] == ["a.txt"]
-    monkeypatch.undo()
     assert await app.search("otter") == []
+
+
+@pytest.mark.parametrize("filtered", [True, False])
+async def test_i5_what_is_left_after_a_large_delete_is_found(
+    app: App, monkeypatch: pytest.MonkeyPatch, filtered: bool
+) -> None:
+    """25,000 deleted documents match better than the one that is left, and they are still in the index. With the
+    filter, in one fetch; without it, by fetching until there is no more."""
+    await app.ingest(data=b"the otter swims in the long and winding river", name="left.txt")
+    [left] = sql(app.config.home_path, "SELECT id, owner, index_version, document_id FROM generations")
+    deleted = [left[0] + 1 + 2 * i for i in range(25_000)]
+    vector = (await app.ports.embedder.embed(["otter"]))[0]
+    table = await table_of(app)
+    chunk = Chunk(0, "otter", 1, 1, 0, 5)
+    await table.append([IndexRows(one, 1, "gone", [chunk], vector[None]) for one in deleted], verify)
+    with sqlite3.connect(app.config.home_path / "ledger.db") as connection:
+        columns = [row[1] for row in connection.execute("PRAGMA table_info(generations)")]
+        taken = ", ".join({"id": "?", "state": "'SUPERSEDED'"}.get(name, name) for name in columns)
+        connection.executemany(
+            f"INSERT INTO generations ({', '.join(columns)}) SELECT {taken} FROM generations WHERE id = {left[0]}",
+            [(one,) for one in deleted],
+        )
+    if not filtered:
+        monkeypatch.setattr(generations, "hidden", lambda *args: [])
+    for mode in ("text", "vector", "hybrid"):
+        assert [hit.name for hit in await app.search("otter", 3, mode=mode)] == ["left.txt"], mode

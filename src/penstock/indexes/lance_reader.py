@@ -105,7 +105,7 @@ class LanceReader:
         """Fetches more until k different ids are left or there are no more rows."""
         shown: dict[str, Any] = {"columns": [*rows.HIT_COLUMNS, measure], "fast_search": False}
         if hidden:
-            shown |= {"filter": f"generation NOT IN ({rows.numbers(hidden)})", "prefilter": True}
+            shown |= {"filter": rows.outside(hidden), "prefilter": True}
         fetch = k
         while fetch > 0:
             asked = shown | options(fetch)

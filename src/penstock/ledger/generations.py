@@ -91,7 +91,7 @@ def _write(connection: Connection, writings: Sequence[Writing]) -> list[bool | N
 
 _HIDDEN = Statement(
     "SELECT id FROM generations WHERE owner = :owner AND collection = :collection AND index_version = :version "
-    "AND written = 1 AND state <> 'ACTIVE' ORDER BY id DESC LIMIT :count"
+    "AND written = 1 AND state <> 'ACTIVE'"
 )
 _VISIBLE = Statement(
     "SELECT g.id, d.id, d.name, d.source, d.metadata FROM {rows} JOIN generations g ON g.id = r.generation "
@@ -101,9 +101,9 @@ _VISIBLE = Statement(
 )
 
 
-def hidden(owner: Owner, connection: Connection, collection: str, version: int, count: int) -> list[GenerationId]:
+def hidden(owner: Owner, connection: Connection, collection: str, version: int) -> list[GenerationId]:
     """Generations with rows in the index that a search must not show: building, superseded, deleted."""
-    rows = connection.run(_HIDDEN, owner=owner, collection=collection, version=version, count=count)
+    rows = connection.run(_HIDDEN, owner=owner, collection=collection, version=version)
     return [GenerationId(row[0]) for row in rows]
 
 

@@ -19,10 +19,7 @@ from penstock.search.fuse import fuse
 
 Mode = Literal["hybrid", "vector", "text"]
 
-HIDDEN_LIMIT = 1000
-"""More hidden generations than these are left to the check against the snapshot."""
 FETCH_LEAST = 50
-FETCH_MOST = 10_000
 
 
 class Hit(msgspec.Struct, frozen=True):
@@ -46,8 +43,15 @@ async def search(
         raise UsageError(f"k is {k}: ask for at least one hit")
     # Bytes that are no UTF-8 reach us from a command line as lone surrogates, which no embedder takes.
     query = query.encode("utf-8", "replace").decode()
+    look = partial(documents.collection, owner)
+    vector: Vectors | None = None
+    if mode != "text":
+        # Before the snapshot is taken: a model may have to be loaded, or a provider asked.
+        if await ledger.read(look, collection) is None:
+            return []
+        vector = (await embedder.embed([query]))[0]
     async with ledger.snapshot() as snapshot:
-        home = await snapshot.read(partial(documents.collection, owner), collection)
+        home = await snapshot.read(look, collection)
         if home is None:
             return []
         if mode != "text" and home.embedder not in (None, embedder.fingerprint):
@@ -56,9 +60,8 @@ async def search(
                 "embedder, or search with --mode text"
             )
         version = home.index_version
-        hidden = await snapshot.read(partial(generations.hidden, owner), collection, version, HIDDEN_LIMIT)
+        hidden = await snapshot.read(partial(generations.hidden, owner), collection, version)
         table = await index.table(owner, collection, version)
-        vector = None if mode == "text" else (await embedder.embed([query]))[0]
         return await _fetch(snapshot, table, owner, query, vector, k, mode, hidden)
 
 
@@ -85,7 +88,7 @@ async def _fetch(
         active = await snapshot.read(partial(generations.visible, owner), found)
         kept = [[hit for hit in ranking if hit.generation in active] for ranking in rankings]
         fused = fuse(kept) if mode == "hybrid" else kept[0]
-        if len(fused) >= k or count >= FETCH_MOST or all(len(ranking) < count for ranking in rankings):
+        if len(fused) >= k or all(len(ranking) < count for ranking in rankings):
             return [_hit(hit, active[GenerationId(hit.generation)]) for hit in fused[:k]]
         count *= 4
 
