@@ -30,6 +30,7 @@ from penstock.ledger.store import Ledger
 from penstock.metrics.base import NOTHING, Guarded, Metrics
 from penstock.model.nouns import DocumentId, Owner, RunId, WorkerId, Workflow
 from penstock.model.states import DocumentStatus, StepStatus
+from penstock.privacy import tighten
 from penstock.runtime import Failpoints, Runtime
 from penstock.sources.folder import find, printable
 from penstock.worker.broadcast import Broadcast, Listener
@@ -439,12 +440,13 @@ class App:
         workflow: str | None = None,
         params: str | None = None,
         values: Mapping[str, Mapping[str, Any]] | None = None,
+        password: str | None = None,
         dry_run: bool = False,
         owner: str | None = None,
     ) -> "Replay":
         """Replay dead letters by number, by reason, or (with neither) all; with changes as `retry` takes them. Those of
         events go to their handlers once more. `dry_run`: only say what would be done."""
-        replayer = self._replayer(self._owner(owner), workflow, params, values)
+        replayer = self._replayer(self._owner(owner), workflow, params, values, password)
         numbers = arguments.numbers("letters", letters)
         return await replayer.replay(numbers, arguments.maybe("reason", reason), dry_run=dry_run)
 
@@ -710,7 +712,7 @@ class App:
         return FileLiveness(self.ledger.database.path.parent / "workers")
 
     async def _open(self, *, migrate: bool = False) -> None:
-        await self.runtime.run_blocking("io", make_home, self.config.home_path)
+        await self.runtime.run_blocking("io", self._make_home)
         await self.ledger.open(migrate=migrate)
         await self._notice_older_ledger()
         self._paces = await self.ledger.read(work.paces)
@@ -720,6 +722,10 @@ class App:
         if noticed is not None:
             # Whoever embeds us may not look at standard error; `check` says it until it is settled.
             logging.getLogger("penstock").warning("%s", histories.sentence(noticed))
+
+    def _make_home(self) -> None:
+        make_home(self.config.home_path)
+        tighten((self.config.home_path, self.config.blobs_path, self.config.index_path))
 
     async def _close(self) -> None:
         self._broadcast.close()

@@ -272,12 +272,16 @@ def _read(path: Path) -> dict[str, Any]:
     return values
 
 
+_NO_SETTINGS = ("PENSTOCK_CONFIG", "PENSTOCK_PASSWORD")
+"""Variables of the command: which file to read, and what unlocks documents."""
+
+
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     """PENSTOCK_HOME=…, and a dot becomes two underscores: PENSTOCK_WORKER__SLOTS=4."""
     values: dict[str, Any] = {}
     known = set(Config.__struct_fields__)
     for variable, value in environment.items():
-        if not variable.startswith("PENSTOCK_") or variable == "PENSTOCK_CONFIG":
+        if not variable.startswith("PENSTOCK_") or variable in _NO_SETTINGS:
             continue
         first, *rest = variable.removeprefix("PENSTOCK_").lower().split("__")
         if first not in known:

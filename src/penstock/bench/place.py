@@ -9,7 +9,8 @@ from pathlib import Path
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from penstock.errors import StorageError
-from penstock.ledger.database import Database, safe_url
+from penstock.ledger.database import Database, refusal
+from penstock.privacy import masked
 from penstock.runtime import Runtime
 
 
@@ -54,9 +55,9 @@ async def _run(url: str, runtime: Runtime, text: str) -> None:
         try:
             connection.script(text)
         except Exception as error:
-            said = str(error).strip().splitlines()[0]
+            said = refusal(url, error)
             raise StorageError(
-                f"PostgreSQL at {safe_url(url)} refused: {said}. The bench needs the right to create a schema"
+                f"PostgreSQL at {masked(url)} refused: {said}. The bench needs the right to create a schema"
             ) from error
         finally:
             connection.close()

@@ -6,11 +6,13 @@ import os
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
 from penstock.blobs.base import BlobInfo
 from penstock.errors import SourceError, StorageError, UsageError
+from penstock.privacy import file_mode, make_folder
 from penstock.runtime import Runtime
 
 _BAD_KEY = re.compile(r"(^|/)\.{0,2}(/|$)")
@@ -29,6 +31,10 @@ class LocalBlobs:
         self._runtime = runtime
         self._known_folders: set[str] = set()
         self._prefix = str(root) + os.sep
+
+    @cached_property
+    def _mode(self) -> int:
+        return file_mode(self._root)
 
     async def put(self, key: str, data: bytes, *, durable: bool) -> None:
         size = _UNKNOWN if durable else len(data)
@@ -76,7 +82,7 @@ class LocalBlobs:
             folder = os.path.dirname(place)
             self._make_folder(folder, durable)
             folders.add(folder)
-            with _Temporary(place, self._runtime) as temporary:
+            with _Temporary(place, self._runtime, self._mode) as temporary:
                 temporary.write(data)
                 temporary.keep(durable)
         if durable:
@@ -90,7 +96,7 @@ class LocalBlobs:
         folder = os.path.dirname(place)
         self._make_folder(folder, durable=True)
         digest, size = hashlib.sha256(), 0
-        with _Temporary(place, self._runtime) as temporary:
+        with _Temporary(place, self._runtime, self._mode) as temporary:
             while piece := _read(source):
                 digest.update(piece)
                 size += len(piece)
@@ -106,10 +112,8 @@ class LocalBlobs:
         if name in self._known_folders:
             return
         folder = Path(name)
-        missing = [folder, *folder.parents]
-        missing = missing[: next(i for i, f in enumerate(missing) if f.exists())]
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            missing = make_folder(folder, self._root)
         except OSError as error:
             raise StorageError(storage_sentence(folder, error)) from error
         # One that another writer made a moment ago is flushed again: we cannot know that it has been.
@@ -142,15 +146,16 @@ class LocalBlobs:
 class _Temporary:
     """A file that becomes visible under its name by `keep`, or not at all."""
 
-    def __init__(self, place: str, runtime: Runtime) -> None:
+    def __init__(self, place: str, runtime: Runtime, mode: int) -> None:
         self._place = place
+        self._mode = mode
         self._runtime = runtime
         self._temporary = f"{place}{TEMPORARY}{runtime.token()}"
         self._kept = False
 
     def __enter__(self) -> "_Temporary":
         try:
-            self._file = os.open(self._temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+            self._file = os.open(self._temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, self._mode)
         except OSError as error:
             raise StorageError(storage_sentence(Path(self._place), error)) from error
         return self
@@ -189,11 +194,8 @@ def _read(source: BinaryIO) -> bytes:
 
 def make_home(folder: Path) -> None:
     """A folder that survives a power cut, with those above it that are new."""
-    missing = [folder, *folder.parents]
-    missing = missing[: next(i for i, one in enumerate(missing) if one.exists())]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for made in missing:
+        for made in make_folder(folder, folder):
             _flush_folder(str(made.parent))
     except OSError as error:
         raise StorageError(storage_sentence(folder, error)) from error

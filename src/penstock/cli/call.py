@@ -15,6 +15,7 @@ import click
 
 from penstock.cli.output import Answer, deliver, note, visible, write_json
 from penstock.cli.signals import Interrupted, Signals
+from penstock.privacy import masked
 
 if TYPE_CHECKING:
     from penstock.app import App
@@ -85,6 +86,7 @@ class Call:
 
     def fail(self, message: str, code: int) -> int:
         """One sentence for people, one object for programs."""
+        message = masked(message)
         note(f"penstock: {visible(message)}")
         try:
             if self.json:

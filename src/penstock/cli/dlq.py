@@ -8,6 +8,7 @@ import click
 from penstock.cli.call import Call, InOrder, body
 from penstock.cli.changes import by_step, changes
 from penstock.cli.output import Answer, count, encode, labelled, table, visible, when, with_times
+from penstock.cli.passwords import chosen, passwords
 
 F = TypeVar("F", bound=Callable[..., Any])
 NUMBER = click.IntRange(1, 2**63 - 1)
@@ -91,6 +92,7 @@ def which(command: F) -> F:
 
 @dlq.command()
 @which
+@passwords()
 @changes
 @body
 async def replay(
@@ -99,6 +101,8 @@ async def replay(
     reason: str | None,
     every: bool,
     dry_run: bool,
+    password: str | None,
+    password_file: str | None,
     workflow: str | None,
     params: str | None,
     values: tuple[str, ...],
@@ -111,6 +115,7 @@ async def replay(
     import msgspec
 
     letters = _chosen("replay", numbers, reason, every)
+    word = chosen(password, password_file)
     async with call.app() as app:
         done = await app.replay(
             letters,
@@ -118,6 +123,7 @@ async def replay(
             workflow=workflow,
             params=params,
             values=by_step(values),
+            password=word,
             dry_run=dry_run,
             owner=call.owner,
         )

@@ -9,6 +9,7 @@ import click
 from penstock.cli.call import Call, body
 from penstock.cli.changes import by_step, changes
 from penstock.cli.output import Answer, bytes_size, count, duration, labelled, table, visible, when, with_times
+from penstock.cli.passwords import chosen, passwords
 
 if TYPE_CHECKING:
     from penstock.app import App
@@ -60,7 +61,7 @@ async def list_documents(
 
 @click.command()
 @IDS
-@click.option("--password", metavar="WORD", help="What unlocks them.")
+@passwords()
 @changes
 @click.option("--dropped", is_flag=True, help="Completed ones whose pages and chunks were dropped: make them again.")
 @body
@@ -68,6 +69,7 @@ async def retry(
     call: Call,
     ids: tuple[str, ...],
     password: str | None,
+    password_file: str | None,
     workflow: str | None,
     params: str | None,
     values: tuple[str, ...],
@@ -79,6 +81,7 @@ async def retry(
     other values a new run starts, which makes again only what they change.
     """
     notes: list[str] = []
+    word = chosen(password, password_file)
     answer = await _change(
         call,
         ids,
@@ -89,7 +92,7 @@ async def retry(
             workflow=workflow,
             params=params,
             values=by_step(values),
-            password=password,
+            password=word,
             dropped=dropped,
             notes=notes,
             owner=call.owner,

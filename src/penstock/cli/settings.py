@@ -1,6 +1,5 @@
 """`config` and `db`: the settings that hold, and the ledger's version."""
 
-import re
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -8,8 +7,7 @@ import click
 
 from penstock.cli.call import Call, InOrder, body
 from penstock.cli.output import Answer
-
-_PASSWORD = re.compile(r"(://[^:/@]*):[^@]*@|([?&](?:password|sslpassword)=)[^&]*")
+from penstock.privacy import masked
 
 
 @click.group(cls=InOrder, no_args_is_help=False)
@@ -81,5 +79,5 @@ def _masked(value: Any) -> Any:
     if isinstance(value, list):
         return [_masked(inner) for inner in value]
     if isinstance(value, str):
-        return _PASSWORD.sub(lambda found: f"{found[1]}:…@" if found[1] else f"{found[2]}…", value)
+        return masked(value)
     return value

@@ -11,6 +11,7 @@ import click
 
 from penstock.cli.call import Call, body
 from penstock.cli.output import Answer, count, cut, duration, visible
+from penstock.cli.passwords import chosen, passwords
 from penstock.cli.progress import ProgressDisplay
 
 if TYPE_CHECKING:
@@ -39,9 +40,7 @@ BUDGET = click.option("--budget", metavar="TIME", help="Stop after this time, as
 @click.option("--exclude", metavar="GLOB", multiple=True, help="No such files of a folder.")
 @click.option("--prune", is_flag=True, help="Delete documents whose file has left the folder.")
 @click.option("--retry", is_flag=True, help="Also try again what failed, was cancelled or had no text.")
-@click.option(
-    "--password", metavar="WORD", help="What unlocks them; also tries those again that failed for want of it."
-)
+@passwords("; also tries those again that failed for want of it")
 @BUDGET
 @click.option("--no-wait", is_flag=True, help="Submit only; `penstock run` does the work.")
 @body
@@ -52,6 +51,8 @@ async def ingest(
     key: str | None,
     budget: str | None,
     no_wait: bool,
+    password: str | None,
+    password_file: str | None,
     **options: Any,
 ) -> Answer:
     """Submit files and folders, then work until they are searchable.
@@ -61,6 +62,7 @@ async def ingest(
     """
     files, standard_input = _sort(paths, name, key)
     seconds = parse_duration(budget)
+    word = chosen(password, password_file, standard_input=standard_input)
     async with call.working_app() as app:
         progress = ProgressDisplay()
         try:
@@ -69,6 +71,7 @@ async def ingest(
                 data=io.BufferedReader(StandardInput(call)) if standard_input else None,
                 name=name,
                 key=key,
+                password=word,
                 owner=call.owner,
                 wait=not no_wait,
                 budget_s=seconds,

@@ -5,6 +5,8 @@ import fcntl
 import os
 from pathlib import Path
 
+from penstock.privacy import make_folder
+
 _NAME = "highest"
 _WIDTH = 20
 
@@ -28,7 +30,7 @@ class Highest:
         """Before its rows are committed."""
         if generation <= self._known:
             return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self._path.parent, self._path.parent)
         descriptor = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)

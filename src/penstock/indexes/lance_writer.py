@@ -18,6 +18,7 @@ from penstock.indexes import lance_rows as rows
 from penstock.indexes import lance_upkeep as upkeep
 from penstock.indexes.base import IndexRows
 from penstock.indexes.lance_reader import open_dataset
+from penstock.privacy import make_folder
 
 RUNS = 50
 """Ranges in one filter; more than these become a list."""
@@ -55,7 +56,7 @@ class LanceWriter:
             if (present := rows.dimensions_of(dataset)) != dimensions:
                 raise rows.mismatch(present, dimensions)
             return None
-        workshop.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(workshop.parent, self._top)
         upkeep.create_text_index(lance.write_dataset(rows.schema(dimensions).empty_table(), str(workshop)))
         for folder in (*files.FOLDERS, "_indices"):
             (workshop / folder).mkdir(exist_ok=True)

@@ -10,7 +10,7 @@ import msgspec
 from penstock.ledger import documents, outbox
 from penstock.ledger.database import Connection, Row, Statement
 from penstock.ledger.outbox import News
-from penstock.ledger.queue import FREED, LIVE, OWN_KEYS, STEP, hand_on, show, step_of
+from penstock.ledger.queue import FREED, KEPT_PASSWORD, LIVE, OWN_KEYS, STEP, hand_on, show, step_of
 from penstock.ledger.writer import Verb
 from penstock.model.events import EventKind
 from penstock.model.nouns import Step, Token, WorkerId
@@ -73,7 +73,8 @@ def _claim_at_once(kinds: int) -> Statement:
     columns = documents.LIVE_COLUMNS.replace("d.status", shown)
     return Statement(
         f"WITH claimed AS ({_claim_statement(kinds).text}), "
-        f"shown AS (UPDATE documents SET status = CASE c.kind {_SHOWN} END, updated_at = {{now}} FROM claimed c "
+        f"shown AS (UPDATE documents SET status = CASE c.kind {_SHOWN} END, "
+        f"password = {KEPT_PASSWORD.format(f'CASE c.kind {_SHOWN} END')}, updated_at = {{now}} FROM claimed c "
         f"WHERE documents.id = c.document_id AND documents.status <> CASE c.kind {_SHOWN} END "
         f"AND documents.status IN ({LIVE})) "
         f"SELECT c.*, {columns} FROM claimed c LEFT JOIN documents d ON d.id = c.document_id "

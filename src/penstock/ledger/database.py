@@ -14,13 +14,13 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
-from urllib.parse import urlsplit
 
 from penstock.errors import ConfigError, LedgerAway, LedgerDamaged, StorageError, UsageError
 from penstock.foreign import clean
 from penstock.ledger import away
 from penstock.ledger.mark import Mark
 from penstock.ledger.patience import Patience
+from penstock.privacy import masked, masked_for
 from penstock.runtime import Runtime
 
 Row = tuple[Any, ...]
@@ -317,7 +317,7 @@ class PostgresConnection:
 
     def _set_up(self, hot: bool) -> None:
         if self._db.info.server_version < OLDEST_SERVER:
-            raise UsageError(f"PostgreSQL at {safe_url(self._url)} is older than 13: use a newer server.")
+            raise UsageError(f"PostgreSQL at {masked(self._url)} is older than 13: use a newer server.")
         [(fsync, self.session)] = self._execute(_SESSION)
         if fsync != "on":
             raise UsageError(
@@ -367,9 +367,9 @@ class PostgresConnection:
     def _understood(self, error: Exception) -> Exception:
         """`LedgerAway`, if it is that."""
         if self._db.closed:
-            return LedgerAway(f"PostgreSQL has closed the connection: {_first_line(error)}.")
+            return LedgerAway(f"PostgreSQL has closed the connection: {refusal(self._url, error)}.")
         if away.is_away(getattr(error, "sqlstate", None)):
-            return LedgerAway(f"PostgreSQL at {safe_url(self._url)} refuses to work: {_first_line(error)}.")
+            return LedgerAway(f"PostgreSQL at {masked(self._url)} refuses to work: {refusal(self._url, error)}.")
         return error
 
     def script(self, text: str) -> list[Row]:
@@ -455,7 +455,7 @@ def _psycopg() -> Any:
 
 
 def _refused(url: str, error: Exception) -> UsageError | LedgerAway:
-    sentence = f"PostgreSQL at {safe_url(url)} does not answer: {_first_line(error)}. "
+    sentence = f"PostgreSQL at {masked(url)} does not answer: {refusal(url, error)}. "
     if away.is_misconfigured(str(error)):
         return UsageError(sentence + "Is the URL right?")
     return LedgerAway(sentence + "Is it running, and is the URL right?")
@@ -463,6 +463,11 @@ def _refused(url: str, error: Exception) -> UsageError | LedgerAway:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def refusal(url: str, error: Exception) -> str:
+    """What the driver or the server said of a URL, without its passwords."""
+    return masked_for(url, _first_line(error))
 
 
 def _clean(values: Iterable[Any]) -> list[Any]:
@@ -499,7 +504,7 @@ class Database:
         elif url.startswith(("postgresql://", "postgres://")):
             self.dialect = "postgres"
         else:
-            raise ConfigError(f"database {safe_url(url)!r}: use sqlite:///FILE or postgresql://…")
+            raise ConfigError(f"database {masked(url)!r}: use sqlite:///FILE or postgresql://…")
 
     def connect(self, *, hot: bool = False) -> Connection:
         """`hot`: for the verbs of the queue."""
@@ -514,17 +519,11 @@ class Database:
         try:
             return away.with_defaults(psycopg.conninfo.conninfo_to_dict(self.url))
         except psycopg.Error as error:
-            raise ConfigError(f"database {safe_url(self.url)!r}: {_first_line(error)}") from error
+            raise ConfigError(f"database {masked(self.url)!r}: {refusal(self.url, error)}") from error
 
     @cached_property
     def watch(self) -> away.Watch:
         return away.Watch(self.parameters, self.runtime)
-
-
-def safe_url(url: str) -> str:
-    """The URL without its password: secrets never reach a log."""
-    parts = urlsplit(url)
-    return url.replace(f":{parts.password}@", ":…@") if parts.password else url
 
 
 def sqlite_error(path: Path, error: sqlite3.Error) -> StorageError:

@@ -104,8 +104,13 @@ _CLOSE = Statement(
 )
 _DISCARD = Statement(
     "UPDATE dead_letters SET state = 'DISCARDED', closed_at = {now} WHERE {owner} AND state = 'OPEN' "
-    "AND id IN (SELECT r.letter FROM {rows}) RETURNING id",
+    "AND id IN (SELECT r.letter FROM {rows}) RETURNING id, document_id",
     rows="letter bigint",
+)
+_FORGET_PASSWORD = Statement(
+    "UPDATE documents SET password = NULL WHERE {owner} AND password IS NOT NULL "
+    "AND id IN (SELECT r.document FROM {rows})",
+    rows="document text",
 )
 _OF_EVENTS = Statement(
     "SELECT l.id, l.event_id, l.handler, e.run_id, e.group_id FROM {rows} JOIN dead_letters l ON l.id = r.letter "
@@ -189,6 +194,8 @@ def _discard(connection: Connection, requests: Sequence[tuple[Owner, tuple[int, 
     answers = []
     for owner, letters in requests:
         rows = connection.run(_DISCARD, [(letter,) for letter in letters], owner=owner)
+        if documents := [(row[1],) for row in rows if row[1] is not None]:
+            connection.run(_FORGET_PASSWORD, documents, owner=owner)
         answers.append({row[0] for row in rows})
     return answers
 

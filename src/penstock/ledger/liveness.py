@@ -11,6 +11,7 @@ from typing import Protocol
 from penstock.errors import StorageError
 from penstock.ledger.database import Connection, Statement
 from penstock.model.nouns import WorkerId
+from penstock.privacy import make_folder
 
 _ADVISORY_CLASS = 0x50454E53
 _HOLD = Statement("SELECT pg_advisory_lock(:class, :key)")
@@ -38,7 +39,7 @@ class FileLiveness:
 
     def hold(self, worker: WorkerId, connection: Connection) -> None:
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self._folder, self._folder)
             descriptor = os.open(self._folder / worker, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StorageError(f"{self._folder / worker} could not be written: {error.strerror}") from error

@@ -108,8 +108,11 @@ def step_of(row: Row) -> Step:
 
 # A document that has ended is never changed by a step that outlived its run.
 LIVE = ", ".join(f"'{status}'" for status in (DocumentStatus.PENDING, *WORKING))
+# What unlocks a document is forgotten once its pages are there.
+KEPT_PASSWORD = "CASE WHEN {} IN ('PENDING', 'EXTRACTING') THEN documents.password END"
 _SHOW = Statement(
-    "UPDATE documents SET status = r.status, updated_at = {now} FROM {rows} "
+    f"UPDATE documents SET status = r.status, password = {KEPT_PASSWORD.format('r.status')}, "
+    "updated_at = {now} FROM {rows} "
     f"WHERE {{documents.id = r.id}} AND documents.status <> r.status AND documents.status IN ({LIVE})",
     rows="id text, status text",
 )
@@ -276,9 +279,10 @@ _DONE = (
     "FROM steps s WHERE s.status = 'PENDING' AND s.epoch = 0 ORDER BY s.priority DESC LIMIT 1), priority) "
     "THEN next_token END AS token FROM done OFFSET 0) AS n RETURNING id, run_id, lease_token)"
 )
+_NOW_SHOWN = "CASE WHEN f.lease_token IS NULL THEN documents.status ELSE coalesce(done.shown, documents.status) END"
 _SHOWN = (
-    ", shown AS (UPDATE documents SET status = CASE WHEN f.lease_token IS NULL THEN documents.status "
-    "ELSE coalesce(done.shown, documents.status) END, media_type = coalesce(done.media, documents.media_type), "
+    f", shown AS (UPDATE documents SET status = {_NOW_SHOWN}, password = {KEPT_PASSWORD.format(_NOW_SHOWN)}, "
+    "media_type = coalesce(done.media, documents.media_type), "
     "updated_at = {now} FROM done JOIN following f ON f.run_id = done.run_id "
     f"WHERE documents.id = done.document_id AND documents.status IN ({LIVE}) "
     "AND (done.shown IS NOT NULL OR done.media IS NOT NULL))"
@@ -429,7 +433,8 @@ _FLIP = Statement(
     rows="step bigint, token text, meta text",
 )
 _END_DOCUMENT = Statement(
-    "UPDATE documents SET status = r.status, error = NULL, updated_at = {now} FROM {rows} WHERE {documents.id = r.id}",
+    "UPDATE documents SET status = r.status, error = NULL, password = NULL, updated_at = {now} FROM {rows} "
+    "WHERE {documents.id = r.id}",
     rows="id text, status text",
 )
 _END_RUN = Statement(
@@ -457,7 +462,7 @@ _FLIPPED = (
     "coming AS (UPDATE generations SET state = 'ACTIVE', flipped_at = {now}, pages = done.page_count, "
     "chunks = done.chunk_count FROM done WHERE generations.id = done.generation_id "
     "AND (SELECT count(*) FROM going) >= 0), "
-    "ended AS (UPDATE documents SET status = done.shown, error = NULL, updated_at = {now} FROM done "
+    "ended AS (UPDATE documents SET status = done.shown, error = NULL, password = NULL, updated_at = {now} FROM done "
     "WHERE documents.id = done.document_id), "
     "closed AS (UPDATE runs SET status = 'COMPLETED', finished_at = {now} FROM done WHERE runs.id = done.run_id "
     "RETURNING runs.group_id)" + groups.COUNTED

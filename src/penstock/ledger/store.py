@@ -6,12 +6,13 @@ from queue import Empty, SimpleQueue
 from typing import Concatenate, ParamSpec, TypeVar
 
 from penstock.errors import LedgerAway, LedgerTooNew, UsageError
-from penstock.ledger.database import Connection, Database, Statement, safe_url
+from penstock.ledger.database import Connection, Database, Statement
 from penstock.ledger.histories import NOTICE, Seen, SetBack, is_behind
 from penstock.ledger.mark import Mark
 from penstock.ledger.migrations import LATEST, MIGRATIONS
 from penstock.ledger.writer import Item, Result, Verb, Writer
 from penstock.metrics.base import NOTHING, Metrics
+from penstock.privacy import make_private_file, masked, tighten
 from penstock.runtime import Runtime
 
 P = ParamSpec("P")
@@ -152,7 +153,10 @@ class Ledger:
 
     def _open(self, migrate: bool) -> None:
         if self.database.dialect == "sqlite":
-            self.database.path.parent.mkdir(parents=True, exist_ok=True)
+            path = self.database.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            make_private_file(path)
+            tighten((path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))))
         self._with(lambda connection: self._check_version(connection, migrate))
 
     def _check_version(self, connection: Connection, migrate: bool) -> None:
@@ -161,12 +165,12 @@ class Ledger:
             return
         if version > LATEST:
             raise LedgerTooNew(
-                f"the ledger {safe_url(self.database.url)} has version {version}; this Penstock knows {LATEST}. "
+                f"the ledger {masked(self.database.url)} has version {version}; this Penstock knows {LATEST}. "
                 "Upgrade Penstock, or point it at another home."
             )
         if version and not migrate:
             raise UsageError(
-                f"the ledger {safe_url(self.database.url)} has version {version} of {LATEST}: run `penstock db migrate`"
+                f"the ledger {masked(self.database.url)} has version {version} of {LATEST}: run `penstock db migrate`"
             )
         self._migrate(connection)
 

@@ -11,6 +11,7 @@ from penstock.ledger.migrations import (
     m0006_checksums,
     m0007_retention,
     m0008_histories,
+    m0009_forget_passwords,
 )
 
 MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
@@ -22,5 +23,6 @@ MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0006_checksums.statements,
     m0007_retention.statements,
     m0008_histories.statements,
+    m0009_forget_passwords.statements,
 )
 LATEST = len(MIGRATIONS)
