@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from weakref import WeakSet
 
 import msgspec
 
@@ -78,7 +79,8 @@ class App:
         self.ledger.database.patience.limit_s = patience_s
         self.blobs = LocalBlobs(config.blobs_path, runtime)
         self._broadcast = Broadcast()
-        self._worker: Worker | None = None
+        self._workers: WeakSet[Worker] = WeakSet()
+        """One for each call that works: they end, and are forgotten, by themselves."""
         self._stopping = False
 
     @cached_property
@@ -243,9 +245,9 @@ class App:
         """Hand over running work within two seconds; what is done is kept. For the loop's signal handlers."""
         self._stopping = True
         self.ledger.database.patience.hurry()
-        if self._worker is not None:
-            self._worker.told_to_stop = True
-            self._worker.stop()
+        for worker in self._workers:
+            worker.told_to_stop = True
+            worker.stop()
 
     # read
 
@@ -693,10 +695,11 @@ class App:
 
         courier = Courier(self.ledger, self.runtime, name, self, self.config.webhooks, self._metrics)
         slots = IN_HAND * self.config.worker.slots
-        self._worker = Worker(bench, self._liveness(), slots=slots, chores=[purge_due], courier=courier)
+        worker = Worker(bench, self._liveness(), slots=slots, chores=[purge_due], courier=courier)
+        self._workers.add(worker)
         if self._stopping:
             self.stop()
-        return self._worker
+        return worker
 
     def _outage(self, tell: Callable[[str], None]) -> "Outage":
         from penstock.worker.outage import Outage

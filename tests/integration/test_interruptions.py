@@ -180,7 +180,7 @@ async def test_chunking_hears_a_stop_and_a_cancel_between_two_sections(
     await until(lambda: asyncio.sleep(0, len(sections) >= 3), 60)
     if how == "cancel":
         assert len(await app.cancel([(await only(app))["id"]])) == 1
-        await until(lambda: asyncio.sleep(0, not app._worker or not app._worker._contexts), 60)
+        await until(lambda: asyncio.sleep(0, not any(worker._contexts for worker in app._workers)), 60)
     else:
         app.stop()
         await working
@@ -192,3 +192,19 @@ async def test_chunking_hears_a_stop_and_a_cancel_between_two_sections(
     assert before < (4 << 20) // (32 << 10) // 2
     app.stop()
     await working
+
+
+async def test_stop_stops_every_call_of_the_app(app: App, files: Files) -> None:
+    """Each call works on whatever is queued: the one that began last is not the only one to be told."""
+    slow(app, 600.0)
+    folder = files(**{"a.txt": text(30), "b.txt": text(40, "other")})
+    calls = [asyncio.create_task(app.ingest([folder / name])) for name in ("a.txt", "b.txt")]
+
+    async def embedding() -> bool:
+        return len(await app.list_documents(status="EMBEDDING")) == 2
+
+    await until(embedding)
+    app.stop()
+    async with asyncio.timeout(20):
+        summaries = await asyncio.gather(*calls)
+    assert [(summary.interrupted, summary.pending) for summary in summaries] == [(True, 1)] * 2
