@@ -18,10 +18,16 @@ PenstockError
 ├── TornSegment             a segment is missing or does not match its hash: rewind its producer
 ├── SourceError             a file that was to be submitted cannot be read
 └── StorageError            disk full, no permission, database locked
+    ├── IndexBroken         an index table is damaged: `penstock check --repair`
     ├── LedgerAway          the PostgreSQL server does not answer, or has closed the connection
     ├── LedgerDamaged       the file of the ledger is no database any more
     └── Refused             the ledger would not take this write: its values, not the disk, are to blame
 """
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether a library written in Rust has panicked. Each brings its own class for it, which is no Exception."""
+    return type(error).__module__ == "pyo3_runtime"
 
 
 class PenstockError(Exception):
@@ -124,3 +130,8 @@ class LedgerAway(StorageError):
 
 class LedgerDamaged(StorageError):
     """The file of the ledger is no database, or is damaged: waiting does not mend it."""
+
+
+class IndexBroken(StorageError):
+    """An index table is damaged, or is not one of ours. No document is to blame, and trying again does not help:
+    `penstock check --repair` makes it again from what is kept."""

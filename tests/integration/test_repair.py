@@ -25,7 +25,7 @@ from tests.integration.damage import (
 from tests.integration.kit import chunks, metas
 
 from penstock.app import App, open_app
-from penstock.errors import NotFound
+from penstock.errors import IndexBroken, NotFound
 from penstock.upkeep import repair_rows
 
 
@@ -106,6 +106,34 @@ async def test_an_index_that_cannot_be_read_is_built_again(home: Path) -> None:
         assert report.problems == []
         assert kinds(report.repaired) == {"table_broken", "row_missing"}
         assert await finds(app, "topic3", "3.txt")
+
+
+async def test_an_index_whose_manifest_is_damaged_is_built_again(home: Path) -> None:
+    """It opens without columns. A bare KeyError came of that, and dead letters of healthy documents."""
+    newest = min((home / "index" / "default" / "default" / "v1.lance" / "_versions").glob("*.manifest"))
+    data = newest.read_bytes()
+    without_columns = [start for start in range(0, len(data), 8) if _columns(newest, data, start) == 0]
+    start = without_columns[len(without_columns) // 2]
+    newest.write_bytes(data[:start] + bytes(64) + data[start + 64 :])
+    async with open_app(home=str(home), embedder="fake") as app:
+        with pytest.raises(IndexBroken, match="check --repair"):
+            await app.search("topic3")
+        report = await app.check(repair=True)
+        assert report.problems == []
+        assert kinds(report.repaired) == {"table_broken", "row_missing"}
+        assert await finds(app, "topic3", "3.txt")
+
+
+def _columns(manifest: Path, data: bytes, start: int) -> int:
+    import lance
+
+    manifest.write_bytes(data[:start] + bytes(64) + data[start + 64 :])
+    try:
+        return len(lance.dataset(str(manifest.parent.parent)).schema)
+    except BaseException:
+        return -1
+    finally:
+        manifest.write_bytes(data)
 
 
 async def test_a_document_half_indexed_survives_the_loss_of_the_index(home: Path, tmp_path: Path) -> None:

@@ -373,3 +373,47 @@ async def test_many_searches_at_once_while_rows_come(table: LanceTable) -> None:
 def test_importing_the_adapter_does_not_import_lance() -> None:
     code = "import sys, penstock.indexes.lance; sys.exit('lance' in sys.modules or 'pyarrow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+async def test_a_manifest_torn_in_its_middle_by_a_power_cut_never_was(
+    table: LanceTable, tmp_path: Path, runtime: Runtime
+) -> None:
+    for generation in range(1, 16):
+        await table.append([rows(generation, 1)], held)
+    newest = min((table.path / "_versions").glob("*.manifest"))
+    data = newest.read_bytes()
+    assert len(data) > 1536
+    start = (len(data) - 600) // 512 * 512
+    newest.write_bytes(data[:start] + bytes(512) + data[start + 512 :])
+    again = await LanceIndex(tmp_path / "index", runtime).table("anna", "default", 1)
+    assert await again.count() == 14
+    await again.append([rows(15, 1)], held)
+    assert await again.count() == 15
+
+
+@pytest.mark.parametrize("held_open", [False, True])
+async def test_i5_a_damaged_manifest_is_said_and_never_taken_for_a_table(
+    table: LanceTable, tmp_path: Path, runtime: Runtime, held_open: bool
+) -> None:
+    """Lance cannot decode it, panics, or opens it without columns. It belongs to a durable commit: to go back to the
+    one before would hide documents."""
+    await table.append([rows(1, 3)], held)
+    reader = await LanceIndex(tmp_path / "index", runtime).table("anna", "default", 1)
+    for generation in (2, 3):
+        await table.append([rows(generation, 3)], held)
+    newest = min((table.path / "_versions").glob("*.manifest"))
+    data = newest.read_bytes()
+    said: list[str] = []
+    for start in range(0, len(data) - 64, 40):
+        newest.write_bytes(data[:start] + bytes(64) + data[start + 64 :])
+        try:
+            one = reader if held_open else await LanceIndex(tmp_path / "index", runtime).table("anna", "default", 1)
+            assert one.dimensions == 8
+            assert len(await one.search_text("common", 99, [])) == 9
+        except StorageError as error:
+            said.append(f"{type(error).__name__}: {error}")
+        assert newest.exists(), "nothing is thrown away"
+    assert sum(one.startswith("IndexBroken") for one in said) > 5
+    assert all(str(table.path) in one and "`penstock check --repair`" in one for one in said)
+    newest.write_bytes(data)
+    assert len(await reader.search_text("common", 99, [])) == 9

@@ -10,6 +10,7 @@ HINT = "_versions/latest_version_hint.json"
 
 _NEWEST = 2**64 - 1
 _MAGIC = b"LANC"
+_ZEROES = bytes(512)
 
 
 def sync(root: Path, names: Iterable[str]) -> None:
@@ -72,6 +73,22 @@ def drop_torn_manifest(root: Path) -> None:
         newest.unlink(missing_ok=True)
         (root / HINT).unlink(missing_ok=True)
         _fsync(root / "_versions")
+
+
+def drop_zeroed_manifest(root: Path) -> bool:
+    """The same for a longer manifest that Lance cannot read, of which a power cut kept the end but lost a block in its
+    middle, which is zeroes then. Whether it went: never the only one, and never one that is damaged in another way, for
+    that commit was durable, and to leave it out would hide documents."""
+    manifests = sorted(name for name in listing(root, ["_versions"]) if name.endswith(".manifest"))
+    if len(manifests) < 2:
+        return False
+    data = (root / manifests[0]).read_bytes()
+    if not any(data.startswith(_ZEROES, start) for start in range(0, len(data), len(_ZEROES))):
+        return False
+    (root / manifests[0]).unlink(missing_ok=True)
+    (root / HINT).unlink(missing_ok=True)
+    _fsync(root / "_versions")
+    return True
 
 
 def replaced_before(root: Path, moment: float) -> list[int]:

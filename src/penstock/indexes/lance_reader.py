@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import StorageError
+from penstock.errors import IndexBroken, StorageError, is_panic
 from penstock.indexes import lance_checksum as checksum
 from penstock.indexes import lance_files as files
 from penstock.indexes import lance_rows as rows
@@ -19,13 +19,44 @@ QUERY_LENGTH = 4_000
 
 
 def open_dataset(path: Path, session: Any) -> Any:
-    """None while there is no table."""
+    """None while there is no table. A commit that a power cut has torn never was; other damage is IndexBroken."""
     import lance
 
     if not path.exists():
         return None
     files.drop_torn_manifest(path)
-    return lance.dataset(str(path), session=session)
+    while True:
+        try:
+            return _whole(path, lambda: lance.dataset(str(path), session=session))
+        except IndexBroken:
+            if not files.drop_zeroed_manifest(path):
+                raise
+
+
+def refresh(path: Path, dataset: Any) -> None:
+    """An open handle at the latest version."""
+    before = dataset.version
+    _whole(path, lambda: dataset.checkout_latest() or dataset, before)
+
+
+def _whole(path: Path, opened: Callable[[], Any], known: int | None = None) -> Any:
+    """A dataset that has our columns. Lance opens a damaged manifest without any, cannot decode it, or panics, which is
+    no Exception. `known`: the version that was looked at before."""
+    try:
+        dataset = opened()
+        if dataset.version != known:
+            rows.check_schema(dataset)
+    except (ValueError, KeyError) as error:
+        raise _broken(path, error) from error
+    except BaseException as error:
+        if is_panic(error):
+            raise _broken(path, error) from error
+        raise
+    return dataset
+
+
+def _broken(path: Path, error: BaseException) -> IndexBroken:
+    return IndexBroken(f"The index table {path} is damaged: {error}. `penstock check --repair` makes it again.")
 
 
 class LanceReader:
@@ -128,19 +159,27 @@ class LanceReader:
         if self._dataset is None:
             self._dataset = open_dataset(self._path, self._session())
         else:
-            self._dataset.checkout_latest()
+            dataset, self._dataset = self._dataset, None
+            refresh(self._path, dataset)
+            self._dataset = dataset
         return None if self._dataset is None else ask(self._dataset)
 
     def _read(self, action: Callable[[], Any]) -> Any:
         try:
             return action()
-        except (OSError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError, IndexBroken) as error:
             if not self._path.exists():
                 self._dataset = None
                 return None
+            if isinstance(error, IndexBroken):
+                raise
             raise StorageError(
                 f"The index table {self._path} cannot be read: {error}. `penstock check --repair` rebuilds it."
             ) from error
+        except BaseException as error:
+            if is_panic(error):
+                raise _broken(self._path, error) from error
+            raise
 
 
 def _scanner(options: dict[str, Any], dataset: Any) -> Any:

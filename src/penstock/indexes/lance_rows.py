@@ -54,6 +54,14 @@ def outside(generations: Sequence[int]) -> str:
     return " AND ".join(terms)
 
 
+def check_schema(dataset: Any) -> None:
+    """ValueError or KeyError where it has not our columns."""
+    there = dataset.schema
+    for field in schema(dimensions_of(dataset)):
+        if there.field(field.name).type != field.type:
+            raise ValueError(f"column {field.name!r} is {there.field(field.name).type}, not {field.type}")
+
+
 def dimensions_of(dataset: Any) -> int:
     return int(dataset.schema.field("vector").type.list_size)
 

@@ -17,7 +17,7 @@ from penstock.indexes import lance_files as files
 from penstock.indexes import lance_rows as rows
 from penstock.indexes import lance_upkeep as upkeep
 from penstock.indexes.base import IndexRows
-from penstock.indexes.lance_reader import open_dataset
+from penstock.indexes.lance_reader import open_dataset, refresh
 from penstock.privacy import make_folder
 
 RUNS = 50
@@ -44,7 +44,9 @@ class LanceWriter:
         if self._dataset is None or not self._path.exists():
             self._dataset = open_dataset(self._path, self._session())
         else:
-            self._dataset.checkout_latest()
+            dataset, self._dataset = self._dataset, None
+            refresh(self._path, dataset)
+            self._dataset = dataset
         return self._dataset
 
     def stage_create(self, dimensions: int, workshop: Path) -> Path | None:

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Literal
 
+from penstock.errors import is_panic
+
 Unit = Literal["characters", "tokens"]
 Piece = tuple[int, str]
 """Where it begins, and its text."""
@@ -27,7 +29,7 @@ class Splitter:
             found = _engine(self._unit, self._size, self._overlap, self._markdown).chunk_indices(text)
         except BaseException as error:
             # A panic in Rust is no Exception. Any other error (a stop, no memory) is not due to the text.
-            if type(error).__module__ != "pyo3_runtime":
+            if not is_panic(error):
                 raise
             return plain_cut(text, self._size, self._overlap, self._unit)
         return _trimmed(found) if self._markdown else [piece for piece in found if piece[1].strip()]
