@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.output import Answer, deliver, note, visible, write_json
+from penstock.cli.output import Answer, deliver, note, write_json
 from penstock.cli.signals import Interrupted, Signals
 from penstock.privacy import masked
 
@@ -87,7 +87,7 @@ class Call:
     def fail(self, message: str, code: int) -> int:
         """One sentence for people, one object for programs."""
         message = masked(message)
-        note(f"penstock: {visible(message)}")
+        note(f"penstock: {message}")
         try:
             if self.json:
                 write_json({"error": message})
@@ -140,7 +140,8 @@ def perform(call: Call, work: Coroutine[Any, Any, Answer]) -> int:
             return call.fail(f"interrupted: {error}", call.signals.code)
         return call.fail(str(error), 1)
     except Exception as error:
-        note(traceback.format_exc().rstrip())
+        for line in traceback.format_exc().rstrip().splitlines():
+            note(line)
         return call.fail(f"unexpected {type(error).__name__}: {error} (a bug: what was accepted is safe)", 1)
     try:
         deliver(answer, call.json)
@@ -171,9 +172,12 @@ def _share_memory() -> None:
     mallopt(_M_TRIM_THRESHOLD, 128 << 10)
 
 
-class _Notes(logging.Handler):
+class Notes(logging.Handler):
+    """Log records as lines on standard error."""
+
     def emit(self, record: logging.LogRecord) -> None:
-        note(visible(self.format(record)))
+        for line in self.format(record).splitlines():
+            note(line)
 
 
 def _show(name: str) -> None:
@@ -181,7 +185,7 @@ def _show(name: str) -> None:
     logger = logging.getLogger(name)
     if not logger.handlers:
         logger.setLevel(logging.INFO)
-        logger.addHandler(_Notes())
+        logger.addHandler(Notes())
 
 
 def _unwritten(error: OSError) -> int:

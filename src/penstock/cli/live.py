@@ -11,6 +11,8 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
+from penstock.cli.output import visible
+
 BAR = 30
 LEAST_BAR = 8
 
@@ -39,7 +41,7 @@ class Screen:
 
     def draw(self, lines: Sequence[Text]) -> None:
         columns, rows = self.size()
-        lines = [_cut(line, columns) for line in lines[:rows]]
+        lines = [_cut(_harmless(line), columns) for line in lines[:rows]]
         text = "".join(f"{self._escaped(line)}\x1b[K\n" for line in lines)
         self._write(f"{self._to_the_first(columns)}{text}\x1b[J")
         self._drawn = [line.cell_len for line in lines]
@@ -93,6 +95,11 @@ def bar(share: float | None, width: int) -> Text:
         return Text(" " * width)
     done = min(width, int(width * share + 1e-9))
     return Text().append("━" * done, "green" if share >= 1 else "blue").append("╌" * (width - done), "bright_black")
+
+
+def _harmless(line: Text) -> Text:
+    """Whoever put it together should have cared for it: where he has not, it loses its colours."""
+    return line if line.plain.isprintable() else Text(visible(line.plain))
 
 
 def _cut(line: Text, columns: int) -> Text:

@@ -1,6 +1,7 @@
 """The command line: `penstock COMMAND`. A thin face over App; heavy parts are loaded by the command that needs them."""
 
 import gc
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from typing import Any
 import click
 
 from penstock.cli import bench, demo, dlq, documents, groups, reading, settings, system, upkeep, work, worker, workflow
-from penstock.cli.call import Call, InOrder, shared
+from penstock.cli.call import Call, InOrder, Notes, shared
 from penstock.cli.output import repair_streams
 from penstock.cli.signals import Interrupted
 
@@ -51,6 +52,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     repair_streams()
+    logging.lastResort = Notes(logging.WARNING)
     # Our products of matrices are small: a second thread costs more than it gains. Read when numpy is loaded.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # Pages and chunks come by the thousand and form no cycles: looking for some all the time takes a tenth of it.

@@ -5,10 +5,13 @@ import re
 import shutil
 import sys
 import textwrap
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import IO, Any, TextIO
+
+from penstock.privacy import masked
 
 TIMES = (
     "created_at", "started_at", "finished_at", "last_checkpoint", "last_progress", "oldest", "since", "until",
@@ -48,7 +51,7 @@ def deliver(answer: Answer, as_json: bool) -> None:
     elif as_json:
         write_json(answer.data)
     elif answer.text:
-        print(answer.text)
+        print(readable(answer.text))
     sys.stdout.flush()
     for hint in answer.hints:
         note(hint)
@@ -71,22 +74,48 @@ def encode(data: object) -> bytes:
         return json.dumps(msgspec.to_builtins(data)).encode()
 
 
+def say(line: str) -> None:
+    """One line to standard output, at once."""
+    print(visible(line), flush=True)
+
+
 def note(line: str) -> None:
-    """To standard error; if nobody listens there, that is no reason to fail."""
+    """One line to standard error; if nobody listens there, that is no reason to fail."""
     try:
-        print(line, file=sys.stderr, flush=True)
+        print(visible(masked(line)), file=sys.stderr, flush=True)
     except OSError:
         return
 
 
+# All that goes to a terminal passes through one of these two, where it is written (`deliver`, `say`, `note`, `Screen`);
+# what stands within a line, also where that is put together: else a name could begin a line of its own.
+
+
 def visible(text: object) -> str:
-    """A name on one line: line breaks, escape sequences and invisible characters are written out."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in str(text))
+    """On one line: line breaks, escape sequences and invisible characters are written out."""
+    line = str(text)
+    return line if line.isprintable() else _SPECIAL.sub(_strictly, line)
 
 
 def readable(text: str) -> str:
-    """A text of several lines for a terminal: only what could steer the terminal is written out."""
-    return "".join(c if c.isprintable() or c in "\n\t" else visible(c) for c in text)
+    """On several lines: only what could steer the terminal, or turn the order of letters round, is written out."""
+    return _SPECIAL.sub(_leniently, text.replace("\r\n", "\n"))
+
+
+_SPECIAL = re.compile(r"[^ -~]")
+_JOINERS = "\u200c\u200d"
+"""Invisible, and part of how some languages are written."""
+
+
+def _strictly(found: re.Match[str]) -> str:
+    letter = found[0]
+    return letter if letter.isprintable() else letter.encode("unicode_escape", "surrogatepass").decode()
+
+
+def _leniently(found: re.Match[str]) -> str:
+    letter = found[0]
+    kept = letter in "\n\t" or letter in _JOINERS or unicodedata.category(letter) in ("Zs", "Co")
+    return letter if kept else _strictly(found)
 
 
 def when(seconds: float | None) -> str | None:

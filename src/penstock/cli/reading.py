@@ -1,6 +1,5 @@
 """`search` and `show`: what is found, and what was extracted."""
 
-import sys
 import tempfile
 import textwrap
 from contextlib import ExitStack
@@ -65,7 +64,7 @@ def hit_lines(rank: int, hit: "Hit") -> list[str]:
 
 @click.command()
 @click.argument("document", metavar="ID")
-@click.option("--pages", is_flag=True, help="The text of each page, exactly.")
+@click.option("--pages", is_flag=True, help="The text of each page; with --json, exactly.")
 @click.option("--chunks", is_flag=True, help="The chunks that search finds.")
 @click.option("--blocks", is_flag=True, help="Headings, paragraphs, tables of each page.")
 @body
@@ -102,7 +101,7 @@ async def _spooled(app: "App", call: Call, document: str, what: str) -> IO[bytes
                     spool.write(separator + encode(data))
                     separator = b","
                 else:
-                    spool.write((readable(text) if sys.stdout.isatty() else text).encode("utf-8", "backslashreplace"))
+                    spool.write(readable(text).encode())
         if call.json:
             spool.write(b"]}\n")
         stack.pop_all()

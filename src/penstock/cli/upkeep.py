@@ -108,7 +108,11 @@ async def vacuum(call: Call, collection: str | None, wait: str, force: bool) -> 
     lines = table([head, *rows]) if rows else []
     for one in report.busy:
         where = f" on {visible(one['host'])}, pid {one['pid']}" if one["host"] else ""
-        who = f"held by worker {one['worker']}{where} (for: {one['purpose']})" if one["worker"] else "held by others"
+        who = (
+            f"held by worker {one['worker']}{where} (for: {visible(one['purpose'])})"
+            if one["worker"]
+            else "held by others"
+        )
         lines.append(f"busy: {visible(_named(one['collection'], one['version']))} is {who}")
     hints = []
     if any(one.bytes_old for one in report.collections):

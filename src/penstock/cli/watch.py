@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli.call import Call
-from penstock.cli.output import count, drawable, duration, visible
+from penstock.cli.output import count, drawable, duration, say, visible
 from penstock.cli.progress import WAITS, pace
 
 if TYPE_CHECKING:
@@ -42,14 +42,14 @@ async def watch(app: "App", call: Call, document: str | None) -> None:
     except asyncio.CancelledError:
         if call.signals.received != signal.SIGINT:
             raise
-        print()
+        say("")
 
 
 class _Lines:
     every_s = 2.0
 
     def show(self, found: Found, remark: str) -> None:
-        print(document_line(found) if "progress" in found else counts_line(found, remark), flush=True)
+        say(document_line(found) if "progress" in found else counts_line(found, remark))
 
     def close(self) -> None:
         return

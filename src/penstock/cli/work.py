@@ -198,9 +198,9 @@ def summary_line(summary: "Summary") -> str:
 def _explanations(summary: "Summary") -> list[str]:
     """A line for each document that did not become searchable; where there are many, one for each reason."""
     if sum(summary.reasons.values()) <= REMARKS:
-        return [cut(f"  {visible(r.name)}: {r.reason} – {visible(r.error)}", LONGEST) for r in summary.remarks]
+        return [cut(f"  {visible(r.name)}: {visible(r.reason)} – {visible(r.error)}", LONGEST) for r in summary.remarks]
     lines = []
     for reason, n in summary.reasons.items():
         names = [visible(remark.name) for remark in summary.remarks if remark.reason == reason][:3]
-        lines.append(cut(f"  {n:,} × {reason}: {', '.join(names)}{', …' if n > len(names) else ''}", LONGEST))
+        lines.append(cut(f"  {n:,} × {visible(reason)}: {', '.join(names)}{', …' if n > len(names) else ''}", LONGEST))
     return lines
