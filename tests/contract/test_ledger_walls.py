@@ -56,7 +56,7 @@ CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
     "documents.steps": lambda a: {"document": a.failed.document_id},
     "documents.under": lambda a: {"collection": "default", "prefix": "/"},
     "generations.due_purges_in": lambda a: {"collection": "default", "version": 1, "count": 9},
-    "generations.hidden": lambda a: {"collection": "default", "version": 1, "count": 9},
+    "generations.hidden": lambda a: {"collection": "default", "version": 1},
     "generations.visible": lambda a: {"candidates": [a.done.generation_id]},
     "runs.known": lambda a: {"collection": "default", "sources": ["/done"]},
     "stats.dead_letters": lambda a: {},

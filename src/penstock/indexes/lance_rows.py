@@ -48,7 +48,7 @@ def outside(generations: Sequence[int]) -> str:
     runs = np.split(ids, np.flatnonzero(np.diff(ids) != 1) + 1)
     runs.sort(key=len, reverse=True)
     ranges = [run for run in runs[:RANGES] if len(run) > 2]
-    terms = [f"generation NOT BETWEEN {run[0]} AND {run[-1]}" for run in ranges]
+    terms = [f"generation NOT BETWEEN {int(run[0])} AND {int(run[-1])}" for run in ranges]
     if rest := runs[len(ranges) :]:
         terms.append(f"generation NOT IN ({numbers(np.concatenate(rest).tolist())})")
     return " AND ".join(terms)

@@ -1,5 +1,6 @@
 """Two dialects, one SQL. A `Statement` is written once; a few macros cover where SQLite and PostgreSQL differ: `{now}`
-the database's clock, `{rows}` a set of rows passed in, `{skip}` and `{hold}` row locks.
+the database's clock, `{rows}` a set of rows passed in, `{skip}` and `{hold}` row locks, `{bytes}` after a text that is
+ordered or compared by its bytes, whatever the language of the database.
 
 The others are about PostgreSQL's plans, which may be made while a table is small and would scan it for ever:
 `{steps.id = r.step}` joins by key, and says it twice there; `id IN (SELECT r.step FROM {rows})` becomes `id = ANY (…)`;
@@ -66,7 +67,9 @@ class Statement:
     def _fill(self, dialect: DialectName, rows: str) -> str:
         skip = "FOR UPDATE SKIP LOCKED" if dialect == "postgres" else ""
         hold = "FOR UPDATE" if dialect == "postgres" else ""
+        in_bytes = 'COLLATE "C"' if dialect == "postgres" else ""
         text = self.text.replace("{now}", NOW[dialect]).replace("{skip}", skip).replace("{hold}", hold)
+        text = text.replace("{bytes}", in_bytes)
         text = _EACH.sub(_EACH_AS[dialect], text)
         if dialect == "postgres":
             text = _IN.sub(lambda match: f"{match[1]} = ANY ({self._array(match[2])})", text)

@@ -28,11 +28,13 @@ _STATES = Statement(
 )
 _UNDER = Statement(
     "SELECT id, source FROM documents WHERE owner = :owner AND collection = :collection AND deleted_at IS NULL "
-    "AND source >= :low AND source < :high ORDER BY source"
+    "AND source {bytes} >= :low AND source {bytes} < :high ORDER BY source {bytes}"
 )
 _PREFIX = Statement(
-    "SELECT id FROM documents WHERE owner = :owner AND deleted_at IS NULL AND id >= :low AND id < :high LIMIT 2"
+    "SELECT id FROM documents WHERE owner = :owner AND deleted_at IS NULL AND id {bytes} >= :low "
+    "AND id {bytes} < :high LIMIT 2"
 )
+_EXACT = Statement("SELECT id FROM documents WHERE owner = :owner AND deleted_at IS NULL AND id = :id")
 WAITING_ON = (
     "CASE WHEN s.status = 'PENDING' AND EXISTS (SELECT 1 FROM locks l WHERE l.resource_key = s.resource_key "
     "AND l.lease_until > {now}) THEN 'lock' ELSE s.waiting_on END"
@@ -136,10 +138,10 @@ def resolve(owner: Owner, connection: Connection, prefix: str) -> DocumentId | N
     if not prefix:
         return None
     prefix = prefix.upper()
-    rows = connection.run(_PREFIX, owner=owner, low=prefix, high=prefix + "~")
-    if len(rows) == 1 or (rows and rows[0][0] == prefix):
-        return DocumentId(rows[0][0])
-    return None
+    # On PostgreSQL a whole id is found by its index, and a part of one is looked for among all of the owner's.
+    rows = connection.run(_EXACT, owner=owner, id=prefix)
+    rows = rows or connection.run(_PREFIX, owner=owner, low=prefix, high=prefix + "~")
+    return DocumentId(rows[0][0]) if len(rows) == 1 else None
 
 
 def newest(

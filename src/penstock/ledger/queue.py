@@ -297,9 +297,8 @@ _MADE = (
 )
 _KEYED = (
     ", ready AS (INSERT INTO locks (resource_key, kind, ready) SELECT next_key, "
-    "min(coalesce(next_pool, next_kind)), 1 FROM done WHERE next_key IS NOT NULL GROUP BY next_key ORDER BY next_key "
-    "ON CONFLICT (resource_key) DO UPDATE SET ready = 1, "
-    "kind = excluded.kind)"
+    "min(coalesce(next_pool, next_kind)), 1 FROM done WHERE next_key IS NOT NULL GROUP BY next_key "
+    "ORDER BY next_key {bytes} ON CONFLICT (resource_key) DO UPDATE SET ready = 1, kind = excluded.kind)"
 )
 _DONE_COLUMNS = (
     "step bigint, token text, meta text, next_position int, next_name text, next_kind text, next_pool text, "
