@@ -25,7 +25,6 @@ PROGRESS_S = 0.25
 RUN_LOOK_S = 1.0
 """Counting what is left takes longer the more is left."""
 REMARKS = 5
-LETTERS = 1000
 
 
 class Remark(msgspec.Struct, frozen=True):
@@ -313,19 +312,17 @@ async def _explain(
     owner: Owner, ledger: Ledger, statuses: dict[DocumentId, DocumentStatus | None], summary: Summary
 ) -> None:
     """Why documents did not become searchable: counted, and some of them told."""
-    failed = {document for document, status in statuses.items() if status == DocumentStatus.FAILED}
+    failed = [document for document, status in statuses.items() if status == DocumentStatus.FAILED]
     reasons: Counter[str] = Counter(summary.reasons)
-    if failed:
-        # Theirs are among the newest letters: they failed just now.
-        count = min(len(failed) + REMARKS, LETTERS)
-        letters = await ledger.read(partial(dead_letters.newest, owner), count, of_events=False)
-        for letter in reversed(letters):
-            if letter.document_id is None or letter.document_id not in failed:
+    for i in range(0, len(failed), STATUS_BATCH):
+        for number, reason in await ledger.read(partial(dead_letters.of, owner), failed[i : i + STATUS_BATCH]):
+            reasons[reason] += 1
+            if reasons[reason] > REMARKS:
                 continue
-            reasons[letter.reason] += 1
-            if reasons[letter.reason] <= REMARKS:
+            letter = await ledger.read(partial(dead_letters.get, owner), number)
+            if letter is not None and letter.document_id is not None:
                 document, name = letter.document_id, letter.name or ""
-                summary.remarks.append(Remark(document, name, DocumentStatus.FAILED, letter.reason, letter.error))
+                summary.remarks.append(Remark(document, name, DocumentStatus.FAILED, reason, letter.error))
     textless = [document for document, status in statuses.items() if status == DocumentStatus.NOT_INDEXABLE]
     if textless:
         reasons["no_text"] += len(textless)

@@ -1,11 +1,15 @@
 """error, fail, release, reap, due: every way in which a step stops without being done."""
 
+import asyncio
+
 import pytest
 from tests.contract.ledger_kit import ANNA, BERT, EXPIRED_S, Desk, output
 
+from penstock import jobs
 from penstock.ledger import dead_letters, documents, leasing, queue, workers
 from penstock.ledger.documents import Origin
 from penstock.model.nouns import Step, WorkerId
+from penstock.model.states import DocumentStatus
 
 
 async def test_an_error_backs_off_until_it_is_due(desk: Desk) -> None:
@@ -235,3 +239,16 @@ async def test_dead_letters_are_read_page_by_page(desk: Desk) -> None:
     assert await desk.ledger.read(lambda c: documents.origins(ANNA, c, [named[0].document_id])) == {
         named[0].document_id: origin
     }
+
+
+async def test_however_many_failed_each_is_counted_by_its_reason(desk: Desk) -> None:
+    """Some among letters of other calls, and more of them than one look reads."""
+    await desk.submit(*(f"/{i}" for i in range(1100)), priority=1)
+    failed = await desk.claim(1100)
+    await asyncio.gather(*(desk.fail(step, reason="bad" if step.rank % 10 else "odd") for step in failed))
+    await desk.submit(*(f"/other/{i}" for i in range(100)))
+    await asyncio.gather(*(desk.fail(step) for step in await desk.claim(100)))
+    summary = jobs.Summary()
+    await jobs._explain(ANNA, desk.ledger, {s.document_id: DocumentStatus.FAILED for s in failed}, summary)
+    assert summary.reasons == {"bad": 990, "odd": 110}
+    assert sorted(remark.reason for remark in summary.remarks) == ["bad"] * jobs.REMARKS + ["odd"] * jobs.REMARKS

@@ -41,6 +41,7 @@ CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
     "dead_letters.last": lambda a: {},
     "dead_letters.named": lambda a: {"letters": [a.letter]},
     "dead_letters.newest": lambda a: {"count": 9},
+    "dead_letters.of": lambda a: {"documents": [a.failed.document_id]},
     "dead_letters.page": lambda a: {"reason": "bad", "after": 0, "until": a.letter, "count": 9},
     "dead_letters.waiting": lambda a: {"reason": "bad"},
     "documents.active_generation": lambda a: {"document": a.done.document_id},

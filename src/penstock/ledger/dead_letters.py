@@ -91,8 +91,13 @@ _WAITING = Statement(
     f"SELECT l.reason, count(*), {_ORIGIN} FROM dead_letters l {_OF_REASON} GROUP BY l.reason, {_ORIGIN}"
 )
 _LAST = Statement("SELECT coalesce(max(id), 0) FROM dead_letters WHERE owner = :owner AND state = 'OPEN'")
-_LIST = Statement(_LETTER + "AND (:events = 1 OR l.event_id IS NULL) ORDER BY l.id DESC LIMIT :count")
+_LIST = Statement(_LETTER + "ORDER BY l.id DESC LIMIT :count")
 _GET = Statement(_LETTER + "AND l.id = :id")
+_OF = Statement(
+    "SELECT l.id, l.reason FROM {rows} JOIN dead_letters l ON l.document_id = r.document "
+    "WHERE {l.owner} AND l.state = 'OPEN' AND l.event_id IS NULL",
+    rows="document text",
+)
 _REASONS = Statement(
     "SELECT reason, count(*), min(created_at) FROM dead_letters WHERE owner = :owner AND state = 'OPEN' "
     "GROUP BY reason ORDER BY 2 DESC, 1"
@@ -141,14 +146,20 @@ def _letter(row: Row) -> DeadLetter:
     return msgspec.structs.replace(letter, event=event, handler=letter.step)
 
 
-def newest(owner: Owner, connection: Connection, count: int, of_events: bool = True) -> list[DeadLetter]:
-    rows = connection.run(_LIST, owner=owner, count=count, events=int(of_events))
+def newest(owner: Owner, connection: Connection, count: int) -> list[DeadLetter]:
+    rows = connection.run(_LIST, owner=owner, count=count)
     return [_letter(row) for row in rows]
 
 
 def get(owner: Owner, connection: Connection, letter: int) -> DeadLetter | None:
     rows = connection.run(_GET, owner=owner, id=letter)
     return _letter(rows[0]) if rows else None
+
+
+def of(owner: Owner, connection: Connection, documents: Sequence[str | None]) -> list[tuple[int, str]]:
+    """Numbers and reasons of the open ones of these documents, oldest first; not of their events."""
+    rows = connection.run(_OF, [(document,) for document in documents], owner=owner)
+    return sorted((row[0], row[1]) for row in rows)
 
 
 def by_reason(owner: Owner, connection: Connection) -> list[tuple[str, int, float]]:
