@@ -137,7 +137,7 @@ class Intake:
                 continue
             read.sha256, read.size = hashlib.sha256(data).hexdigest(), len(data)
             known = there.get(item.source)
-            if known is None or known.sha256 != read.sha256:
+            if known is None or known.raw_lost or known.sha256 != read.sha256:
                 read.data = data
         return reads
 
@@ -147,7 +147,7 @@ class Intake:
         try:
             if item.path is not None and known is not None:
                 read.sha256, read.size = await self._runtime.run_blocking("io", _hash, item.path)
-                if read.sha256 == known.sha256:
+                if read.sha256 == known.sha256 and not known.raw_lost:
                     return
             key = raw_key(order.owner, self._runtime)
             for attempt in range(CHANGING_TRIES):

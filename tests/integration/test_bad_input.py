@@ -214,6 +214,35 @@ async def test_two_documents_whose_bytes_go_missing_end_as_dead_letters(app: App
     assert (await app.list_dead_letters())["by_reason"] == {"raw_missing": 2}
 
 
+@pytest.mark.parametrize("damage", ["gone", "shorter", "longer", "other"])
+@pytest.mark.parametrize("size", [5, 30_000])
+async def test_i9_raw_bytes_that_are_damaged_are_a_dead_letter_until_they_come_again(
+    app: App, files: Files, tmp_path: Path, damage: str, size: int
+) -> None:
+    """Small ones are read once, large ones in pieces. Nothing is extracted from bytes that nobody accepted."""
+    folder = files(**{"a.txt": text(size), "b.txt": "good words"})
+    await app.ingest([folder], wait=False)
+    [[key]] = sql(tmp_path / "home", "SELECT raw_key FROM generations ORDER BY size DESC LIMIT 1")
+    raw = tmp_path / "home" / "blobs" / str(key)
+    data = raw.read_bytes()
+    half = len(data) // 2
+    raw.unlink()
+    if damage != "gone":
+        raw.write_bytes(
+            {"shorter": data[:-1], "longer": data + b"x", "other": data[:half] + b"~" + data[half + 1 :]}[damage]
+        )
+    summary = await app.run()
+    assert (summary.completed, summary.failed) == (1, 1)
+    [letter] = (await app.list_dead_letters())["letters"]
+    assert letter.reason == ("raw_missing" if damage == "gone" else "raw_damaged")
+    assert "submit the file again" in letter.error
+    summary = await app.ingest([folder])
+    assert (summary.skipped, summary.completed, summary.failed) == (1, 1, 0)
+    assert await found(app, "matter3") == {"a.txt"}
+    assert (await app.status())["dead_letters"] == 0
+    assert (await app.ingest([folder])).skipped == 2
+
+
 async def test_a_link_that_leads_out_of_the_folder_is_left_alone(app: App, files: Files, tmp_path: Path) -> None:
     (tmp_path / "secret.txt").write_text("a secret")
     folder = files(**{"a.txt": "words"})

@@ -29,6 +29,11 @@ class Source(Protocol):
         """Say what the extraction waits on; None: it works again."""
 
 
+class StoredSource(Source, Protocol):
+    async def verify(self) -> None:
+        """Permanent, if these are other bytes than were accepted."""
+
+
 class Parsers(Protocol):
     """Isolated child processes. What crashes, hangs or eats memory there is a StepError here."""
 

@@ -29,7 +29,9 @@ class Submitted(msgspec.Struct, frozen=True):
 
 
 _KNOWN = Statement(
-    "SELECT d.id, d.source, d.sha256, d.status, x.id, x.settings, x.generation_id, g.raw_key, x.group_id FROM {rows} "
+    "SELECT d.id, d.source, d.sha256, d.status, x.id, x.settings, x.generation_id, g.raw_key, x.group_id, "
+    "CASE WHEN d.status = 'FAILED' THEN EXISTS (SELECT 1 FROM dead_letters l WHERE l.run_id = x.id "
+    "AND l.reason IN ('raw_missing', 'raw_damaged', 'short_read')) ELSE false END FROM {rows} "
     "JOIN {documents d: d.source = r.source AND {d.owner} AND d.collection = :collection "
     "AND d.deleted_at IS NULL} JOIN runs x ON x.document_id = d.id "
     "AND x.generation_id = (SELECT max(generation_id) FROM runs WHERE runs.document_id = d.id) "
@@ -50,6 +52,8 @@ class Known(msgspec.Struct, frozen=True):
     generation: int
     raw_key: str
     group_id: str | None = None
+    raw_lost: bool = False
+    """It failed because its raw bytes are gone or damaged: the same bytes are as good as new ones."""
 
 
 def known(owner: Owner, connection: Connection, collection: str, sources: Sequence[str]) -> dict[str, Known]:
@@ -119,7 +123,7 @@ def _submit_one(connection: Connection, s: Submission) -> list[Submitted]:
             answers[document.source] = Submitted(document.id, "submitted", "PENDING")
             continue
         old = there.get(document.source)
-        if old is None or (document.raw_key is None and old.sha256 != document.sha256):
+        if old is None or (document.raw_key is None and (old.raw_lost or old.sha256 != document.sha256)):
             answers[document.source] = Submitted(document.id, "skipped", "PENDING", needs_bytes=True)
             continue
         verdict = _again(document, old, s)
@@ -176,7 +180,7 @@ def _known_and_held(connection: Connection, s: Submission, sources: Sequence[str
 
 def _again(document: NewDocument, old: Known, s: Submission) -> Literal["start", "skip", "resume", "replay"]:
     """The rules of "Again": what a second submit of one source means."""
-    if old.sha256 != document.sha256:
+    if old.raw_lost or old.sha256 != document.sha256:
         return "start"
     if old.status == "COMPLETED":
         return "skip"

@@ -10,7 +10,7 @@ import msgspec
 from penstock.artifacts.checkpoint import Checkpoint
 from penstock.artifacts.segments import Codec
 from penstock.embedders.base import Embedder
-from penstock.extractors.base import Extractor, Source
+from penstock.extractors.base import Extractor, StoredSource
 from penstock.indexes.base import Index
 from penstock.model.nouns import Document, Generation, Json, Step
 from penstock.model.states import DocumentStatus
@@ -61,7 +61,7 @@ class StepContext(Protocol):
     def runtime(self) -> Runtime: ...
 
     @property
-    def source(self) -> Source:
+    def source(self) -> StoredSource:
         """The raw bytes."""
 
     @property

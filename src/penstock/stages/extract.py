@@ -12,7 +12,10 @@ async def run(ctx: StepContext) -> StepResult:
     media_type = ctx.document.media_type or "text/plain"
     extractor = ctx.ports.extractors[media_type]
     checkpoint = ctx.checkpoint
-    async with aclosing(extractor.extract(ctx.source, media_type, ctx.params, dict(checkpoint.cursor))) as batches:
+    source = ctx.source
+    if not checkpoint.cursor:
+        await source.verify()
+    async with aclosing(extractor.extract(source, media_type, ctx.params, dict(checkpoint.cursor))) as batches:
         async for batch in batches:
             size = sum(len(page.text) for page in batch.pages)
             await checkpoint.append(batch.pages, batch.cursor, size=size, keep=batch.keep)

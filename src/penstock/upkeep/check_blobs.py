@@ -18,6 +18,7 @@ Answer = TypeVar("Answer")
 TEMPORARY = ".tmp-"
 READ = 4 << 20
 SIDE_BY_SIDE = 8
+_AGAIN = "delete the document, then submit the file again"
 KEPT = 10_000
 """Blobs without a name that are looked at twice; more are only counted."""
 
@@ -53,13 +54,13 @@ async def _raw_trouble(blobs: Blobs, raw: Raw) -> Finding | None:
             hashed.update(piece)
             size += len(piece)
     except FileNotFoundError:
-        return Finding("raw_missing", f"the raw bytes of {raw.name!r} are gone: submit the file again", ids)
+        return Finding("raw_missing", f"the raw bytes of {raw.name!r} are gone: {_AGAIN}", ids)
     except (OSError, PenstockError) as error:
-        return Finding("raw_broken", f"the raw bytes of {raw.name!r} cannot be read ({error}): submit it again", ids)
+        return Finding("raw_broken", f"the raw bytes of {raw.name!r} cannot be read ({error}): {_AGAIN}", ids)
     if size == raw.size and hashed.hexdigest() == raw.sha256:
         return None
     why = f"{size} bytes instead of {raw.size}" if size != raw.size else "other bytes than were accepted"
-    return Finding("raw_broken", f"the raw bytes of {raw.name!r} are damaged ({why}): submit the file again", ids)
+    return Finding("raw_broken", f"the raw bytes of {raw.name!r} are damaged ({why}): {_AGAIN}", ids)
 
 
 async def segments(stores: Stores, before: list[Finding] | None) -> list[Finding]:

@@ -1,6 +1,7 @@
 """What a stage is given: its document, its inputs as streams, its checkpoint, its deadline."""
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -105,6 +106,10 @@ FOLDER = 1000
 """Artifacts whose segments share a folder: few of them have to be made, and none grows too large."""
 
 
+VERIFIED = 1 << 20
+"""Bytes that are hashed at once, and that may be kept while the document is extracted."""
+
+
 class RawSource:
     """The raw bytes of a generation."""
 
@@ -115,9 +120,31 @@ class RawSource:
         self._key = ctx.generation.raw_key
         self.name = ctx.document.name
         self.size = ctx.generation.size
+        self._verified: bytes | None = None
 
     async def read_range(self, offset: int, length: int) -> bytes:
+        if self._verified is not None:
+            return self._verified[offset : offset + length]
         return await self._blobs.read_range(self._key, offset, length)
+
+    async def verify(self) -> None:
+        """One pass over the bytes; those of a small file are kept, and not read again."""
+        hashed, size = hashlib.sha256(), 0
+        while piece := await self._blobs.read_range(self._key, size, min(VERIFIED, self.size - size + 1)):
+            await self._ctx.runtime.run_sized("io", len(piece), hashed.update, piece)
+            size += len(piece)
+            if size == len(piece) == self.size < VERIFIED:
+                self._verified = piece
+                break
+            self._ctx.raise_if_cancelled()
+            self._ctx.progress()
+        if size != self.size or hashed.hexdigest() != self._ctx.generation.sha256:
+            why = f"{size} bytes instead of {self.size}" if size != self.size else "other bytes than were accepted"
+            raise Permanent(
+                f"the stored bytes of {self.name!r} are damaged ({why}): submit the file again; `penstock check` tells "
+                "whether there are more of the kind",
+                reason="raw_damaged",
+            )
 
     async def password(self) -> str | None:
         document = self._ctx.document
