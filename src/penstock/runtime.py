@@ -10,10 +10,10 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from penstock.errors import ConfigError
 
@@ -121,6 +121,19 @@ class Runtime:
         for executor in self._executors.values():
             executor.shutdown(wait=True, cancel_futures=True)
         self._executors.clear()
+
+
+def shielded(work: "Coroutine[Any, Any, T]") -> "asyncio.Future[T]":
+    """As `asyncio.shield`. Whoever is cancelled while he waits for it does not hear how it ended; then its error is
+    nobody's, and not a traceback on standard error either."""
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(_hear)
+    return asyncio.shield(task)
+
+
+def _hear(task: "asyncio.Task[Any]") -> None:
+    if not task.cancelled():
+        task.exception()
 
 
 def _crockford(value: int) -> str:

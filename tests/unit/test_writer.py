@@ -1,6 +1,7 @@
 """The one writer of a process: groups, order, and what happens when a write is bad or the database is busy."""
 
 import asyncio
+import gc
 import sqlite3
 import threading
 import time
@@ -15,7 +16,7 @@ from penstock.ledger import database as ledger_database
 from penstock.ledger.database import Connection, Database, SqliteConnection, Statement
 from penstock.ledger.store import Ledger
 from penstock.ledger.writer import Verb, Writer
-from penstock.runtime import Runtime
+from penstock.runtime import Runtime, shielded
 
 INSERT = Statement("INSERT INTO paces (kind, seconds) SELECT r.name, 1 FROM {rows} WHERE true", rows="name text")
 groups: list[int] = []
@@ -227,3 +228,30 @@ async def test_every_value_comes_back_as_it_went(ledger: Ledger) -> None:
     rows = [(name, i, i / 3) for i, name in enumerate(odd)] + [(None, None, None)]
     answer = await ledger.read(lambda c: c.run(echo, rows, all=1))
     assert sorted(answer, key=repr) == sorted(rows, key=repr)
+
+
+async def test_a_write_that_fails_after_its_caller_was_cancelled_is_no_traceback() -> None:
+    """`asyncio.shield` alone prints one."""
+    said: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: said.append(context))
+    gone = asyncio.Event()
+
+    async def write() -> None:
+        await gone.wait()
+        raise LedgerAway("away")
+
+    async def call() -> None:
+        await shielded(write())
+
+    caller = asyncio.create_task(call())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    caller.cancel()
+    await asyncio.wait([caller])
+    gone.set()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    gc.collect()
+    assert said == []
+    with pytest.raises(LedgerAway):
+        await shielded(write())

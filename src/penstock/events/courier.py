@@ -18,7 +18,7 @@ from penstock.ledger.store import Ledger
 from penstock.metrics.base import NOTHING, Metrics
 from penstock.model.events import LifecycleEvent
 from penstock.model.nouns import Token, WorkerId, Workflow
-from penstock.runtime import Runtime
+from penstock.runtime import Runtime, shielded
 from penstock.workflows import methods
 from penstock.workflows.load import decode
 
@@ -161,13 +161,13 @@ class Courier:
             await self._tell(delivery, event)
         except asyncio.CancelledError:
             back = Undelivered(delivery, "", "stopped before it had ended", retry_in=0.0, given_back=True)
-            await asyncio.shield(self._ledger.write(outbox.UNDELIVERED, back))
+            await shielded(self._ledger.write(outbox.UNDELIVERED, back))
         except BaseException as error:
             self._measure(delivery, began)
-            await asyncio.shield(self._undelivered(self._failed(delivery, error)))
+            await shielded(self._undelivered(self._failed(delivery, error)))
         else:
             self._measure(delivery, began)
-            await asyncio.shield(self._delivered(delivery))
+            await shielded(self._delivered(delivery))
 
     async def _delivered(self, delivery: Delivery) -> None:
         if await self._ledger.write(outbox.DELIVERED, delivery):

@@ -85,8 +85,13 @@ async def _opened(database: Database, connect: Callable[[], T]) -> T:
     try:
         return await asyncio.shield(opening)
     except asyncio.CancelledError:
-        (await opening).close()
+        opening.add_done_callback(_close)
         raise
+
+
+def _close(opening: "asyncio.Future[Any]") -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
 class SqliteEars:
@@ -153,8 +158,12 @@ class PostgresEars:
     def _connect(self) -> Any:
         import psycopg
 
-        connection = psycopg.connect(self._database.url, autocommit=True)
-        connection.execute(_LISTEN)
+        connection = psycopg.connect(**self._database.parameters, autocommit=True)
+        try:
+            connection.execute(_LISTEN)
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def _hear(self) -> None:

@@ -184,7 +184,7 @@ class Writer:
                 doubt = None
                 attempt = _Attempt(may_be_alone and not self._bell.due, [None] * len(group), connection)
                 self._run(attempt, by_verb, group)
-                self._database.patience.answered()
+                self._database.patience.answered("write")
                 return attempt.results
             except NotAtOnce:
                 may_be_alone = False
@@ -194,7 +194,7 @@ class Writer:
                     doubt = attempt
                 self._drop()
                 if fresh:
-                    self._database.patience.wait(error)
+                    self._database.patience.wait(error, "write")
                 else:
                     self._database.patience.lost()
             except Exception as error:

@@ -1,6 +1,5 @@
 """The lock of an index for vacuum and for a user's own code: the same that index steps, purges and repairs take."""
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -10,6 +9,7 @@ from penstock.errors import LeaseLost, LockHeld
 from penstock.ledger import locks
 from penstock.ledger.store import Ledger
 from penstock.model.nouns import Token
+from penstock.runtime import shielded
 from penstock.worker.lease import Heart
 
 POLL_S = 0.1
@@ -68,7 +68,7 @@ async def hold(
         yield held
     finally:
         del heart.locks[key]
-        kept = held.given_back or await asyncio.shield(ledger.write(locks.RELEASE, (key, token)))
+        kept = held.given_back or await shielded(ledger.write(locks.RELEASE, (key, token)))
     if not kept:
         raise lost(key)
 

