@@ -40,6 +40,7 @@ from penstock.worker.look import Tally
 if TYPE_CHECKING:
     from penstock.caretaker import Caretaker
     from penstock.indexes.base import Index
+    from penstock.ledger.writer import Verb
     from penstock.orders import Orders
     from penstock.replays import Discard, Replay, Replayer
     from penstock.search.query import Hit, Mode
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
     from penstock.workflows.catalog import Catalog
 
 REMAKE_BATCH = 500
+PIECE = 1_000
+"""Documents that are deleted or cancelled in one transaction."""
 PARSED = (".pdf", ".docx", ".html", ".htm", ".xhtml")
 """Names of files that probably need a parser process: those start while the files are being accepted."""
 LOCK_RELEASES = 100
@@ -374,11 +377,13 @@ class App:
     # change
 
     async def cancel(self, names: Sequence[str], *, owner: str | None = None) -> set[DocumentId]:
-        return await self.ledger.write(runs.CANCEL, await self._selected(names, owner))
+        """Stop what has not ended of them."""
+        return await self._in_pieces(runs.CANCEL, await self._selected(names, owner))
 
     async def delete(self, names: Sequence[str], *, owner: str | None = None) -> set[DocumentId]:
-        """No search that starts after this finds them."""
-        return await self.ledger.write(runs.DELETE, await self._selected(names, owner))
+        """No search that starts after this finds them. Many are deleted in pieces, each whole; where that was
+        interrupted, the same call does the rest: ids of deleted documents are left out of the answer."""
+        return await self._in_pieces(runs.DELETE, await self._selected(names, owner, deleted=True))
 
     async def retry(
         self,
@@ -583,9 +588,18 @@ class App:
             "collection", self.config.collection if collection is None else collection
         )
 
-    async def _selected(self, names: Sequence[str], owner: str | None) -> runs.Selected:
+    async def _in_pieces(self, verb: "Verb[runs.Selected, set[DocumentId]]", chosen: runs.Selected) -> set[DocumentId]:
+        """One transaction for all of them could last longer than a lease: everybody else waits for it."""
+        done: set[DocumentId] = set()
+        for i in range(0, len(chosen.documents), PIECE):
+            part = runs.Selected(chosen.owner, chosen.documents[i : i + PIECE])
+            changed = await self.ledger.write(verb, part)
+            done |= changed
+        return done
+
+    async def _selected(self, names: Sequence[str], owner: str | None, *, deleted: bool = False) -> runs.Selected:
         who, chosen = self._owner(owner), arguments.texts("names", names)
-        found = await self.ledger.read(lambda c: [views.resolve(who, c, name) for name in chosen])
+        found = await self.ledger.read(lambda c: views.resolve_all(who, c, chosen, deleted=deleted))
         return runs.Selected(who, tuple(dict.fromkeys(found)))
 
     def _replayer(
@@ -658,8 +672,7 @@ class App:
                 gone += [d for d, source in known if source not in found and not Path(source).exists()]
         if not gone:
             return 0
-        deleted = await self.ledger.write(runs.DELETE, runs.Selected(owner, tuple(gone)))
-        return len(deleted)
+        return len(await self._in_pieces(runs.DELETE, runs.Selected(owner, tuple(dict.fromkeys(gone)))))
 
     def _start_worker(self, budget_s: float | None, began: float, pools: Mapping[str, int] | None = None) -> "Worker":
         from penstock.events.courier import Courier

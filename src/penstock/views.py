@@ -124,6 +124,12 @@ def resolve(owner: Owner, connection: Connection, name: str) -> DocumentId:
     return found
 
 
+def resolve_all(owner: Owner, connection: Connection, names: Sequence[str], *, deleted: bool) -> list[DocumentId]:
+    """`deleted`: whole ids may also name documents that are deleted."""
+    whole = documents.known(owner, connection, [name.upper() for name in names], deleted=deleted)
+    return [whole.get(name.upper()) or resolve(owner, connection, name) for name in names]
+
+
 async def items(
     owner: Owner, ledger: Ledger, reader: ArtifactReader, document: str, kind: str
 ) -> AsyncIterator[list[Any]]:

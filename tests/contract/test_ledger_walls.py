@@ -47,6 +47,7 @@ CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
     "documents.active_generation": lambda a: {"document": a.done.document_id},
     "documents.collection": lambda a: {"name": "default"},
     "documents.get": lambda a: {"document": a.done.document_id},
+    "documents.known": lambda a: {"ids": [a.done.document_id], "deleted": True},
     "documents.last_run": lambda a: {"document": a.done.document_id},
     "documents.newest": lambda a: {"status": "", "collection": "", "before": "", "count": 9},
     "documents.origins": lambda a: {"ids": [a.failed.document_id]},

@@ -26,6 +26,10 @@ _STATES = Statement(
     "SELECT d.id, d.status FROM {rows} JOIN documents d ON d.id = r.document WHERE {d.owner}",
     rows="document text",
 )
+_KNOWN = Statement(
+    "SELECT d.id, d.deleted_at IS NULL FROM {rows} JOIN documents d ON d.id = r.document WHERE {d.owner}",
+    rows="document text",
+)
 _UNDER = Statement(
     "SELECT id, source FROM documents WHERE owner = :owner AND collection = :collection AND deleted_at IS NULL "
     "AND source {bytes} >= :low AND source {bytes} < :high ORDER BY source {bytes}"
@@ -142,6 +146,12 @@ def resolve(owner: Owner, connection: Connection, prefix: str) -> DocumentId | N
     rows = connection.run(_EXACT, owner=owner, id=prefix)
     rows = rows or connection.run(_PREFIX, owner=owner, low=prefix, high=prefix + "~")
     return DocumentId(rows[0][0]) if len(rows) == 1 else None
+
+
+def known(owner: Owner, connection: Connection, ids: Sequence[str], *, deleted: bool) -> dict[str, DocumentId]:
+    """Those of the ids that are documents; `deleted`: also of those that are no more."""
+    rows = connection.run(_KNOWN, [(i,) for i in ids], owner=owner)
+    return {row[0]: DocumentId(row[0]) for row in rows if deleted or row[1]}
 
 
 def newest(
