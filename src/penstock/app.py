@@ -700,10 +700,13 @@ class App:
             metrics=self._metrics,
         )
 
+        def failed(key: str, error: BaseException) -> None:
+            bench.sayings.fails(f"{key}, purge", error, "What was replaced there is taken out later")
+
         async def purge_due() -> bool:
             found = bool(await self.ledger.read(generations.due_purges, 1))
             if found:
-                await purge(self.ledger, self.ports.index, name)
+                await purge(self.ledger, self.ports.index, name, failed=failed)
             return found
 
         courier = Courier(self.ledger, self.runtime, name, self, self.config.webhooks, self._metrics)

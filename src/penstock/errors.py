@@ -15,6 +15,7 @@ PenstockError
 ├── LockHeld                somebody else holds the lock, and the time to wait for it is over
 ├── Cancelled               somebody cancelled the run
 ├── BudgetSpent             the time is up: flush, release, go on another time
+├── TableFailed             an index table cannot be opened or written: its steps wait, no document is to blame
 ├── TornSegment             a segment is missing or does not match its hash: rewind its producer
 ├── SourceError             a file that was to be submitted cannot be read
 └── StorageError            disk full, no permission, database locked
@@ -100,6 +101,10 @@ class Cancelled(PenstockError):
 
 class BudgetSpent(PenstockError):
     """The time is up: what was flushed is kept, the step is released."""
+
+
+class TableFailed(PenstockError):
+    """An index table cannot be opened or written. No document is to blame: its steps wait, and it is tried again."""
 
 
 class TornSegment(PenstockError):

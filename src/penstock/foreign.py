@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from penstock.errors import StepError
+from penstock.errors import StepError, TableFailed
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ def sentence(error: BaseException) -> str:
     if isinstance(error, Escaped):
         error = error.error
     name, said = type(error).__name__, _text(error)
-    if isinstance(error, StepError):
+    if isinstance(error, StepError | TableFailed):
         return _cut(said or name, SENTENCE)
     if not isinstance(error, Exception):
         name = f"{name} ({OUTSIDE})"

@@ -28,7 +28,7 @@ HOT: Verbs = {
     "due": (leasing._DUE, {"count": 100}, None),
     "expired": (leasing._EXPIRED, {"count": 100}, None),
     "complete": (queue._COMPLETE, {}, [(7, "t", "{}"), (8, "t", "{}")]),
-    "release": (queue._RELEASE, {}, [(7, "t", 1)]),
+    "release": (queue._RELEASE, {}, [(7, "t", 1, None)]),
     "error": (queue._ERROR, {}, [(7, "t", "it broke", 1.0)]),
     "heartbeat": (leasing._BEAT, {"lease_s": 1.0}, [(i, "t") for i in range(64)]),
     "heartbeat with signs": (leasing._SIGN, {"lease_s": 1.0}, [(i, "t", None, 1, 9.0) for i in range(64)]),

@@ -21,7 +21,7 @@ from penstock.errors import (
 )
 from penstock.events.context import HandlerContext
 from penstock.model.events import LifecycleEvent
-from penstock.model.items import Page
+from penstock.model.items import Chunk, Page
 from penstock.model.states import DocumentStatus
 from penstock.stages.base import StepContext, StepResult
 
@@ -235,3 +235,16 @@ async def handle(event: LifecycleEvent, ctx: HandlerContext) -> Any:
     assert event.name is not None
     RAISED.get(event.name.removesuffix(".txt"), lambda: None)()
     await asyncio.sleep(0)
+
+
+CHUNKS: dict[str, Any] = {
+    "text_number": Chunk(0, 5, 1, 1, 0, 1),  # type: ignore[arg-type]
+    "text_surrogate": Chunk(0, "caf\udce9", 1, 1, 0, 1),
+    "page_huge": Chunk(0, "words", 10**20, 10**20, 0, 1),
+    "headings_number": Chunk(0, "words", 1, 1, 0, 1, headings=(5,)),  # type: ignore[arg-type]
+}
+
+
+async def cut(ctx: StepContext) -> None:
+    healthy = Chunk(0, f"words of {ctx.document.name}", 1, 1, 0, 5)
+    await ctx.checkpoint.append([CHUNKS.get(ctx.document.name.removesuffix(".txt"), healthy)], {"done": True})

@@ -27,6 +27,7 @@ HANDS = 3
 
 WAITS = {
     "artifact": "the same bytes in another run",
+    "index": "its index table, which cannot be used",
     "limit": "a provider's limit",
     "lock": "the index lock",
     "parser": "a parser",

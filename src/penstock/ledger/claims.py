@@ -109,6 +109,7 @@ _TAKE_KEY = Statement(
     "UPDATE locks SET token = :token, worker_id = :worker, purpose = 'step', lease_until = {now} + :lease_s "
     "WHERE token IS NULL AND resource_key = (SELECT resource_key FROM locks WHERE kind = :kind AND ready = 1 "
     "AND token IS NULL AND (wanted_until IS NULL OR wanted_until < {now}) "
+    "AND (paused_until IS NULL OR paused_until < {now}) "
     "ORDER BY released_at LIMIT 1 {skip}) RETURNING resource_key"
 )
 _CLAIM_KEYED = Statement(

@@ -41,6 +41,8 @@ _PREFIX = Statement(
 _EXACT = Statement("SELECT id FROM documents WHERE owner = :owner AND deleted_at IS NULL AND id = :id")
 WAITING_ON = (
     "CASE WHEN s.status = 'PENDING' AND EXISTS (SELECT 1 FROM locks l WHERE l.resource_key = s.resource_key "
+    "AND l.paused_until IS NOT NULL) THEN 'index' WHEN s.status = 'PENDING' AND EXISTS "
+    "(SELECT 1 FROM locks l WHERE l.resource_key = s.resource_key "
     "AND l.lease_until > {now}) THEN 'lock' ELSE s.waiting_on END"
 )
 """What a step waits on: for a lock nobody waits but the step itself, so only the lock tells."""

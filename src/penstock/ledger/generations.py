@@ -135,6 +135,10 @@ _DUE_IN = Statement(
     "SELECT generation_id FROM purges WHERE owner = :owner AND collection = :collection AND index_version = :version "
     "AND not_before <= (SELECT {now}) ORDER BY not_before LIMIT :count"
 )
+_POSTPONE = Statement(
+    "UPDATE purges SET not_before = {now} + :pause WHERE generation_id IN (SELECT r.generation FROM {rows})",
+    rows="generation bigint",
+)
 _DONE = Statement(
     "DELETE FROM purges WHERE generation_id IN (SELECT r.generation FROM {rows})", rows="generation bigint"
 )
@@ -161,6 +165,13 @@ def due_purges_in(
     return [GenerationId(row[0]) for row in connection.run(_DUE_IN, count=count, **where)]
 
 
+def _postpone(connection: Connection, groups: Sequence[tuple[tuple[GenerationId, ...], float]]) -> list[None]:
+    """Their table cannot be changed: not again for so many seconds."""
+    for generations, seconds in groups:
+        connection.run(_POSTPONE, [(generation,) for generation in generations], pause=seconds)
+    return [None for _ in groups]
+
+
 def _purged(connection: Connection, groups: Sequence[tuple[GenerationId, ...]]) -> list[None]:
     """Their rows are out of the index, durably: the work is done, and their artifacts are free for prune."""
     rows = [(generation,) for group in groups for generation in group]
@@ -171,4 +182,5 @@ def _purged(connection: Connection, groups: Sequence[tuple[GenerationId, ...]]) 
 
 
 WRITE = Verb("write", _write)
+POSTPONE = Verb("postpone", _postpone)
 PURGED = Verb("purge", _purged)

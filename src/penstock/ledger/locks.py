@@ -64,7 +64,13 @@ _ACQUIRE = Statement(
     "WHERE locks.token IS NULL OR locks.lease_until < {now} RETURNING resource_key"
 )
 _WANT = Statement("UPDATE locks SET wanted_until = {now} + :wanted_s WHERE resource_key = :key AND token IS NOT NULL")
-_RELEASE = Statement(f"UPDATE locks SET {FREED} WHERE resource_key = :key AND token = :token RETURNING resource_key")
+# A group of steps that was worked on ends a pause; a purge or a vacuum says nothing about what steps do.
+_RELEASE = Statement(
+    f"UPDATE locks SET {FREED}, failures = CASE WHEN purpose = 'step' THEN 0 ELSE failures END, "
+    "paused_until = CASE WHEN purpose = 'step' THEN NULL ELSE paused_until END, "
+    "error = CASE WHEN purpose = 'step' THEN NULL ELSE error END "
+    "WHERE resource_key = :key AND token = :token RETURNING resource_key"
+)
 _HELD = Statement("SELECT 1 FROM locks WHERE resource_key = :key AND token = :token AND lease_until > {now}")
 
 

@@ -185,7 +185,7 @@ CREATE TABLE locks (
   worker_id TEXT,
   purpose TEXT,
   lease_until REAL,
-  released_at REAL NOT NULL DEFAULT 0, wanted_until REAL,
+  released_at REAL NOT NULL DEFAULT 0, wanted_until REAL, paused_until REAL, failures INTEGER NOT NULL DEFAULT 0, error TEXT,
   CHECK ((token IS NULL) = (lease_until IS NULL))
 );
 

@@ -18,7 +18,8 @@ _DATA_VERSION = "PRAGMA data_version"
 _CLAIMABLE = Statement(
     "SELECT r.kind FROM {rows} WHERE coalesce((SELECT 1 FROM steps s WHERE coalesce(s.pool, s.kind) = r.kind "
     "AND s.status = 'PENDING' AND s.resource_key IS NULL LIMIT 1), (SELECT 1 FROM locks l "
-    "WHERE l.kind = r.kind AND l.ready = 1 AND l.token IS NULL LIMIT 1)) = 1",
+    "WHERE l.kind = r.kind AND l.ready = 1 AND l.token IS NULL "
+    "AND (l.paused_until IS NULL OR l.paused_until < {now}) LIMIT 1)) = 1",
     rows="kind text",
 )
 

@@ -49,6 +49,7 @@ COUNTERS = {
     "worker_restarts": Metric("Worker processes that died and were replaced (`--processes`)."),
     "lease_lost": Metric("Steps that were somebody else's, or cancelled, when we wrote.", ("phase",)),
     "resource_lock_swept": Metric("Locks that were taken back from the dead."),
+    "index_failed": Metric("Times that an index table could not be used, and was left alone for a while."),
     "document_ended": Metric("Documents that ended here.", ("status",)),
     "pages": Metric("Pages that were extracted."),
     "chunks": Metric("Chunks that were cut."),

@@ -2,15 +2,26 @@
 behind each."""
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from penstock.indexes.base import IndexRows, IndexTable, Verify
+from penstock.indexes.base import IndexRows, Verify
 from penstock.model.items import Chunk, Vectors
 from penstock.stages.base import StepContext
 
 COMMIT_ROWS = 2000
 OPTIMIZE_ROWS = 50_000
 """Rows of one document after which the text index is brought up to date; at its end alone would take much memory."""
+
+
+class Writable(Protocol):
+    """What is needed of an index table."""
+
+    async def append(self, rows: Sequence[IndexRows], verify: Verify) -> None: ...
+
+    async def merge(self, rows: Sequence[IndexRows], verify: Verify) -> None: ...
+
+    async def optimize(self, verify: Verify) -> None: ...
+
 
 Ctx = TypeVar("Ctx", bound=StepContext)
 
@@ -28,7 +39,7 @@ def chunk_count(ctx: StepContext) -> int:
 
 
 async def write_small(
-    entries: Sequence[Entry[Ctx]], rows: Sequence[IndexRows], table: IndexTable, verify: Verify
+    entries: Sequence[Entry[Ctx]], rows: Sequence[IndexRows], table: Writable, verify: Verify
 ) -> None:
     """Documents that fit into one commit together; those that were begun before are merged in a second one."""
     fresh = [r for entry, r in zip(entries, rows, strict=True) if not entry.resumed]
@@ -39,7 +50,7 @@ async def write_small(
         await table.merge(again, verify)
 
 
-async def write_large(entry: Entry[Ctx], table: IndexTable, verify: Verify) -> None:
+async def write_large(entry: Entry[Ctx], table: Writable, verify: Verify) -> None:
     """A document of many commits, from its checkpoint on. Only the first commit after an interruption can meet rows
     that are there already."""
     checkpoint = entry.ctx.checkpoint

@@ -1,9 +1,10 @@
 """Purge: take replaced and deleted generations out of the index, under its lock, when their readers are gone."""
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from penstock.errors import LeaseLost, Transient
+from penstock.errors import LeaseLost, LedgerAway, Transient
 from penstock.indexes.base import Index, IndexTable, Verify
 from penstock.ledger import generations, locks
 from penstock.ledger.generations import Purge
@@ -13,23 +14,40 @@ from penstock.model.nouns import GenerationId, Token, WorkerId
 
 LOCK_S = 120.0
 BATCH = 500
+AGAIN_S = 60.0
+"""Until a table that could not be changed is tried again."""
 
 
-async def purge(ledger: Ledger, index: Index, worker: WorkerId, *, ahead_s: float = 0.0) -> int:
-    """Work off what is due. A table whose lock is held is left for another time. Returns how many generations went."""
+async def purge(
+    ledger: Ledger,
+    index: Index,
+    worker: WorkerId,
+    *,
+    ahead_s: float = 0.0,
+    failed: Callable[[str, BaseException], None] = lambda key, error: None,
+) -> int:
+    """Process what is due. A table whose lock is held is left for another time, and so is one that cannot be changed,
+    whatever it raises: `failed` is told. Returns how many generations went."""
     done = 0
     due = await ledger.read(generations.due_purges, BATCH, ahead_s)
     tables: dict[tuple[str, str, int], list[Purge]] = {}
     for row in due:
         tables.setdefault((row.owner, row.collection, row.version), []).append(row)
     for place, rows in tables.items():
-        async with hold(ledger, index_key(*place), worker, "purge") as verify:
+        key, leaving = index_key(*place), [row.generation for row in rows]
+        async with hold(ledger, key, worker, "purge") as verify:
             if verify is None:
                 continue
             try:
-                await take_out(ledger, await index.table(*place), [row.generation for row in rows], verify)
+                await take_out(ledger, await index.table(*place), leaving, verify)
             except (LeaseLost, Transient):
                 # The purge rows stay: another time.
+                continue
+            except (asyncio.CancelledError, LedgerAway):
+                raise
+            except BaseException as error:
+                await ledger.write(generations.POSTPONE, (tuple(leaving), AGAIN_S))
+                failed(key, error)
                 continue
             done += len(rows)
     return done

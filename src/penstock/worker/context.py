@@ -180,7 +180,7 @@ class Context:
         self.runtime = runtime
         self.stopping = False
         """The worker was told to stop: flush at the next batch and hand over."""
-        self.task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[Any] | None = None
         """The one that works on it; a whole group of index steps shares one."""
         self.lost = False
         """The lease is gone: cancelled, superseded, or reaped."""

@@ -17,6 +17,7 @@ from penstock.errors import (
     PenstockError,
     Refused,
     StorageError,
+    TableFailed,
     TornSegment,
     Transient,
 )
@@ -35,6 +36,7 @@ from penstock.worker.context import Context, RunState
 from penstock.worker.pools import REST, pool_of
 from penstock.worker.record import Record
 from penstock.worker.retry import RetryPolicy, retry_in
+from penstock.worker.tables import Sayings
 from penstock.workflows.way import following
 
 EXTRACT, EMBED, INDEX = "extract", "embed", "index"
@@ -76,6 +78,9 @@ class Bench:
         self._one_suspect = asyncio.Lock()
         self.warm = asyncio.Event()
         """Models and libraries are loaded."""
+        self.sayings = Sayings(self.runtime)
+        self.fail: Callable[[BaseException], None] = lambda error: None
+        """What to do when ledger or blobs fail: no step is to blame, and the worker cannot go on."""
 
     def stage(self, definition: StepDefinition) -> Stage | None:
         """What runs a step: the shipped stage of its kind, or the user's own function."""
@@ -305,10 +310,14 @@ async def settle(bench: Bench, ctx: Context, error: BaseException) -> None:
             bench.metrics.incr("step_rewound", kind=step.kind)
             return
     asked = ctx.told_to_stop if isinstance(error, asyncio.CancelledError) else isinstance(error, BudgetSpent)
-    if (ours and asked) or stores_failed(ctx, error):
+    if _stores_failed(ctx, error):
+        bench.fail(error)
+        asked = True
+    if ours and (asked or isinstance(error, TableFailed)):
         moved = ctx.has_checkpoint and ctx.checkpoint.moved
-        begun = ctx.has_checkpoint and ctx.checkpoint.begun
-        if await bench.ledger.write(queue.RELEASE, queue.Release(step, give_back=moved or not begun)):
+        begun = ctx.has_checkpoint and ctx.checkpoint.begun and asked
+        why = None if asked else foreign.sentence(error)
+        if await bench.ledger.write(queue.RELEASE, queue.Release(step, give_back=moved or not begun, error=why)):
             bench.metrics.incr("step_released", kind=step.kind)
         else:
             ctx.lose("release")
@@ -333,7 +342,7 @@ async def _write_down(bench: Bench, failure: queue.StepFailure) -> bool:
         return await bench.ledger.write(queue.ERROR, plain)
 
 
-def stores_failed(ctx: Context, error: BaseException) -> bool:
+def _stores_failed(ctx: Context, error: BaseException) -> bool:
     """Ledger or blobs: no step is to blame. A write that was refused for what is in it is the step's own."""
     return isinstance(error, StorageError) and not isinstance(error, Refused) and _is_ours(ctx, error)
 

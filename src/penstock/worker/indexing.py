@@ -8,19 +8,23 @@ import msgspec
 
 from penstock.artifacts.fingerprints import fingerprint
 from penstock.artifacts.segments import JSON_ITEMS
-from penstock.errors import BudgetSpent, LeaseLost, PenstockError, Permanent, Transient
-from penstock.indexes.base import IndexTable, Verify
+from penstock.errors import BudgetSpent, LeaseLost, PenstockError, Permanent, TableFailed, Transient
+from penstock.indexes.base import IndexRows, Verify
 from penstock.ledger import checkpoints, documents, generations, locks, queue
 from penstock.model.nouns import Token
 from penstock.model.states import DocumentStatus
 from penstock.stages import index as stage
 from penstock.worker.context import Context
 from penstock.worker.execute import INDEX, ROOM, Bench, flip, is_suspect, open_artifact, settle
+from penstock.worker.tables import GuardedTable, opened
 
 Entry = stage.Entry[Context]
+Loaded = tuple[Entry, IndexRows]
 
 COMPACT_EVERY = 64
 """Commits to a table between two compactions by one worker."""
+TIDY_AGAIN_S = 60.0
+"""After one that failed."""
 
 
 class Indexer:
@@ -28,46 +32,60 @@ class Indexer:
         self._bench = bench
         self._bound: set[tuple[str, str]] = set()
         self._commits: dict[str, int] = {}
+        self._failed: dict[str, TableFailed] = {}
+        """Of the groups that are being worked on, by key."""
+        self._tidy_after: dict[str, float] = {}
 
-    async def run(self, contexts: Sequence[Context]) -> None:
-        """A group of steps behind one lock, which the caller holds and releases."""
+    async def run(self, contexts: Sequence[Context]) -> TableFailed | None:
+        """A group of steps behind one lock, which the caller holds and releases. The answer says whether the table is
+        to be left alone for a while."""
         first = contexts[0]
         key, token = first.step.lease.resource_key, first.step.lease.token
         assert key is not None
         verify = self.verifier(key, token)
+        self._failed.pop(key, None)
         try:
             await self._bind(first)
-            table = await self._bench.ports.index.table(
-                first.step.owner, first.document.collection, first.generation.index_version
-            )
+            place = (first.step.owner, first.document.collection, first.generation.index_version)
+            table = await opened(self._bench.ports.index.table(*place))
             entries = await self._with_chunks(await self._announce(contexts))
         except BaseException as error:
-            await asyncio.gather(*(settle(self._bench, ctx, error) for ctx in contexts))
-            return
+            await self._settle(contexts, error)
+            return self._failed.pop(key, None)
         suspects = [entry for entry in entries if is_suspect(entry.ctx.step)]
         batches = list(_batches([entry for entry in entries if not is_suspect(entry.ctx.step)]))
         for entry in entries:
             entry.ctx.waiting(ROOM)
         for number, batch in enumerate(batches):
             # Every claim does at least one batch, whatever the budget (I7).
-            if number and self._is_over(contexts):
+            if (number and self._is_over(contexts)) or key in self._failed:
                 await self._hand_over(batch)
                 continue
             await self._write_in_room(batch, table, verify)
-        if suspects:
+        if suspects and key in self._failed:
+            await self._hand_over(suspects)
+        elif suspects:
             await self._write_alone(suspects, table, verify, begun=bool(batches))
-        began = self._bench.runtime.clock()
-        await self._tidy(key, table, verify)
-        self._bench.record.tally.worked("index", 0, began, self._bench.runtime.clock())
+        if key not in self._failed:
+            began = self._bench.runtime.clock()
+            await self._tidy(key, table, verify)
+            self._bench.record.tally.worked("index", 0, began, self._bench.runtime.clock())
+        return self._failed.pop(key, None)
+
+    async def _settle(self, contexts: Sequence[Context], error: BaseException) -> None:
+        if isinstance(error, TableFailed) and contexts:
+            key = contexts[0].step.lease.resource_key
+            assert key is not None
+            self._failed[key] = error
+        await asyncio.gather(*(settle(self._bench, ctx, error) for ctx in contexts))
 
     def _is_over(self, contexts: Sequence[Context]) -> bool:
         return any(ctx.stopping for ctx in contexts) or not self._bench.budget.fits("index")
 
     async def _hand_over(self, batch: Sequence[Entry]) -> None:
-        handed = BudgetSpent("handed over between two commits")
-        await asyncio.gather(*(settle(self._bench, entry.ctx, handed) for entry in batch))
+        await self._settle([entry.ctx for entry in batch], BudgetSpent("handed over between two commits"))
 
-    async def _write_alone(self, suspects: list[Entry], table: IndexTable, verify: Verify, *, begun: bool) -> None:
+    async def _write_alone(self, suspects: list[Entry], table: GuardedTable, verify: Verify, *, begun: bool) -> None:
         """One by one, and nobody beside them. A whole group of them may have died twice with its worker: they clear the
         rooms once, not each for itself."""
         left = list(suspects)
@@ -87,7 +105,7 @@ class Indexer:
         except BaseException as error:
             await self._settle_waiting(left, error)
 
-    async def _write_in_room(self, batch: list[Entry], table: IndexTable, verify: Verify) -> None:
+    async def _write_in_room(self, batch: list[Entry], table: GuardedTable, verify: Verify) -> None:
         try:
             async with self._bench.room(batch[0].ctx):
                 began = batch[0].ctx.began
@@ -102,8 +120,8 @@ class Indexer:
     async def _settle_waiting(self, batch: Sequence[Entry], error: BaseException) -> None:
         """Stopped while they waited for room, or no longer ours."""
         waiting = [entry.ctx for entry in batch if not entry.ctx.finishing]
-        await asyncio.gather(*(settle(self._bench, ctx, error) for ctx in waiting))
-        if not isinstance(error, PenstockError) and not any(ctx.timed_out for ctx in waiting):
+        await self._settle(waiting, error)
+        if isinstance(error, asyncio.CancelledError) and not any(ctx.timed_out for ctx in waiting):
             raise error
 
     def verifier(self, key: str, token: Token) -> Verify:
@@ -158,7 +176,7 @@ class Indexer:
                 await settle(self._bench, entry.ctx, error)
         return good
 
-    async def _write(self, group: list[Entry], table: IndexTable, verify: Verify) -> None:
+    async def _write(self, group: list[Entry], table: GuardedTable, verify: Verify) -> None:
         batch = [entry for entry in group if not entry.ctx.lost]
         if len(batch) == 1 and stage.chunk_count(batch[0].ctx) > stage.COMMIT_ROWS:
             await self._write_large(batch[0], table, verify)
@@ -171,16 +189,29 @@ class Indexer:
                 await settle(self._bench, entry.ctx, rows)
         if not good:
             return
-        try:
-            await stage.write_small([entry for entry, _ in good], [rows for _, rows in good], table, verify)
-        except BaseException as error:
-            await asyncio.gather(*(settle(self._bench, entry.ctx, error) for entry, _ in good))
-            return
-        count = sum(len(rows.chunks) for _, rows in good)
+        written = await self._write_small(good, table, verify)
+        count = sum(len(rows.chunks) for _, rows in written)
         self._bench.record.tally.worked("index", count, began, self._bench.runtime.clock())
-        await asyncio.gather(*(self._flip(entry.ctx) for entry, _ in good))
+        await asyncio.gather(*(self._flip(entry.ctx) for entry, _ in written))
 
-    async def _write_large(self, entry: Entry, table: IndexTable, verify: Verify) -> None:
+    async def _write_small(self, group: list[Loaded], table: GuardedTable, verify: Verify) -> list[Loaded]:
+        """In one commit. If that fails because of what is in it, in one for each: a document must not fail for its
+        neighbours."""
+        try:
+            await stage.write_small([entry for entry, _ in group], [rows for _, rows in group], table, verify)
+        except (PenstockError, asyncio.CancelledError) as error:
+            await self._settle([entry.ctx for entry, _ in group], error)
+            return []
+        except BaseException as error:
+            if len(group) == 1:
+                await self._settle([group[0][0].ctx], error)
+                return []
+            # Nobody knows what the failed commit has left: by id, nothing is written twice.
+            alone = [await self._write_small([(Entry(entry.ctx, True), rows)], table, verify) for entry, rows in group]
+            return [one for written in alone for one in written]
+        return group
+
+    async def _write_large(self, entry: Entry, table: GuardedTable, verify: Verify) -> None:
         ctx = entry.ctx
         try:
             receipt = fingerprint("index", ctx.step.generation_id, ctx.generation.index_version)
@@ -191,7 +222,7 @@ class Indexer:
             cursor = msgspec.json.encode(flush.cursor).decode()
             output = checkpoints.Output(opened.artifact.id, cursor, 0, 0, "{}", ())
         except BaseException as error:
-            await settle(self._bench, ctx, error)
+            await self._settle([ctx], error)
             return
         await self._flip(ctx, output)
 
@@ -199,14 +230,22 @@ class Indexer:
         ctx.finishing = True
         meta = {"rows": stage.chunk_count(ctx)}
         item = flip(ctx, DocumentStatus.COMPLETED, msgspec.json.encode(meta).decode(), output)
-        if not await self._bench.ledger.write(queue.FLIP, item):
+        try:
+            took = await self._bench.ledger.write(queue.FLIP, item)
+        except Exception as error:
+            await settle(self._bench, ctx, error)
+            return
+        if not took:
             ctx.lose("complete")
         else:
             self._bench.record.completed(ctx, meta, DocumentStatus.COMPLETED)
 
-    async def _tidy(self, key: str, table: IndexTable, verify: Verify) -> None:
+    async def _tidy(self, key: str, table: GuardedTable, verify: Verify) -> None:
         """Keep the text index current, and now and then compact, while the lock is ours anyway."""
         self._commits[key] = self._commits.get(key, 0) + 1
+        clock = self._bench.runtime.clock
+        if clock() < self._tidy_after.get(key, 0.0):
+            return
         try:
             await table.optimize(verify)
             if self._commits[key] % COMPACT_EVERY == 0:
@@ -214,6 +253,18 @@ class Indexer:
         except (LeaseLost, Transient):
             # Another time: the documents are done.
             return
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            # The same: a table whose text index cannot be kept current takes rows all the same.
+            self._tidy_after[key] = clock() + TIDY_AGAIN_S
+            self._bench.sayings.fails(_tidying(key), error, "New text is found a little slower")
+        else:
+            self._bench.sayings.works(_tidying(key))
+
+
+def _tidying(key: str) -> str:
+    return f"{key}, text index and compaction"
 
 
 def _batches(entries: Sequence[Entry]) -> Iterator[list[Entry]]:

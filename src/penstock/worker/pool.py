@@ -2,16 +2,17 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from penstock.errors import PenstockError
-from penstock.ledger import claims, leasing, locks, queue, sweeping, waking, work
+from penstock import foreign
+from penstock.errors import PenstockError, StorageError, TableFailed
+from penstock.ledger import claims, leasing, locks, pauses, queue, sweeping, waking, work
 from penstock.ledger.documents import Live
 from penstock.ledger.liveness import Liveness
 from penstock.model.nouns import DocumentId, Lease, Owner, RunId, Step, StepId, Token, Workflow
 from penstock.runtime import shielded
 from penstock.worker.context import Context, RunState, begin, load
-from penstock.worker.execute import EMBED, INDEX, ROOM, Bench, execute, settle, stores_failed
+from penstock.worker.execute import EMBED, INDEX, ROOM, Bench, execute, settle
 from penstock.worker.indexing import Indexer
 from penstock.worker.lease import Heart, reap
 from penstock.worker.look import InHand, in_hand
@@ -77,10 +78,11 @@ class Worker:
         self._courier = courier
         if courier is not None:
             courier.on_idle = self.wake
+        bench.fail = self._fail
         self._indexer = Indexer(bench)
         self._heart = Heart(bench.ledger, liveness, bench.worker, bench.lease_s, self._on_lost, self._on_hanging)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._contexts: dict[StepId, tuple[Context, asyncio.Task[None]]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._contexts: dict[StepId, tuple[Context, asyncio.Task[Any]]] = {}
         self._wake = asyncio.Event()
         self._claimed_once = False
         self._workflows: dict[str, Workflow] = {}
@@ -231,7 +233,15 @@ class Worker:
             self.touched.clear()
             self.bench.record.tally.news.clear()
             return False
-        return (not self._tasks and await done() and await self._is_told()) or self.bench.budget.spent
+        if (not self._tasks and await done() and await self._is_told()) or self.bench.budget.spent:
+            return True
+        if self._tasks or not self.bench.sayings.anything:
+            return False
+        error = await self.bench.ledger.read(pauses.held_up)
+        if error is not None:
+            # Whoever waits for the end of this call should hear now what it waits for.
+            self._fail(StorageError(f"{error}. What is done is kept; the rest waits for it"))
+        return error is not None
 
     async def _is_told(self) -> bool:
         """Whoever is to be told of what happened has been, as far as it is due."""
@@ -324,14 +334,27 @@ class Worker:
             self._heart.locks[step.lease.resource_key] = token
         return steps
 
-    async def _let_go(self, lease: Lease) -> None:
-        """Of the lock that came with the claim, if one did."""
+    async def _let_go(self, lease: Lease, failed: TableFailed | None = None) -> None:
+        """Of the lock that came with the claim, if one did; `failed`: and leave its table alone for a while."""
         if lease.resource_key is not None:
             self._heart.locks.pop(lease.resource_key, None)
+            if failed is not None:
+                await shielded(self._pause(lease.resource_key, lease.token, failed))
+                return
+            self.bench.sayings.works(lease.resource_key)
             await shielded(self.bench.ledger.write(locks.RELEASE, (lease.resource_key, lease.token)))
             if lease.resource_key.startswith(queue.OWN_KEYS):
                 self.wake()
                 self.bench.ledger.wake_others()
+
+    async def _pause(self, key: str, token: Token, error: TableFailed) -> None:
+        bench = self.bench
+        pause = pauses.Pause(key, token, foreign.sentence(error), bench.runtime.random())
+        seconds = await bench.ledger.write(pauses.PAUSE, pause)
+        if seconds is not None:
+            bench.metrics.incr("index_failed")
+            bench.sayings.fails(key, error, "Its documents wait", seconds)
+            bench.backed_off.set()
 
     async def _measured(self, pool: str, claim: Awaitable[list[T]]) -> list[T]:
         metrics, clock = self.bench.metrics, self.bench.runtime.clock
@@ -350,7 +373,7 @@ class Worker:
             metrics.incr("claim_idle", pool=pool)
         return steps
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         self.wake()
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -372,11 +395,12 @@ class Worker:
             place.leave()
 
     async def _index_in(self, steps: Sequence[Step], place: Place) -> None:
+        failed: TableFailed | None = None
         try:
-            await self._index_group(steps)
+            failed = await self._index_group(steps)
         finally:
             place.leave()
-            await self._let_go(steps[0].lease)
+            await self._let_go(steps[0].lease, failed)
 
     async def _work_on(self, ctx: Context, place: Place) -> Context | None:
         self._enter(ctx)
@@ -437,8 +461,6 @@ class Worker:
     async def _settle(self, ctx: Context, error: BaseException) -> None:
         """What became of the step goes into the ledger even while we are being cancelled."""
         await shielded(settle(self.bench, ctx, error))
-        if stores_failed(ctx, error):
-            self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
         """No document is to blame: stop working, keep everything."""
@@ -492,11 +514,12 @@ class Worker:
             await asyncio.wait([task])
         finally:
             await asyncio.wait([task])
-            await self._let_go(steps[0].lease)
+            done = not task.cancelled() and task.exception() is None
+            await self._let_go(steps[0].lease, task.result() if done else None)
             self._ended(task)
         return True
 
-    async def _index_group(self, steps: Sequence[Step]) -> None:
+    async def _index_group(self, steps: Sequence[Step]) -> TableFailed | None:
         for step in steps:
             self._heart.leases[step.lease.step_id] = step.lease
         carried = [self._carried.pop(step.run_id, None) for step in steps]
@@ -510,10 +533,12 @@ class Worker:
                 self.bench.metrics.incr("claim_lost_race", pool=INDEX)
         for ctx in contexts:
             self._enter(ctx)
+        failed: TableFailed | None = None
         try:
             if contexts:
-                await self._indexer.run(contexts)
-                self.steps_done += len(contexts)
+                failed = await self._indexer.run(contexts)
+                self.steps_done += 0 if failed is not None else len(contexts)
+            return failed
         finally:
             for ctx in contexts:
                 self._told_of(ctx)
@@ -539,14 +564,28 @@ class Worker:
                     if await self._learn():
                         self.wake()
                     for chore in self._chores:
-                        if await chore():
+                        if await self._do(chore):
                             self.wake()
                             bench.ledger.wake_others()
             except Exception as error:
                 self._fail(error)
                 return
             rest = next_reap - runtime.clock()
+            if bench.sayings.take_due():
+                self.wake()
+            if (paused_for := bench.sayings.due_in) is not None:
+                rest = min(rest, paused_for)
             await self._sleep(bench.backed_off, rest if due_in is None else min(rest, max(due_in, SOON_S)))
+
+    async def _do(self, chore: Chore) -> bool:
+        """Nothing waits for it but what it is about: no worker ends because of that."""
+        try:
+            return bool(await chore())
+        except (asyncio.CancelledError, StorageError):
+            raise
+        except BaseException as error:
+            self.bench.sayings.fails("upkeep", error, "The work goes on")
+            return False
 
     async def _sweep_loop(self) -> None:
         ledger = self.bench.ledger

@@ -12,6 +12,7 @@ from penstock.ledger.migrations import (
     m0007_retention,
     m0008_histories,
     m0009_forget_passwords,
+    m0010_pauses,
 )
 
 MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
@@ -24,5 +25,6 @@ MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0007_retention.statements,
     m0008_histories.statements,
     m0009_forget_passwords.statements,
+    m0010_pauses.statements,
 )
 LATEST = len(MIGRATIONS)

@@ -1,0 +1,130 @@
+"""Index tables that fail: whose fault an error is, and what a worker says about it."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from penstock import foreign
+from penstock.errors import LeaseLost, PenstockError, StepError, StorageError, TableFailed
+from penstock.indexes.base import IndexRows, IndexTable, Verify
+from penstock.runtime import Runtime
+
+T = TypeVar("T")
+
+SAY_AGAIN_S, REMIND_S = 60.0, 3600.0
+"""The same is not said more often about what works now and then, and about what never does."""
+logger = logging.getLogger("penstock.worker")
+
+
+class GuardedTable:
+    """What a worker needs of a table. An error that is the table's, or its disk's, becomes `TableFailed`; others, of
+    the rows that it was given, come through, and so does what `verify` raises."""
+
+    def __init__(self, table: IndexTable) -> None:
+        self._table = table
+
+    async def append(self, rows: Sequence[IndexRows], verify: Verify) -> None:
+        await self._call(lambda checked: self._table.append(rows, checked), verify)
+
+    async def merge(self, rows: Sequence[IndexRows], verify: Verify) -> None:
+        await self._call(lambda checked: self._table.merge(rows, checked), verify)
+
+    async def optimize(self, verify: Verify) -> None:
+        await self._call(self._table.optimize, verify)
+
+    async def compact(self, verify: Verify) -> None:
+        await self._call(self._table.compact, verify)
+
+    async def _call(self, action: Callable[[Verify], Awaitable[None]], verify: Verify) -> None:
+        refused: list[BaseException] = []
+
+        async def checked() -> None:
+            try:
+                await verify()
+            except BaseException as error:
+                refused.append(error)
+                raise
+
+        try:
+            await action(checked)
+        except (StepError, LeaseLost, asyncio.CancelledError):
+            raise
+        except BaseException as error:
+            if error in refused:
+                raise
+            if isinstance(error, OSError | StorageError) or not await self._is_readable():
+                raise failed(error) from error
+            raise
+
+    async def _is_readable(self) -> bool:
+        try:
+            await self._table.count()
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            return False
+        return True
+
+
+async def opened(table: Awaitable[IndexTable]) -> GuardedTable:
+    """Raises `TableFailed`, whatever it meets: no document was looked at yet."""
+    try:
+        return GuardedTable(await table)
+    except (asyncio.CancelledError, LeaseLost):
+        raise
+    except BaseException as error:
+        raise failed(error) from error
+
+
+def failed(error: BaseException) -> TableFailed:
+    said = str(error) if isinstance(error, PenstockError) else foreign.sentence(error)
+    return TableFailed(f"the index table cannot be used: {said}")
+
+
+class Sayings:
+    """Says what fails when that changes, and not for every step that waits for it; and knows when tables that are left
+    alone may be tried again."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._said: dict[str, tuple[str, float]] = {}
+        self._failing: dict[str, bool] = {}
+        """What failed when it was last tried, and whether we said so."""
+        self._due: dict[str, float] = {}
+
+    @property
+    def anything(self) -> bool:
+        return bool(self._failing)
+
+    @property
+    def due_in(self) -> float | None:
+        """Seconds until the next table may be tried again."""
+        return min(self._due.values()) - self._runtime.clock() if self._due else None
+
+    def take_due(self) -> bool:
+        """Whether one may be tried now. It is told once."""
+        now = self._runtime.clock()
+        over = [key for key, at in self._due.items() if at <= now]
+        for key in over:
+            del self._due[key]
+        return bool(over)
+
+    def fails(self, what: str, error: BaseException, then: str, pause_s: float | None = None) -> None:
+        """`then`: what that means; `pause_s`: until it may be tried again."""
+        now = self._runtime.clock()
+        if pause_s is not None:
+            self._due[what] = now + pause_s
+        text, at = self._said.get(what, ("", 0.0))
+        patience = REMIND_S if what in self._failing else SAY_AGAIN_S
+        sentence = foreign.sentence(error)
+        if sentence != text or now - at > patience:
+            self._said[what] = (sentence, now)
+            self._failing[what] = True
+            logger.warning("%s: %s. %s; it is tried again.", what, sentence.rstrip("."), then)
+        self._failing.setdefault(what, False)
+
+    def works(self, what: str) -> None:
+        self._due.pop(what, None)
+        if self._failing.pop(what, False):
+            logger.warning("%s: it can be used again.", what)
