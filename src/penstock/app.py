@@ -106,6 +106,7 @@ class App:
             },
             embedder=choose_embedder(self.config.embedder, self.runtime),
             make_index=self._make_index,
+            limits=self.config.limits,
         )
 
     def _make_index(self) -> "Index":

@@ -15,6 +15,10 @@ from penstock.model.events import EventKind
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+-]{0,99}")
 
 
+MOST = 10**9
+"""The highest limit: as good as none."""
+
+
 class ChunkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How documents are cut into the pieces that are embedded and found. Changed settings hold for what comes next."""
 
@@ -89,6 +93,17 @@ class ParsersConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Time for one batch of pages, or for a file that is read whole."""
 
 
+class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The most that one document may take. One that takes more fails; a retry with a higher limit goes on."""
+
+    megabytes: int = 10_000
+    """The size of its file."""
+    pages: int = 100_000
+    """Its pages."""
+    parser_s: float = 7200.0
+    """The time that parser processes work on it, in all its attempts, in seconds."""
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that can be set."""
 
@@ -123,6 +138,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The folder of parameter sets; `params` in the home, if none is named."""
     worker: WorkerConfig = WorkerConfig()
     parsers: ParsersConfig = ParsersConfig()
+    limits: LimitsConfig = LimitsConfig()
     webhooks: dict[str, WebhookConfig] = {}
     failpoints: str = ""
     """For tests of crashes: `provider.answer.after=kill@3` dies at the third passage of that place."""
@@ -233,6 +249,9 @@ def load_config(
     config.keep_days("")
     if not 0 < config.retention.history_days < float("inf"):
         raise ConfigError(f"retention.history_days {config.retention.history_days}: use a number of days, more than 0")
+    for name in LimitsConfig.__struct_fields__:
+        if not 0 < (limit := getattr(config.limits, name)) <= MOST:
+            raise ConfigError(f"limits.{name} {limit}: use a number more than 0, at most {MOST:,}")
     for name, webhook in config.webhooks.items():
         _check_webhook(name, webhook)
     return config

@@ -48,6 +48,14 @@ class Listener:
         if not self.heard or self.heard[-1] != on:
             self.heard.append(on)
 
+    parser_s = 0.0
+
+    def may_parse(self) -> None:
+        pass
+
+    def parsed(self, seconds: float) -> None:
+        self.parser_s += seconds
+
     @property
     def waits(self) -> bool:
         return bool(self.heard) and self.heard[-1] == "parser"
@@ -254,6 +262,20 @@ async def test_a_cancelled_call_that_ends_at_once_costs_no_child(start: Start) -
         call.cancel()
     assert await behind == "behind"
     assert (await bench("echo", value="after"), bench.pids) == ("after", before)
+
+
+async def test_the_time_that_children_work_is_counted_and_the_time_in_a_pipe_is_not(start: Start) -> None:
+    bench = await start(children=1, timeout_s=0.6).warm()
+    first, second, hanging = Listener(), Listener(), Listener()
+    await asyncio.gather(
+        bench("echo", source=first, seconds=0.3),
+        bench("echo", source=second, seconds=0.1),
+    )
+    assert 0.3 <= first.parser_s < 0.55
+    assert 0.1 <= second.parser_s < 0.35, "without the time behind the other"
+    with pytest.raises(ParserBreach):
+        await bench("hang", source=hanging)
+    assert hanging.parser_s >= 0.6, "what came to nothing counts"
 
 
 async def test_closing_kills_all_at_once(start: Start) -> None:

@@ -100,6 +100,14 @@ class File:
     def waiting(self, on: str | None) -> None:
         pass
 
+    parser_s = 0.0
+
+    def may_parse(self) -> None:
+        pass
+
+    def parsed(self, seconds: float) -> None:
+        self.parser_s += seconds
+
 
 @asynccontextmanager
 async def pool(children: int) -> AsyncIterator[ParserPool]:

@@ -42,6 +42,14 @@ class Bytes:
     def waiting(self, on: str | None) -> None:
         return None
 
+    parser_s = 0.0
+
+    def may_parse(self) -> None:
+        pass
+
+    def parsed(self, seconds: float) -> None:
+        self.parser_s += seconds
+
 
 Batches = list[tuple[list[Page], dict[str, Any]]]
 

@@ -48,6 +48,14 @@ class File:
     def waiting(self, on: str | None) -> None:
         pass
 
+    parser_s = 0.0
+
+    def may_parse(self) -> None:
+        pass
+
+    def parsed(self, seconds: float) -> None:
+        self.parser_s += seconds
+
 
 async def test_i12_batches_are_the_same_from_any_cursor(tmp_path: Path) -> None:
     path = make(tmp_path / "a.docx", "".join(par(run(f"page {i}") + BREAK) for i in range(2 * BATCH + 5)))

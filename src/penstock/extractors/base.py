@@ -17,6 +17,10 @@ class Source(Protocol):
     @property
     def size(self) -> int: ...
 
+    @property
+    def parser_s(self) -> float:
+        """How long parser processes have worked on it."""
+
     async def read_range(self, offset: int, length: int) -> bytes: ...
 
     async def password(self) -> str | None:
@@ -27,6 +31,12 @@ class Source(Protocol):
 
     def waiting(self, on: str | None) -> None:
         """Say what the extraction waits on; None: it works again."""
+
+    def may_parse(self) -> None:
+        """Raises where parsers have worked on it for as long as they may."""
+
+    def parsed(self, seconds: float) -> None:
+        """So long a parser process has worked on it, with or without an answer."""
 
 
 class StoredSource(Source, Protocol):

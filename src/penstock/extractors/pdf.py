@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.errors import ParserBreach, Permanent, StepError
+from penstock.errors import ParserBreach, Permanent, StepError, Transient
 from penstock.extractors.base import Extracted, Parsers, Source
 from penstock.model.items import Page
 
@@ -26,7 +26,7 @@ class Part(NamedTuple):
 
     total: int
     pages: list[Page]
-    error: Permanent | None = None
+    error: StepError | None = None
 
 
 _DECODER: msgspec.msgpack.Decoder[tuple[int, list[Page]]] = msgspec.msgpack.Decoder(tuple[int, list[Page]])
@@ -75,11 +75,16 @@ class PdfExtractor:
                         return
                     part = await calls[0]
                     calls.popleft()
-                    while part.error is None and calls and calls[0].done():
+                    # One that failed as a whole has its turn when what was read before it is kept.
+                    while part.error is None and calls and _succeeded(calls[0]):
                         following = calls.popleft().result()
                         part = Part(total, part.pages + following.pages, following.error)
             finally:
                 await _drop(calls)
+
+
+def _succeeded(call: "asyncio.Task[Part]") -> bool:
+    return call.done() and not call.cancelled() and call.exception() is None
 
 
 async def _drop(calls: deque[asyncio.Task[Part]]) -> None:
@@ -120,7 +125,7 @@ class _Reading:
         try:
             return await self._call(first, count)
         except StepError as error:
-            if error.page is None and not isinstance(error, ParserBreach):
+            if error.page is None and not _may_be_of_a_page(error):
                 raise
             if count == 1:
                 return Part(0, [], _at_page(error, first + 1))
@@ -138,7 +143,13 @@ class _Reading:
         return Part(*_DECODER.decode(answer))
 
 
-def _at_page(error: StepError, page: int) -> Permanent:
+def _may_be_of_a_page(error: StepError) -> bool:
+    return isinstance(error, ParserBreach) or error.reason == "parser_error"
+
+
+def _at_page(error: StepError, page: int) -> StepError:
     if isinstance(error, Permanent):
         return error
-    return Permanent(f"page {page}: {error}", reason=error.reason, page=page)
+    # What went wrong in our own code may have been chance; what killed its process is so again.
+    kind = Permanent if isinstance(error, ParserBreach) else Transient
+    return kind(f"page {page}: {error}", reason=error.reason, page=page)

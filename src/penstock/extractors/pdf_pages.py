@@ -68,7 +68,7 @@ class _Bytes:
         if self.address == ctypes.c_void_p(-1).value:
             _lift_memory_limit(-self.size)
             raise Transient(
-                f"the stored file cannot be opened: {os.strerror(ctypes.get_errno())}", reason="parser_error"
+                f"the stored file cannot be opened: {os.strerror(ctypes.get_errno())}", reason="raw_unreadable"
             )
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.artifacts.checkpoint import Checkpoint
 from penstock.artifacts.segments import Codec
+from penstock.config import LimitsConfig
 from penstock.embedders.base import Embedder
 from penstock.extractors.base import Extractor, StoredSource
 from penstock.indexes.base import Index
@@ -34,6 +35,7 @@ class Ports:
     """By media type."""
     embedder: Embedder
     make_index: Callable[[], Index]
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
 
     @cached_property
     def index(self) -> Index:

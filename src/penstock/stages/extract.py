@@ -4,22 +4,41 @@ from contextlib import aclosing
 from typing import Any
 
 from penstock.artifacts.segments import PAGES
+from penstock.errors import Permanent
 from penstock.model.nouns import Json
 from penstock.stages.base import Ports, Stage, StepContext, StepResult
+
+MEGABYTE = 1_000_000
+PARSER_S = "parser_s"
+"""Where the cursor keeps the time that parsers worked, for those who go on from it."""
 
 
 async def run(ctx: StepContext) -> StepResult:
     media_type = ctx.document.media_type or "text/plain"
     extractor = ctx.ports.extractors[media_type]
-    checkpoint = ctx.checkpoint
-    source = ctx.source
+    checkpoint, source, limits = ctx.checkpoint, ctx.source, ctx.ports.limits
+    if source.size > limits.megabytes * MEGABYTE:
+        raise _beyond(ctx, f"its file has {source.size:,} bytes", "megabytes", reason="too_large")
     if not checkpoint.cursor:
         await source.verify()
+    source.parsed(float(checkpoint.cursor.get(PARSER_S, 0.0)))
     async with aclosing(extractor.extract(source, media_type, ctx.params, dict(checkpoint.cursor))) as batches:
         async for batch in batches:
+            if (pages := max(checkpoint.total + len(batch.pages), batch.cursor.get("of", 0))) > limits.pages:
+                raise _beyond(ctx, f"it has {pages:,} pages or more", "pages", reason="too_many_pages")
             size = sum(len(page.text) for page in batch.pages)
-            await checkpoint.append(batch.pages, batch.cursor, size=size, keep=batch.keep)
+            cursor = {**batch.cursor, PARSER_S: round(source.parser_s, 3)} if source.parser_s else batch.cursor
+            await checkpoint.append(batch.pages, cursor, size=size, keep=batch.keep)
     return StepResult({"pages": checkpoint.total})
+
+
+def _beyond(ctx: StepContext, what: str, setting: str, reason: str) -> Permanent:
+    limit = getattr(ctx.ports.limits, setting)
+    return Permanent(
+        f"{what}, and the limit is {limit:,} (limits.{setting}): set a higher one, then "
+        f"`penstock retry {ctx.document.id}`",
+        reason=reason,
+    )
 
 
 def _version(ports: Ports, params: Json, media_type: str | None) -> Any:

@@ -121,6 +121,8 @@ class RawSource:
         self.name = ctx.document.name
         self.size = ctx.generation.size
         self._verified: bytes | None = None
+        self.parser_s = 0.0
+        """The time that parsers worked on it, in earlier attempts too if whoever extracts knows of them."""
 
     async def read_range(self, offset: int, length: int) -> bytes:
         if self._verified is not None:
@@ -155,6 +157,18 @@ class RawSource:
 
     def waiting(self, on: str | None) -> None:
         self._ctx.waiting(on)
+
+    def may_parse(self) -> None:
+        limit = self._ctx.ports.limits.parser_s
+        if self.parser_s >= limit:
+            raise Permanent(
+                f"parser processes have worked on it for {self.parser_s:,.0f} s, and may for {limit:,g} s "
+                f"(limits.parser_s): set a higher limit, then `penstock retry {self._ctx.document.id}`",
+                reason="parser_limit",
+            )
+
+    def parsed(self, seconds: float) -> None:
+        self.parser_s += seconds
 
 
 class Context:

@@ -51,6 +51,8 @@ class _Call:
     source: Source
     answer: asyncio.Future[bytes]
     document: FileIO | None
+    seconds: float = 0.0
+    """How long a child worked on it."""
 
     @property
     def abandoned(self) -> bool:
@@ -83,6 +85,7 @@ class ParserPool:
     async def call(
         self, reader: str, arguments: dict[str, Any], *, source: Source, document: Path | None = None
     ) -> bytes:
+        source.may_parse()
         # A child may open nothing: it gets the open file.
         opened = None if document is None else _opened(document)
         request = packed(Request(reader, arguments, opened is not None))
@@ -92,6 +95,7 @@ class ParserPool:
         try:
             return await call.answer
         finally:
+            source.parsed(call.seconds)
             if call in self._waiting:
                 self._waiting.remove(call)
             for child in self._children:
@@ -175,6 +179,8 @@ class _Child:
         self._condemned: _Call | None = None
         """The call that it was killed for: its answer may still come, and then the next one is not to blame."""
         self._timer: asyncio.TimerHandle | None = None
+        self._since: float | None = None
+        """When it began with the call at the head."""
         self._documents: socket.socket | None = None
         """The way on which it is handed open files."""
         self.task = asyncio.create_task(self._live())
@@ -184,6 +190,7 @@ class _Child:
         if self._process is not None:
             self._send(call)
             if self.calls[0] is call:
+                self._since = asyncio.get_running_loop().time()
                 self._watch()
 
     def forgive(self, call: _Call) -> None:
@@ -219,6 +226,7 @@ class _Child:
                 self._documents.close()
             if self._timer is not None:
                 self._timer.cancel()
+            self._count()
             blamed = self._condemned or (self.calls[0] if self.calls else None)
             self._pool.bury(self, blamed, self._verdict(errors))
 
@@ -259,17 +267,26 @@ class _Child:
             answer = _DECODER.decode(await answers.readexactly(size))
             if not self._ready:
                 self._ready = True
+                self._count()
                 self._watch()
                 continue
             if answer.reason == "parser_memory":
                 # What is left of its memory is in pieces: a new process has all of it.
                 self._breach = answer.reason
                 return
+            self._count()
             call = self.calls.popleft()
             self._pool.ended(call)
             _deliver(call, answer)
             self._watch()
             self._pool.hand_out()
+
+    def _count(self) -> None:
+        """The call at the head has ended, or the first may begin."""
+        now = asyncio.get_running_loop().time()
+        if self._since is not None and self.calls:
+            self.calls[0].seconds += now - self._since
+        self._since = now if self._ready else None
 
     def _watch(self) -> None:
         """Set the time that the call at the head has."""
@@ -325,7 +342,7 @@ def _opened(path: Path) -> FileIO:
     try:
         return FileIO(path)
     except OSError as error:
-        raise Transient(f"the stored file cannot be opened: {error.strerror}", reason="parser_error") from error
+        raise Transient(f"the stored file cannot be opened: {error.strerror}", reason="raw_unreadable") from error
 
 
 def _passed_on(name: str) -> bool:
