@@ -10,9 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from penstock.app import App
 from penstock.embedders.fake import FakeEmbedder
 from penstock.errors import LeaseLost, Transient
+from penstock.indexes.lance import LanceTable
 from penstock.model.items import Vectors
 
 LARGE = 2300
@@ -218,6 +221,27 @@ async def stumble(app: App) -> None:
         del vars(embedder)["embed"]
 
 
+async def falter(app: App) -> None:
+    """The index table fails the first time that rows come, and the first time that some are to go."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("append", "delete"):
+            patch.setattr(LanceTable, name, _failing_once(getattr(LanceTable, name)))
+        await app.ingest(data=text("lateword"), name="late.txt")
+
+
+def _failing_once(function: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    failed = False
+
+    async def once(*arguments: Any) -> None:
+        nonlocal failed
+        if not failed:
+            failed = True
+            raise OSError("the volume is full")
+        await function(*arguments)
+
+    return once
+
+
 SCENARIOS = (
     Scenario("brief", [submit_folder()]),
     Scenario(
@@ -270,6 +294,7 @@ SCENARIOS = (
         [submit_folder(("alpha.txt",), wait=False), Operation(stumble)],
         settings={"worker": {"lease_s": 0.4}},
     ),
+    Scenario("faltering", [Operation(end_grace), Operation(falter, adds=frozenset({"late.txt"}))], start="full"),
     Scenario("orphaned", [Operation(work)], start="orphaned"),
     Scenario("suspected", [Operation(work)], start="suspected"),
     Scenario("torn", [Operation(work)], start="torn", damaged=True),
