@@ -219,3 +219,21 @@ async def test_a_step_with_a_pool_is_claimed_by_that_name_only(desk: Desk) -> No
     assert await desk.ledger.write(queue.RELEASE, queue.Release(following, give_back=True))
     assert await desk.ledger.read(waking.claimable, ("embed", "gpu", "cheap")) == {"cheap"}
     assert [s.lane for s in await desk.claim(9, "embed", "gpu", "cheap")] == ["cheap"]
+
+
+async def test_what_waits_is_told_in_order_and_claimed_by_number_only_while_it_waits(desk: Desk) -> None:
+    await desk.submit("/a", "/b", "/c")
+    await desk.submit("/d", owner=BERT)
+    await desk.submit("/e", owner=BERT, priority=1)
+    waiting = await desk.ledger.read(claims.waiting, ["extract", "chunk"], 10)
+    assert [entry.owner for entry in waiting][:1] == [BERT], "the urgent one first"
+    assert len(waiting) == 5
+    assert len(await desk.ledger.read(claims.waiting, ["extract"], 2)) == 2
+    [taken] = await desk.claim(1)
+    wanted = tuple(entry.step for entry in waiting)
+    request = claims.ClaimThese(WorkerId("w2"), wanted, desk.token(), 10.0)
+    claimed = [one.step for one in await desk.ledger.write(claims.CLAIM_THESE, request)]
+    assert {step.lease.step_id for step in claimed} == set(wanted) - {taken.lease.step_id}
+    assert {(step.lease.epoch, step.lease.token) for step in claimed} == {(1, request.token)}
+    assert await desk.ledger.write(claims.CLAIM_THESE, request) == []
+    assert await desk.claim(5) == []

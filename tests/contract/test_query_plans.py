@@ -25,6 +25,8 @@ HOT: Verbs = {
     "claim of one kind": (claims._claim_statement(1), {**_CLAIM, "kind0": "extract"}, None),
     "claim of three kinds": (claims._claim_statement(3), {**_CLAIM, **_KINDS}, None),
     "claim behind a key": (claims._CLAIM_KEYED, {**_CLAIM, "kind": "index", "key": "index:anna/default/1"}, None),
+    "claim by number": (claims._CLAIM_THESE, _CLAIM, [(7,), (8,)]),
+    "steps that wait": (claims._WAITING, {"kind": "extract", "count": 256}, None),
     "due": (leasing._DUE, {"count": 100}, None),
     "expired": (leasing._EXPIRED, {"count": 100}, None),
     "complete": (queue._COMPLETE, {}, [(7, "t", "{}"), (8, "t", "{}")]),

@@ -18,6 +18,12 @@ def echo(value: Any = None, seconds: float = 0, size: int = 0) -> Any:
     return "x" * size if size else value
 
 
+def slurp(file: BinaryIO, seconds: float) -> bytes:
+    data = file.read()
+    time.sleep(seconds)
+    return data
+
+
 def pdf(file: BinaryIO, **arguments: Any) -> Any:
     """Crashes where it is asked for several pages behind the first batch."""
     if arguments["count"] > 1 and arguments["first"] > 0:
@@ -91,7 +97,7 @@ def stumble() -> None:
 
 
 READERS: list[Callable[..., Any]] = [
-    echo, pdf, crash, leave, hang, eat, chatter, garble, look, refuse, postpone, stumble,
+    echo, slurp, pdf, crash, leave, hang, eat, chatter, garble, look, refuse, postpone, stumble,
 ]  # fmt: skip
 
 if __name__ == "__main__":

@@ -4,12 +4,17 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from tests.conftest import StartApp
-from tests.integration.kit import text, until
+from tests.integration.kit import slow, text, until
 from tests.integration.test_workflows import define
 
-from penstock.app import App
+from penstock.app import App, pool_sizes
 from penstock.model.events import EventKind
+from penstock.worker import rooms
+from penstock.worker.pools import SMALL_DOCUMENT
+from penstock.worker.rooms import Room
+from penstock.worker.turns import Flow
 
 Files = Callable[..., Path]
 BULK = 300
@@ -69,3 +74,93 @@ async def test_an_urgent_document_overtakes_a_bulk_load_in_the_middle_of_its_run
     await work
     await listening
     assert len(fresh) <= 8, "no more than it had in hand"
+
+
+async def ends_beside(app: App, other: App, owner: str, files: Files) -> list[tuple[str, str]]:
+    """Who ended, in order: long documents of anna that hold all places of a worker, and a small one that came later."""
+    slow(app, 0.4)
+    big = text(24_000)
+    assert len(big) > SMALL_DOCUMENT
+    for i in range(6):
+        await app.ingest(data=big.encode() + f" {i}".encode(), name=f"big{i}.txt", owner="anna", wait=False)
+    ends: list[tuple[str, str]] = []
+    work = asyncio.ensure_future(app.run())
+
+    async def listen() -> None:
+        async for event in app.events(until=work):
+            if event.kind == EventKind.ITEM_END:
+                ends.append((event.owner, event.name))
+
+    listening = asyncio.ensure_future(listen())
+
+    async def is_full() -> bool:
+        return bool((await app.status(owner="anna"))["documents"].get("EMBEDDING"))
+
+    await until(is_full, 60)
+    assert ends == []
+    await other.ingest(data=b"a few words", name="small.txt", owner=owner, wait=False)
+    await until(lambda: asyncio.sleep(0, (owner, "small.txt") in ends), 120)
+    app.stop()
+    await work
+    await listening
+    return ends
+
+
+@pytest.mark.parametrize(("owner", "pools"), [("bert", None), ("anna", None), ("bert", "extract=1,index=1,*=1")])
+async def test_a_small_document_does_not_wait_for_the_end_of_long_ones(
+    start_app: StartApp, files: Files, owner: str, pools: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither for a place in the worker, nor for room to run, nor for its turn in between; of another owner, or of the
+    same."""
+    if pools is not None:
+        start = App._start_worker
+        monkeypatch.setattr(
+            App, "_start_worker", lambda app, budget, began: start(app, budget, began, pool_sizes(pools))
+        )
+    app, other = await start_app(worker={"slots": 1}), await start_app()
+    assert (await ends_beside(app, other, owner, files))[0] == (owner, "small.txt")
+
+
+async def test_a_long_step_lets_others_into_its_room_between_two_batches(app: App) -> None:
+    room = Room(1, app.runtime.clock)
+    order: list[str] = []
+
+    async def work(name: str, batches: int, seconds: float) -> None:
+        async with room.stay(Flow(name, name)) as stay:
+            for _ in range(batches):
+                await asyncio.sleep(seconds)
+                order.append(name)
+                if stay.is_over:
+                    await stay.give_way()
+
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr(rooms, "QUANTUM_S", 0.0)
+    try:
+        long = asyncio.create_task(work("anna", 20, 0.01))
+        await asyncio.sleep(0)
+        await work("bert", 1, 0.0)
+        assert order.count("anna") <= 3
+        await long
+    finally:
+        monkey.undo()
+    assert order.count("anna") == 20
+    assert not room.is_full
+
+
+async def test_whoever_gives_up_waiting_for_room_leaves_none_behind(app: App) -> None:
+    room = Room(1, app.runtime.clock)
+    anna, bert = Flow("anna", 1), Flow("bert", 1)
+    await room.enter(anna)
+    waiting = [asyncio.create_task(room.enter(flow)) for flow in (bert, None, bert)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    await asyncio.sleep(0)
+    room.leave()
+    # It has its turn, but was cancelled before it knew.
+    waiting[1].cancel()
+    await asyncio.gather(*waiting[:2], return_exceptions=True)
+    await waiting[2]
+    assert room.is_full
+    assert not room.is_wanted
+    room.leave()
+    assert room._free == 1

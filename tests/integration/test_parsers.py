@@ -19,7 +19,7 @@ import pytest
 from penstock.errors import ParserBreach, Permanent, Transient
 from penstock.worker.parsers import pool as pools
 from penstock.worker.parsers.messages import Answer, packed
-from penstock.worker.parsers.pool import TURNS, ParserPool
+from penstock.worker.parsers.pool import ParserPool
 
 ROOT = Path(__file__).parents[2]
 ODD = "tests.integration.odd_child"
@@ -32,7 +32,8 @@ class Listener:
     name = "odd"
     size = 0
 
-    def __init__(self) -> None:
+    def __init__(self, owner: str = "anna") -> None:
+        self.flow = (owner, str(id(self)))
         self.heard: list[str | None] = []
 
     async def read_range(self, offset: int, length: int) -> bytes:
@@ -355,7 +356,10 @@ async def test_who_works_no_more_but_waits_says_so_again(start: Start) -> None:
     assert mine.heard[-1] is None
 
 
-async def test_documents_are_read_one_after_the_other_but_a_long_one_lets_others_in(start: Start) -> None:
+async def test_documents_are_read_one_after_the_other_but_a_long_one_lets_others_in(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "QUICK_S", 0.1)
     bench = await start(children=1).warm()
     long, short = Listener(), Listener()
     order: list[str] = []
@@ -364,13 +368,120 @@ async def test_documents_are_read_one_after_the_other_but_a_long_one_lets_others
         await bench.begin("echo", source=source, seconds=0.01)
         order.append(name)
 
-    calls = [asyncio.create_task(call("long", long)) for _ in range(3 * TURNS)]
+    calls = [asyncio.create_task(call("long", long)) for _ in range(40)]
     await asyncio.sleep(0)
     calls += [asyncio.create_task(call("short", short)) for _ in range(2)]
     await asyncio.gather(*calls)
-    assert order[: TURNS // 2] == ["long"] * (TURNS // 2)
-    assert TURNS // 2 < order.index("short") < 2 * TURNS, "it waits for its turn, not for the end of the long one"
+    assert order[:2] == ["long"] * 2
+    assert order.index("short") < 20, "it waits for its turn, not for the end of the long one"
     assert order[-1] == "long"
+
+
+async def test_owners_have_equal_shares_of_the_children(start: Start) -> None:
+    bench = await start(children=1).warm()
+    order: list[str] = []
+
+    async def call(owner: str, source: Listener) -> None:
+        await bench.begin("echo", source=source, seconds=0.02)
+        order.append(owner)
+
+    calls = [asyncio.create_task(call("anna", Listener("anna"))) for _ in range(30)]
+    await asyncio.sleep(0.1)
+    bert = Listener("bert")
+    calls += [asyncio.create_task(call("bert", bert)) for _ in range(4)]
+    await asyncio.gather(*calls)
+    last = max(i for i, owner in enumerate(order) if owner == "bert")
+    assert last < 20, order
+
+
+async def slow_calls(bench: Bench, count: int, seconds: float) -> list[asyncio.Task[Any]]:
+    """Calls of one owner's documents that keep children busy."""
+    calls = [bench.begin("echo", source=Listener("anna"), value=i, seconds=seconds) for i in range(count)]
+    await asyncio.sleep(0.1)
+    return calls
+
+
+async def test_a_quick_document_does_not_wait_for_slow_calls(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More of them than there are children, each longer than a child may keep a quick document waiting."""
+    monkeypatch.setattr(pools, "SLOW_S", 0.3)
+    monkeypatch.setattr(pools, "LOOK_S", 0.05)
+    monkeypatch.setattr(pools, "QUICK_S", 0.1)
+    bench = await start(children=2).warm()
+    slow = await slow_calls(bench, 6, 20.0)
+    for i in range(2):
+        assert await bench("echo", source=Listener("bert"), value=i) == i
+        assert await bench("echo", source=Listener("anna"), value=i) == i, "nor if they are of the same owner"
+        assert not any(call.done() for call in slow), "all were quicker than the first of them"
+        assert len(bench.pool._children) <= bench.pool.most == 3
+    for call in slow:
+        call.cancel()
+    await asyncio.gather(*slow, return_exceptions=True)
+
+
+async def test_there_are_more_children_only_while_quick_documents_wait(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "SLOW_S", 0.2)
+    monkeypatch.setattr(pools, "LOOK_S", 0.05)
+    monkeypatch.setattr(pools, "QUICK_S", 0.1)
+    bench = await start(children=1).warm()
+    long = Listener("anna")
+    most = 0
+    calls = [bench.begin("echo", source=long, value=i, seconds=0.5) for i in range(4)]
+    while not all(call.done() for call in calls):
+        most = max(most, len(bench.pool._children))
+        await asyncio.sleep(0.02)
+    assert most == 1, "a long document has what it always had"
+    slow = [bench.begin("echo", source=long, value=i, seconds=1.0) for i in range(2)]
+    await asyncio.sleep(0.1)
+    assert await bench("echo", source=Listener("bert"), value="quick") == "quick"
+    assert len(bench.pool._children) == 2
+    assert await asyncio.gather(*slow) == [0, 1]
+    await asyncio.sleep(0.1)
+    assert len(bench.pool._children) == 1
+    assert list(bench.pool._busy) == []
+
+
+async def test_a_call_is_stopped_for_others_once_at_most(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "SLOW_S", 0.2)
+    monkeypatch.setattr(pools, "LOOK_S", 0.05)
+    monkeypatch.setattr(pools, "QUICK_S", 0.1)
+    bench = await start(children=1).warm()
+    stops: list[object] = []
+    stop = pools._Child.stop
+
+    def counted(self: Any) -> None:
+        stops.append(self.calls[0])
+        stop(self)
+
+    monkeypatch.setattr(pools._Child, "stop", counted)
+    slow = await slow_calls(bench, 3, 1.0)
+    while not all(call.done() for call in slow):
+        assert await bench("echo", source=Listener("bert"), value="quick") == "quick"
+        await asyncio.sleep(0.05)
+    assert await asyncio.gather(*slow) == [0, 1, 2]
+    assert stops
+    assert len(stops) == len(set(map(id, stops)))
+
+
+async def test_a_call_that_is_begun_again_has_its_document_from_the_beginning(
+    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(pools, "SLOW_S", 0.2)
+    monkeypatch.setattr(pools, "LOOK_S", 0.05)
+    monkeypatch.setattr(pools, "QUICK_S", 0.1)
+    (tmp_path / "document").write_bytes(b"all of it")
+    bench = await start(children=1).warm()
+
+    async def call(source: Listener, seconds: float) -> Any:
+        answer = await bench.pool.call("slurp", {"seconds": seconds}, source=source, document=tmp_path / "document")
+        return msgspec.msgpack.decode(answer)
+
+    slow = [asyncio.create_task(call(Listener("anna"), 1.0)) for _ in range(3)]
+    await asyncio.sleep(0.1)
+    assert await call(Listener("bert"), 0.0) == b"all of it"
+    assert not any(one.done() for one in slow)
+    assert await asyncio.gather(*slow) == [b"all of it"] * 3
 
 
 async def test_a_child_that_has_nothing_to_do_goes_and_another_comes(
@@ -444,7 +555,7 @@ import asyncio, os, resource, signal, sys
 {begin}
 from tests.integration.test_parsers import Bench, ODD
 from penstock.worker.parsers import pool as pools
-from penstock.worker.parsers.pool import TURNS, ParserPool
+from penstock.worker.parsers.pool import ParserPool
 async def main():
     pools.CHILD = ODD
     bench = await Bench(ParserPool(children=2, memory_mb=8192, timeout_s=30)).warm()

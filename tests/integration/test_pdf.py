@@ -83,6 +83,7 @@ class File:
 
     name = "a.pdf"
     size = 0
+    flow = ("anna", "file")
 
     def __init__(self, path: Path) -> None:
         self._path = path

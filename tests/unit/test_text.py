@@ -19,6 +19,7 @@ from penstock.runtime import Runtime
 
 class Bytes:
     name = "a.txt"
+    flow = ("anna", "file")
 
     def __init__(self, data: bytes, size: int | None = None) -> None:
         self.data = data

@@ -30,6 +30,7 @@ class Here:
 
 class File:
     name = "a.docx"
+    flow = ("anna", "file")
 
     def __init__(self, path: Path) -> None:
         self._path = path

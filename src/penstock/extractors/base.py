@@ -21,6 +21,10 @@ class Source(Protocol):
     def parser_s(self) -> float:
         """How long parser processes have worked on it."""
 
+    @property
+    def flow(self) -> tuple[str, str]:
+        """Owner and document: parser processes are shared by these."""
+
     async def read_range(self, offset: int, length: int) -> bytes: ...
 
     async def password(self) -> str | None:

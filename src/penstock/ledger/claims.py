@@ -13,7 +13,7 @@ from penstock.ledger.outbox import News
 from penstock.ledger.queue import FREED, KEPT_PASSWORD, LIVE, OWN_KEYS, STEP, hand_on, show, step_of
 from penstock.ledger.writer import Verb
 from penstock.model.events import EventKind
-from penstock.model.nouns import Step, Token, WorkerId
+from penstock.model.nouns import Owner, Step, StepId, Token, WorkerId
 from penstock.model.states import SHOWN_AS
 
 
@@ -34,6 +34,22 @@ class KeyedClaim(msgspec.Struct, frozen=True):
     count: int
     token: Token
     lease_s: float
+
+
+class ClaimThese(msgspec.Struct, frozen=True):
+    """A claim of some steps by their numbers, whoever is next; those that others have by now are left out."""
+
+    worker: WorkerId
+    steps: tuple[StepId, ...]
+    token: Token
+    lease_s: float
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    step: StepId
+    owner: Owner
+    size: int
+    """Bytes of its document."""
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -105,6 +121,39 @@ def _with_documents(connection: Connection, rows: Sequence[Row]) -> list[Claimed
     return [Claimed(step, found.get(step.generation_id)) for step in steps]
 
 
+_CLAIM_THESE = Statement(
+    "UPDATE steps SET status = 'RUNNING', lease_token = :token, epoch = epoch + 1, attempts = attempts + 1, "
+    "lease_until = {now} + :lease_s, worker_id = :worker, started_at = coalesce(started_at, {now}), waiting_on = NULL, "
+    "timeout_at = NULL WHERE status = 'PENDING' AND id IN (SELECT s.id FROM steps s WHERE s.status = 'PENDING' "
+    "AND s.resource_key IS NULL AND s.id IN (SELECT r.step FROM {rows}) {skip}) "
+    f"RETURNING {STEP}",
+    rows="step bigint",
+)
+_WAITING = Statement(
+    "SELECT w.id, w.owner, g.size FROM (SELECT id, owner, generation_id, priority, rank FROM steps "
+    "WHERE status = 'PENDING' AND resource_key IS NULL AND coalesce(pool, kind) = :kind "
+    "ORDER BY priority DESC, rank LIMIT :count) AS w JOIN generations g ON g.id = w.generation_id "
+    "ORDER BY w.priority DESC, w.rank"
+)
+
+
+def waiting(connection: Connection, kinds: Sequence[str], count: int) -> list[Waiting]:
+    """The next so many steps of each kind, or pool, in the order in which they would be claimed."""
+    rows = [row for kind in kinds for row in connection.run(_WAITING, kind=kind, count=count)]
+    return [Waiting(StepId(row[0]), Owner(row[1]), row[2]) for row in rows]
+
+
+def _claim_these(connection: Connection, requests: Sequence[ClaimThese]) -> list[list[Claimed]]:
+    answers = []
+    for request in requests:
+        values = {"token": request.token, "lease_s": request.lease_s, "worker": request.worker}
+        rows = connection.run(_CLAIM_THESE, [(step,) for step in request.steps], **values)
+        claimed = _with_documents(connection, rows)
+        outbox.tell(connection, _started([c.step for c in claimed]))
+        answers.append(claimed)
+    return answers
+
+
 _TAKE_KEY = Statement(
     "UPDATE locks SET token = :token, worker_id = :worker, purpose = 'step', lease_until = {now} + :lease_s "
     "WHERE token IS NULL AND resource_key = (SELECT resource_key FROM locks WHERE kind = :kind AND ready = 1 "
@@ -152,4 +201,5 @@ def _started(steps: Sequence[Step]) -> Iterator[News]:
 
 
 CLAIM = Verb("claim", _claim)
+CLAIM_THESE = Verb("claim_these", _claim_these)
 CLAIM_KEYED = Verb("claim_keyed", _claim_keyed)

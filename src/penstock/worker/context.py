@@ -15,7 +15,7 @@ from penstock.artifacts.reader import ArtifactReader
 from penstock.artifacts.segments import Codec
 from penstock.blobs.base import Blobs
 from penstock.errors import BudgetSpent, Cancelled, LeaseLost, Permanent, TornSegment
-from penstock.ledger import checkpoints, documents, work
+from penstock.ledger import checkpoints, documents, leasing, work
 from penstock.ledger.database import Connection
 from penstock.ledger.store import Ledger
 from penstock.metrics.base import Metrics
@@ -34,6 +34,7 @@ from penstock.runtime import Runtime
 from penstock.stages.base import Ports
 from penstock.worker.budget import Budget
 from penstock.worker.look import Tally
+from penstock.worker.rooms import Stay
 from penstock.worker.vital import Vital
 from penstock.workflows.load import decode
 
@@ -102,6 +103,7 @@ def load(connection: Connection, steps: Sequence[Step], workflows: dict[str, Wor
     return states
 
 
+ROOM = leasing.ROOM
 FOLDER = 1000
 """Artifacts whose segments share a folder: few of them have to be made, and none grows too large."""
 
@@ -123,6 +125,7 @@ class RawSource:
         self._verified: bytes | None = None
         self.parser_s = 0.0
         """The time that parsers worked on it, in earlier attempts too if whoever extracts knows of them."""
+        self.flow = (ctx.step.owner, ctx.step.document_id)
 
     async def read_range(self, offset: int, length: int) -> bytes:
         if self._verified is not None:
@@ -222,6 +225,9 @@ class Context:
         """The artifact, if it was opened together with the claim."""
         self._artifact: Artifact | None = None
         self._batch_began = self.began
+        self.stay: Stay | None = None
+        """Its place in a room, while it has one that it may leave for a while."""
+        self._gives_way = False
 
     @property
     def document(self) -> Document:
@@ -286,7 +292,7 @@ class Context:
     def waiting(self, on: str | None) -> None:
         if not isinstance(on, str | None):
             raise TypeError(f"a step waits on something that has a name, not on {type(on).__name__}")
-        if on != self.waiting_on:
+        if on != self.waiting_on and not self._gives_way:
             self.vital.wait(on)
 
     def progress(self) -> None:
@@ -362,3 +368,17 @@ class Context:
         if self.stopping or not self._budget.fits(self.step.kind):
             await self.checkpoint.flush()
             raise BudgetSpent("handed over between two batches")
+        if self.stay is not None and self.stay.is_over:
+            await self._give_way(self.stay)
+
+    async def _give_way(self, stay: Stay) -> None:
+        """Others have their turn. What parser processes do for us meanwhile does not change that we wait."""
+        self.waiting(ROOM)
+        self._gives_way = True
+        try:
+            await stay.give_way()
+        finally:
+            self._gives_way = False
+            self.waiting(None)
+            self._batch_began = self.runtime.clock()
+        self.raise_if_cancelled()

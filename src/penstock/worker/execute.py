@@ -36,7 +36,9 @@ from penstock.worker.context import Context, RunState
 from penstock.worker.pools import REST, pool_of
 from penstock.worker.record import Record
 from penstock.worker.retry import RetryPolicy, retry_in
+from penstock.worker.rooms import Room
 from penstock.worker.tables import Sayings
+from penstock.worker.turns import Flow
 from penstock.workflows.way import following
 
 EXTRACT, EMBED, INDEX = "extract", "embed", "index"
@@ -72,7 +74,7 @@ class Bench:
         self.record = Record(self.broadcast, self.runtime, self.metrics)
         # Those who read documents wait for the parser processes most of the time, and must not keep out the others.
         self._sizes = self.pools or {EXTRACT: self.slots, REST: self.slots}
-        self._rooms = {name: asyncio.Semaphore(size) for name, size in self._sizes.items()}
+        self._rooms = {name: Room(size, self.runtime.clock) for name, size in self._sizes.items()}
         self.backed_off = asyncio.Event()
         """A step has to wait for its next attempt."""
         self._one_suspect = asyncio.Lock()
@@ -93,9 +95,9 @@ class Bench:
         """Room to run a stage. A step that was there when its worker died, again and again, gets all of it."""
         if not is_suspect(ctx.step):
             room = self._room_of(ctx.step)
-            if room.locked():
+            if room.is_full:
                 ctx.waiting(ROOM)
-            async with room:
+            async with room.stay(Flow(ctx.step.owner, ctx.step.document_id)) as ctx.stay:
                 ctx.waiting(None)
                 ctx.began = self.runtime.clock()
                 yield
@@ -112,7 +114,8 @@ class Bench:
         ctx.waiting(ROOM)
         mine = self._room_of(ctx.step)
         with ExitStack() as own, ExitStack() as others:
-            await _enter(self._one_suspect, others)
+            await self._one_suspect.acquire()
+            others.callback(self._one_suspect.release)
             await self.warm.wait()
             async with asyncio.TaskGroup() as queue_up:
                 # All at once: one by one, it would let everybody pass again for each, and keep idle what it has.
@@ -127,7 +130,7 @@ class Bench:
         ctx.waiting(None)
         ctx.began = self.runtime.clock()
 
-    def _room_of(self, step: Step) -> asyncio.Semaphore:
+    def _room_of(self, step: Step) -> Room:
         return self._rooms[pool_of(step.lane, self._sizes) or REST]
 
     def context(self, step: Step, state: RunState) -> Context:
@@ -149,9 +152,9 @@ def is_suspect(step: Step) -> bool:
     return step.crashes >= leasing.SUSPECT
 
 
-async def _enter(door: asyncio.Semaphore | asyncio.Lock, stay: ExitStack) -> None:
-    await door.acquire()
-    stay.callback(door.release)
+async def _enter(room: Room, stay: ExitStack) -> None:
+    await room.enter(None)
+    stay.callback(room.leave)
 
 
 async def execute(bench: Bench, ctx: Context, chain: Callable[[str], bool]) -> Context | None:

@@ -16,7 +16,7 @@ from penstock.worker.execute import EMBED, INDEX, ROOM, Bench, execute, settle
 from penstock.worker.indexing import Indexer
 from penstock.worker.lease import Heart, reap
 from penstock.worker.look import InHand, in_hand
-from penstock.worker.pools import REST, Place, Pool, Pools
+from penstock.worker.pools import REST, Place, Pool, Pools, newcomers
 from penstock.workflows.load import decode
 from penstock.workflows.read import OPEN_KINDS
 
@@ -54,6 +54,11 @@ WARM_UP_AFTER_S = 0.1
 LINGER_S = 0.003
 STOP_S = 1.0
 """How long running steps may look for the end of their batch before they are stopped in its middle."""
+DOOR_S = 0.5
+"""Where no place was left for so long, newcomers are let in besides:"""
+DOOR_AT_ONCE = 4
+DOOR_LOOK = 256
+"""among the next so many steps of each kind."""
 INDEX_GROUP = 64
 CARRIED = 128
 """Runs whose chunks and vectors wait in memory for the index step."""
@@ -111,7 +116,7 @@ class Worker:
             await self._learn()
             delivering = asyncio.create_task(self._contained(self._deliver_loop()))
             others = [self._listen_loop(), self._upkeep_loop(), self._sweep_loop(), self._warm_up(at_once=done is None)]
-            others += [self._index_loop(bell) for bell in self._wake_index]
+            others += [self._door_loop(), *(self._index_loop(bell) for bell in self._wake_index)]
             loops += [asyncio.create_task(self._contained(loop)) for loop in others]
             await self._claim_loop(done)
         finally:
@@ -280,6 +285,11 @@ class Worker:
         if not groups:
             return False
         self._claimed_once = True
+        await self._begin(groups, found)
+        return True
+
+    async def _begin(self, groups: Sequence[Sequence[Step]], found: Mapping[StepId, Live | None]) -> None:
+        """Work on what was claimed; its places are counted already."""
         for step in (step for group in groups for step in group):
             self._heart.leases[step.lease.step_id] = step.lease
         single = [group[0] for group in groups if group[0].kind != INDEX]
@@ -291,7 +301,38 @@ class Worker:
             task = asyncio.create_task(work)
             self._tasks.add(task)
             task.add_done_callback(self._ended)
-        return True
+
+    async def _door_loop(self) -> None:
+        """Long runs may hold all places for minutes. Owners who have nothing in hand, and small documents, do not wait
+        for their end: rooms and parser processes are shared."""
+        seen: dict[str, int] = {}
+        while not self.stopping:
+            await self.bench.runtime.sleep(DOOR_S)
+            for pool in self._pools.claiming:
+                if pool.free <= 0 and seen.get(pool.name) == pool.left and not self.stopping:
+                    # A task of its own: at a stop, what it claims is handed over as all else is.
+                    task = asyncio.create_task(self._let_in(pool))
+                    self._tasks.add(task)
+                    task.add_done_callback(self._ended)
+                    await asyncio.wait([task])
+                seen[pool.name] = pool.left
+
+    async def _let_in(self, pool: Pool) -> None:
+        bench = self.bench
+        lanes = [lane for lane in pool.lanes if bench.budget.fits(lane)]
+        owners = {ctx.step.owner for ctx, _ in self._contexts.values()}
+        waiting = await bench.ledger.read(claims.waiting, lanes, DOOR_LOOK)
+        wanted = newcomers(waiting, owners, min(DOOR_AT_ONCE, pool.beyond))
+        if not wanted or self.stopping:
+            return
+        pool.held += len(wanted)
+        claimed: list[claims.Claimed] = []
+        try:
+            request = claims.ClaimThese(bench.worker, tuple(wanted), Token(bench.runtime.token()), bench.lease_s)
+            claimed = await self._measured(pool.name, bench.ledger.write(claims.CLAIM_THESE, request))
+        finally:
+            pool.held -= len(wanted) - len(claimed)
+        await self._begin([[one.step] for one in claimed], {one.step.lease.step_id: one.document for one in claimed})
 
     async def _states(self, steps: Sequence[Step], found: Mapping[StepId, Live | None]) -> list[RunState | None]:
         """Of claimed steps. What a run begins with came with its claim."""

@@ -1,16 +1,20 @@
 """Typed pools: which steps a worker works on, and how many of them side by side. A step belongs to the pool that its
 workflow names, else to the one of its kind: that word is its lane."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
 from penstock.errors import UsageError
+from penstock.ledger.claims import Waiting
+from penstock.model.nouns import StepId
 from penstock.workflows.read import is_pool_name
 
 REST = "*"
 """The pool of every lane that no other pool names."""
 MOST = 1000
+SMALL_DOCUMENT = 512 << 10
+"""Bytes of a document that probably is quick work."""
 _EXAMPLE = "extract=2,embed=4,index=1,*=4"
 
 
@@ -49,10 +53,21 @@ class Pool:
     """Those it claims."""
     size: int
     held: int = 0
+    left: int = 0
+    """How many places were left so far."""
 
     @property
     def free(self) -> int:
         return self.size - self.held
+
+    @property
+    def beyond(self) -> int:
+        """Places for newcomers, while all others are held: as many again."""
+        return 2 * self.size - self.held
+
+    def leave(self) -> None:
+        self.held -= 1
+        self.left += 1
 
 
 class Pools:
@@ -118,8 +133,17 @@ class Place:
             return False
         if claimed:
             self._pool = following
-        (before if claimed else following).held -= 1
+        (before if claimed else following).leave()
         return True
 
     def leave(self) -> None:
-        self._pool.held -= 1
+        self._pool.leave()
+
+
+def newcomers(waiting: Iterable[Waiting], owners: Collection[str], count: int) -> list[StepId]:
+    """Which steps to let in where long runs hold all places: the first of each owner who has nothing in hand, then
+    those of small documents."""
+    steps = list(waiting)
+    first = {step.owner: step.step for step in reversed(steps) if step.owner not in owners}
+    small = [step.step for step in steps if step.size <= SMALL_DOCUMENT and step.step not in first.values()]
+    return [*first.values(), *small][:count]

@@ -9,24 +9,29 @@ import socket
 import sys
 from collections import Counter, deque
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import FileIO
-from itertools import count
+from itertools import islice
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import msgspec
 
 from penstock.errors import ParserBreach, Permanent, Transient
 from penstock.extractors.base import Source
 from penstock.worker.parsers.messages import HEADER, Answer, Request, packed
+from penstock.worker.turns import Flow, Turns
 
 CHILD = "penstock.worker.parsers.child"
 IN_HAND = 2
 """Calls that a child is given: one that runs and one that waits in its pipe, so that it never waits for us."""
-TURNS = 8
-"""Every so many calls one goes to another document than the oldest."""
+QUICK_S = 0.25
+"""A document that has had no more than this goes before others of its owner. Not much more than a page needs: documents
+are to be read one after the other, so that their next steps can begin soon."""
+SLOW_S = 2.0
+"""A call that takes longer must not keep a quick document waiting."""
+LOOK_S = 0.5
+"""Between two looks whether a quick document waits for slow calls."""
 START_S = 60.0
 GRACE_S = 0.25
 """How long a child may go on with a call that nobody waits for any more."""
@@ -49,18 +54,37 @@ _DECODER = msgspec.msgpack.Decoder(Answer)
 class _Call:
     request: bytes
     source: Source
+    flow: Flow
     answer: asyncio.Future[bytes]
     document: FileIO | None
     seconds: float = 0.0
     """How long a child worked on it."""
+    began: float | None = None
+    """When a child began with it,"""
+    charged: float = 0.0
+    """and how much of the time since then was counted."""
+    was_stopped: bool = False
+    """For a quick document, and has to begin again."""
+    is_void: bool = False
+    """It was taken back from its child, which may still answer it."""
 
     @property
     def abandoned(self) -> bool:
-        return self.answer.done()
+        return self.is_void or self.answer.done()
 
     def fail(self, error: Exception) -> None:
-        if not self.answer.done():
+        if not self.abandoned:
             self.answer.set_exception(error)
+
+    def read_anew(self) -> None:
+        """Another child reads it from its beginning, and the first may still have its file."""
+        if self.document is not None:
+            before, self.document = self.document, _opened(Path(str(self.document.name)))
+            before.close()
+
+    def close(self) -> None:
+        if self.document is not None:
+            self.document.close()
 
 
 class ParserPool:
@@ -71,11 +95,10 @@ class ParserPool:
         self.timeout_s = timeout_s
         self._children: set[_Child] = set()
         self._leaving: set[_Child] = set()
-        self._waiting: deque[_Call] = deque()
+        self._waiting: Turns[_Call] = Turns(QUICK_S)
         self._busy: Counter[int] = Counter()
         """How many calls of a source are with a child."""
-        self._ages: WeakKeyDictionary[Source, int] = WeakKeyDictionary()
-        self._clock, self._turns = count(), count(1)
+        self._look: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """Have the children ready before they are needed: they load while something else does."""
@@ -89,51 +112,85 @@ class ParserPool:
         # A child may open nothing: it gets the open file.
         opened = None if document is None else _opened(document)
         request = packed(Request(reader, arguments, opened is not None))
-        call = _Call(request, source, asyncio.get_running_loop().create_future(), opened)
-        self._waiting.append(call)
+        call = _Call(request, source, Flow(*source.flow), asyncio.get_running_loop().create_future(), opened)
+        self._waiting.add(call.flow, call)
         self.hand_out()
         try:
             return await call.answer
         finally:
             source.parsed(call.seconds)
-            if call in self._waiting:
-                self._waiting.remove(call)
+            self._waiting.remove(call.flow, call)
             for child in self._children:
                 child.forgive(call)
-            if opened is not None:
-                opened.close()
+            call.close()
 
     def hand_out(self) -> None:
         """Give what waits to the children that have least to do; who has nothing with a child is told that it waits."""
+        later: list[_Call] = []
         while self._waiting:
             self.start()
             child = min(self._children, key=lambda child: len(child.calls))
             if len(child.calls) >= IN_HAND:
                 break
-            call = self._next()
+            call = self._waiting.pop()
+            if call.was_stopped and sum(child.is_slow for child in self._children) >= self.width:
+                later.append(call)
+                continue
             self._busy[id(call.source)] += 1
             call.source.waiting(None)
             child.take(call)
+        for call in reversed(later):
+            self._waiting.add(call.flow, call, again=True)
         for call in self._waiting:
             if not self._busy[id(call.source)]:
                 call.source.waiting("parser")
+        if self._look is None and (self._waiting or any(len(child.calls) > 1 for child in self._children)):
+            self._look = asyncio.get_running_loop().call_later(LOOK_S, self._relieve)
 
-    def _next(self) -> _Call:
-        """Documents are read one after the other, so that their next steps can begin soon. But every so often another
-        than the oldest has its turn: a long one must not keep out all others."""
-        ages = [self._ages.setdefault(call.source, next(self._clock)) for call in self._waiting]
-        oldest = min(ages)
-        others = [i for i, age in enumerate(ages) if age != oldest]
-        at = others[0] if others and next(self._turns) % TURNS == 0 else ages.index(oldest)
-        call = self._waiting[at]
-        del self._waiting[at]
-        return call
+    def _relieve(self) -> None:
+        """A call cannot be interrupted, and may take a minute. Where a quick document waits for nothing but slow calls,
+        there is one more child for it, for a while; where that is busy too, the slow call that has taken longest is
+        stopped, and begun again later. Calls that were stopped once are not stopped again; they leave the additional
+        child to others."""
+        self._look = None
+        now = asyncio.get_running_loop().time()
+        slow = [child for child in self._children if child.takes(now) >= SLOW_S]
+        for child in slow:
+            self._charge(child.calls[0])
+            for call in child.take_back():
+                self.ended(call)
+                self._send_back(call, again=True)
+        if self._waiting.is_quick and len(slow) == len(self._children):
+            if len(slow) < self.most:
+                self._children.add(_Child(self))
+            elif stoppable := [child for child in slow if not child.is_slow]:
+                max(stoppable, key=lambda child: child.takes(now)).stop()
+        self.hand_out()
+
+    @property
+    def most(self) -> int:
+        """Children, with those that are there for quick documents."""
+        return self.width + max(1, self.width // 2)
+
+    def is_too_many(self) -> bool:
+        return len(self._children) > self.width and not self._waiting.is_quick
 
     def ended(self, call: _Call) -> None:
         """A child is done with a call, or has lost it."""
+        if call.is_void:
+            return
         self._busy[id(call.source)] -= 1
         if not self._busy[id(call.source)]:
             del self._busy[id(call.source)]
+        self._charge(call)
+        call.began, call.charged = None, 0.0
+
+    def _charge(self, call: _Call) -> None:
+        """Count the time that it has taken so far."""
+        if call.began is not None:
+            taken = asyncio.get_running_loop().time() - call.began
+            self._waiting.used(call.flow, taken - call.charged)
+            call.charged = taken
 
     def dismiss(self, child: "_Child") -> None:
         """It gets no more calls, from now on."""
@@ -146,17 +203,30 @@ class ParserPool:
         self._leaving.discard(child)
         for call in reversed(child.calls):
             self.ended(call)
-            if call is blamed:
+            if call is child.stopped and not call.abandoned:
+                call.was_stopped = True
+                self._send_back(call)
+            elif call is blamed:
                 call.fail(error)
             elif not call.abandoned:
-                self._waiting.appendleft(call)
+                self._send_back(call, again=True)
         self.hand_out()
+
+    def _send_back(self, call: _Call, *, again: bool = False) -> None:
+        try:
+            call.read_anew()
+        except Transient as error:
+            call.fail(error)
+        else:
+            self._waiting.add(call.flow, call, again=again)
 
     async def close(self) -> None:
         """Kill them all: they hold nothing that is not on disk."""
-        for call in self._waiting:
+        if self._look is not None:
+            self._look.cancel()
+        for call in list(self._waiting):
+            self._waiting.remove(call.flow, call)
             call.answer.cancel()
-        self._waiting.clear()
         children = list(self._children)
         for child in children:
             for call in child.calls:
@@ -178,6 +248,8 @@ class _Child:
         self._breach: str | None = None
         self._condemned: _Call | None = None
         """The call that it was killed for: its answer may still come, and then the next one is not to blame."""
+        self.stopped: _Call | None = None
+        """The same, if it is to be begun again elsewhere."""
         self._timer: asyncio.TimerHandle | None = None
         self._since: float | None = None
         """When it began with the call at the head."""
@@ -197,6 +269,28 @@ class _Child:
         """Nobody waits for this call any more: if the child is busy with it, it has only a moment left."""
         if self.calls and self.calls[0] is call:
             self._watch()
+
+    def takes(self, now: float) -> float:
+        """How long the call at the head has taken so far."""
+        began = self.calls[0].began if self.calls else None
+        return 0.0 if began is None else now - began
+
+    @property
+    def is_slow(self) -> bool:
+        """Busy with a call that is not to be stopped again."""
+        return any(call.was_stopped for call in self.calls)
+
+    def take_back(self) -> list[_Call]:
+        """The calls behind the head, for another child. They are in its pipe, but nobody waits for their answers."""
+        back = [call for call in islice(self.calls, 1, None) if not call.abandoned]
+        self.calls = deque(replace(call, is_void=True, document=None) if call in back else call for call in self.calls)
+        return back
+
+    def stop(self) -> None:
+        """End it for the sake of others; nobody is to blame."""
+        self.stopped = self._condemned = self.calls[0]
+        if self._process is not None:
+            _kill(self._process)
 
     async def _live(self) -> None:
         errors = ""
@@ -279,6 +373,8 @@ class _Child:
             self._pool.ended(call)
             _deliver(call, answer)
             self._watch()
+            if self._pool.is_too_many() and not self.calls:
+                return
             self._pool.hand_out()
 
     def _count(self) -> None:
@@ -296,6 +392,8 @@ class _Child:
         if not self._ready:
             self._timer = asyncio.get_running_loop().call_later(START_S, self._kill)
         elif self.calls:
+            if self.calls[0].began is None:
+                self.calls[0].began = asyncio.get_running_loop().time()
             seconds = GRACE_S if self.calls[0].abandoned else self._pool.timeout_s
             self._timer = asyncio.get_running_loop().call_later(seconds, self._kill)
         else:
