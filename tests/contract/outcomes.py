@@ -141,7 +141,7 @@ async def recount(desk: Desk) -> Any:
 @scenario(documents.BIND)
 async def bind(desk: Desk) -> Any:
     await desk.submit("/a")
-    return (ANNA, "default", "fake", 8)
+    return documents.Binding(ANNA, "default", "fake", 8)
 
 
 # steps

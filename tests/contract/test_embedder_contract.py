@@ -1,13 +1,17 @@
 """What every embedder keeps."""
 
+import os
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from penstock.embedders import wordllama
 from penstock.embedders.base import Embedder
 from penstock.embedders.fake import FakeEmbedder
-from penstock.embedders.wordllama import WordLlamaEmbedder
+from penstock.embedders.wordllama import WordLlamaEmbedder, model_files
 from penstock.runtime import Runtime
 
 TEXTS = [f"Text number {i}: water flows down the pipe. " * (i % 5 + 1) for i in range(150)]
@@ -55,3 +59,21 @@ async def test_an_empty_text_gives_the_zero_vector(embedder: Embedder) -> None:
 
 def test_the_fingerprint_names_the_dimensions(embedder: Embedder) -> None:
     assert str(embedder.dimensions) in embedder.fingerprint.split(":")
+
+
+def test_a_fingerprint_names_weights_and_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = Runtime()
+    ours = WordLlamaEmbedder(runtime)
+    assert ours.former_names == ("wordllama:l2_supercat:256:1",), "what existing collections are bound to"
+    names = {ours.fingerprint}
+    for changed in range(2):
+        copies = [Path(shutil.copy(file, tmp_path)) for file in model_files("l2_supercat", 256)]
+        with copies[changed].open("r+b") as file:
+            file.seek(-9, os.SEEK_END)
+            file.write(b"x")
+        monkeypatch.setattr(wordllama, "model_files", lambda *model, copies=copies: tuple(copies))
+        other = WordLlamaEmbedder(runtime)
+        assert other.former_names == ()
+        names.add(other.fingerprint)
+    assert len(names) == 3
+    runtime.close()

@@ -178,7 +178,7 @@ async def test_i10_another_owner_changes_nothing(desk: Desk) -> None:
     connection.close()
     assert await desk.ledger.write(dead_letters.DISCARD, (BERT, letters)) == set()
     assert await desk.ledger.write(dead_letters.REPLAY_EVENTS, dead_letters.EventReplay(BERT, letters)) == set()
-    assert await desk.ledger.write(documents.BIND, (BERT, "default", "model", 3)) is None
+    assert await desk.ledger.write(documents.BIND, documents.Binding(BERT, "default", "model", 3)) is None
     assert await desk.everything() == before
 
 

@@ -11,7 +11,8 @@ from tests.conftest import StartApp
 from tests.integration.damage import sql, table_of, verify
 from tests.integration.kit import found, named, text
 
-from penstock.app import App
+from penstock.app import App, open_app
+from penstock.embedders.fake import FakeEmbedder
 from penstock.errors import UsageError
 from penstock.indexes.base import IndexRows
 from penstock.ledger import generations
@@ -100,6 +101,30 @@ async def test_another_embedder_is_refused_but_text_search_goes_on(shelf: App, s
     with pytest.raises(UsageError, match="was embedded with fake"):
         await other.search("whale")
     assert await found(other, "whale") == {"whales.txt"}
+
+
+async def test_a_collection_bound_to_a_former_name_of_the_same_embedder_is_bound_to_its_new_one(
+    shelf: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = shelf.config.home_path
+    sql(home, "UPDATE collections SET embedder = 'fake, as it was called'")
+    monkeypatch.setattr(FakeEmbedder, "former_names", ("fake, as it was called",))
+    assert (await shelf.search("blue whale ocean krill"))[0].name == "whales.txt"
+    async with open_app(home=str(home), embedder="fake") as app:
+        assert (await app.ingest(data=b"one more", name="more.txt")).completed == 1
+    assert sql(home, "SELECT embedder FROM collections") == [(FakeEmbedder().fingerprint,)]
+
+
+async def test_vectors_of_two_models_never_mix(shelf: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same embedder by its name, with other weights."""
+    home = shelf.config.home_path
+    monkeypatch.setattr(FakeEmbedder, "fingerprint", "fake:16:1:other weights")
+    with pytest.raises(UsageError, match=r"was embedded with fake:16:1, not fake:16:1:other weights"):
+        await shelf.search("whale")
+    async with open_app(home=str(home), embedder="fake") as app:
+        assert (await app.ingest(data=b"one more", name="more.txt")).failed == 1
+        assert (await app.list_dead_letters())["by_reason"] == {"embedder_changed": 1}
+    assert sql(home, "SELECT embedder FROM collections") == [("fake:16:1",)]
 
 
 async def test_i5_hits_are_found_although_hidden_rows_match_best(app: App, files: Files, tmp_path: Path) -> None:

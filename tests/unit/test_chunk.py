@@ -1,3 +1,4 @@
+from importlib.metadata import version
 from typing import Any
 
 import msgspec
@@ -197,3 +198,11 @@ def test_i12_a_stop_within_a_window_changes_no_chunk() -> None:
     chunks, cursors, _ = run_stage(CHUNK, pages, media_type="text/plain", stops=range(1, 20))
     assert chunks == whole
     assert any("at" in cursor for cursor in cursors)
+
+
+def test_the_splitter_s_version_is_part_of_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
+    ports: Any = None
+    now = CHUNK.version(ports, {}, MARKDOWN)
+    assert f"semantic-text-splitter-{version('semantic-text-splitter')}" in now
+    monkeypatch.setattr("penstock.stages.chunk.library", lambda name: f"{name}-99")
+    assert CHUNK.version(ports, {}, MARKDOWN) != now

@@ -1,5 +1,6 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ from tests.unit.test_office import BREAK, make, par, run
 from penstock.extractors import office
 from penstock.extractors.base import Extracted, Source
 from penstock.extractors.media import DOCX
+from penstock.extractors.pdf import PdfExtractor
+from penstock.extractors.text import TextExtractor
 from penstock.extractors.whole import BATCH, WholeFileExtractor
 
 
@@ -75,3 +78,14 @@ async def test_i12_batches_are_the_same_from_any_cursor(tmp_path: Path) -> None:
         assert await batches(batch.cursor) == whole[done:]
     assert parsers.calls == len(whole), "what is done is not read again"
     assert extractor.version == "office-1"
+
+
+def test_versions_name_the_libraries_that_decide_the_output() -> None:
+    parsers: Any = None
+    runtime: Any = None
+    for extractor, name in (
+        (WholeFileExtractor(parsers, "html"), "charset-normalizer"),
+        (TextExtractor(runtime), "charset-normalizer"),
+        (PdfExtractor(parsers), "pypdfium2"),
+    ):
+        assert extractor.version.endswith(f"/{name}-{version(name)}")

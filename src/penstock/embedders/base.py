@@ -15,6 +15,10 @@ class Embedder(Protocol):
         """Names the model and everything that changes its vectors: two embedders with one fingerprint agree."""
 
     @property
+    def former_names(self) -> tuple[str, ...]:
+        """What earlier versions of Penstock called an embedder that makes the very same vectors."""
+
+    @property
     def dimensions(self) -> int: ...
 
     async def warm_up(self) -> None:

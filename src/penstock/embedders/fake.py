@@ -23,6 +23,10 @@ class FakeEmbedder:
         return f"fake:{self._dimensions}:1"
 
     @property
+    def former_names(self) -> tuple[str, ...]:
+        return ()
+
+    @property
     def dimensions(self) -> int:
         return self._dimensions
 

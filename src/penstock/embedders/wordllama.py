@@ -4,9 +4,14 @@ Only the weights and the tokenizer of the package are used. Importing it takes 0
 `embed` pads every text to the longest of the batch. Texts are not truncated, as there.
 """
 
+import hashlib
+import importlib.util
 from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.errors import ConfigError
 from penstock.model.items import Vectors
 from penstock.runtime import Runtime
 
@@ -14,6 +19,9 @@ if TYPE_CHECKING:
     from penstock.embedders.wordllama_model import Model
 
 _MODEL, _DIMENSIONS = "l2_supercat", 256
+_NAME = f"wordllama:{_MODEL}:{_DIMENSIONS}:1"
+_FIRST = "461d9f720e7921ac"
+"""The weights and the tokenizer that were meant while the name alone was the fingerprint."""
 
 # Tokenizer threads want many texts at once.
 _TOKENISED = 256
@@ -24,9 +32,14 @@ class WordLlamaEmbedder:
         self._runtime = runtime
         self._model: Model | None = None
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
-        return f"wordllama:{_MODEL}:{_DIMENSIONS}:1"
+        """Of the weights and the tokenizer themselves: the package may come with others one day."""
+        return f"{_NAME}:{digest(*model_files(_MODEL, _DIMENSIONS))}"
+
+    @property
+    def former_names(self) -> tuple[str, ...]:
+        return (_NAME,) if self.fingerprint == f"{_NAME}:{_FIRST}" else ()
 
     @property
     def dimensions(self) -> int:
@@ -48,8 +61,27 @@ class WordLlamaEmbedder:
         if self._model is None:
             from penstock.embedders.wordllama_model import load
 
-            self._model = load(_MODEL, _DIMENSIONS)
+            self._model = load(*model_files(_MODEL, _DIMENSIONS))
         return self._model.embed(texts)
+
+
+def model_files(name: str, dimensions: int) -> tuple[Path, Path]:
+    """Weights and tokenizer, in the package, which is not imported for that."""
+    spec = importlib.util.find_spec("wordllama")
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError("the embedder wordllama is not installed: pip install wordllama")
+    folder = Path(spec.submodule_search_locations[0])
+    weights = folder / "weights" / f"{name}_{dimensions}.safetensors"
+    return weights, folder / "tokenizers" / f"{name}_tokenizer_config.json"
+
+
+def digest(*files: Path) -> str:
+    """Of 18 MB in 20 ms, once a process."""
+    whole = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            whole.update(hashlib.file_digest(file, "sha256").digest())
+    return whole.hexdigest()[:16]
 
 
 def _joined(parts: list[Vectors]) -> Vectors:

@@ -1,6 +1,5 @@
 """The weights and the tokenizer of wordllama, and how they make vectors. Loaded by the first text that is embedded."""
 
-import importlib.util
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -10,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.embedders.base import unit
-from penstock.errors import ConfigError
 from penstock.model.items import Vectors
 
 # The count matrix of a slice should stay small.
@@ -29,16 +27,12 @@ class Model:
         )
 
 
-def load(name: str, dimensions: int) -> Model:
+def load(weights_file: Path, tokenizer_file: Path) -> Model:
     from safetensors.numpy import load_file
     from tokenizers import Tokenizer
 
-    spec = importlib.util.find_spec("wordllama")
-    if spec is None or not spec.submodule_search_locations:
-        raise ConfigError("the embedder wordllama is not installed: pip install wordllama")
-    folder = Path(spec.submodule_search_locations[0])
-    weights = load_file(folder / "weights" / f"{name}_{dimensions}.safetensors")["embedding.weight"]
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizers" / f"{name}_tokenizer_config.json"))
+    weights = load_file(weights_file)["embedding.weight"]
+    tokenizer = Tokenizer.from_file(str(tokenizer_file))
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return Model(np.ascontiguousarray(weights, dtype=np.float32), tokenizer)

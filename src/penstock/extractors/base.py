@@ -2,10 +2,22 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from penstock.model.items import Page
+
+
+@cache
+def library(name: str) -> str:
+    """A library and its version, for what decides the output of a step."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return f"{name}-{version(name)}"
+    except PackageNotFoundError:
+        return name
 
 
 class Source(Protocol):

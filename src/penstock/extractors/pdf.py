@@ -3,14 +3,13 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from penstock.errors import ParserBreach, Permanent, StepError, Transient
-from penstock.extractors.base import Extracted, Parsers, Source
+from penstock.extractors.base import Extracted, Parsers, Source, library
 from penstock.model.items import Page
 
 PAGES = 8
@@ -36,11 +35,9 @@ class PdfExtractor:
     def __init__(self, parsers: Parsers) -> None:
         self._parsers = parsers
 
-    @cached_property
+    @property
     def version(self) -> str:
-        from importlib.metadata import version
-
-        return f"pdf-1/{version('pypdfium2')}"
+        return f"pdf-1/{library('pypdfium2')}"
 
     async def extract(
         self, source: Source, media_type: str, params: dict[str, Any], cursor: dict[str, Any]

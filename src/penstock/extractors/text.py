@@ -9,8 +9,8 @@ import msgspec
 
 from penstock.errors import Transient
 from penstock.extractors import markdown
-from penstock.extractors.base import Extracted, Source
-from penstock.extractors.encodings import UTF8, Utf8Check, byte_order_mark, legacy, shift_after, wide
+from penstock.extractors.base import Extracted, Source, library
+from penstock.extractors.encodings import DETECTOR, UTF8, Utf8Check, byte_order_mark, legacy, shift_after, wide
 from penstock.extractors.media import HEAD, MARKDOWN
 from penstock.model.items import Page
 
@@ -48,7 +48,7 @@ class TextExtractor:
 
     @property
     def version(self) -> str:
-        return "text-1"
+        return f"text-1/{library(DETECTOR)}"
 
     async def extract(
         self, source: Source, media_type: str, params: dict[str, Any], cursor: dict[str, Any]

@@ -6,11 +6,13 @@ from typing import Any
 import msgspec
 
 from penstock.errors import ParserBreach, Permanent
-from penstock.extractors.base import Extracted, Parsers, Source
+from penstock.extractors.base import Extracted, Parsers, Source, library
+from penstock.extractors.encodings import DETECTOR
 from penstock.model.items import Page
 
 BATCH = 16
-VERSIONS = {"office": "office-1", "html": "html-1"}
+VERSIONS = {"office": ("office-1",), "html": ("html-1", DETECTOR)}
+"""By reader: of its own code, and the libraries that decide what it reads."""
 
 
 class WholeFileExtractor:
@@ -23,7 +25,8 @@ class WholeFileExtractor:
 
     @property
     def version(self) -> str:
-        return VERSIONS[self._reader]
+        version, *libraries = VERSIONS[self._reader]
+        return "/".join((version, *map(library, libraries)))
 
     async def extract(
         self, source: Source, media_type: str, params: dict[str, Any], cursor: dict[str, Any]

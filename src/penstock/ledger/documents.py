@@ -263,12 +263,31 @@ _CLAIM_EMBEDDER = Statement(
 )
 
 
-def _bind(connection: Connection, bindings: Sequence[tuple[Owner, str, str, int]]) -> list[Collection | None]:
+_RENAME_EMBEDDER = Statement(
+    "UPDATE collections SET embedder = :embedder WHERE owner = :owner AND name = :name AND embedder = :former"
+)
+
+
+class Binding(msgspec.Struct, frozen=True):
+    """An embedder is about to write into a collection."""
+
+    owner: Owner
+    collection: str
+    embedder: str
+    dimensions: int
+    former_names: tuple[str, ...] = ()
+    """Of the same embedder: a collection that is bound to one of them is bound to the new name from now on."""
+
+
+def _bind(connection: Connection, bindings: Sequence[Binding]) -> list[Collection | None]:
     """The first embedder that writes into a collection is its embedder; the answer says which that is."""
     answers = []
-    for owner, name, embedder, dimensions in bindings:
-        connection.run(_CLAIM_EMBEDDER, owner=owner, name=name, embedder=embedder, dimensions=dimensions)
-        answers.append(collection(owner, connection, name))
+    for b in bindings:
+        place = {"owner": b.owner, "name": b.collection}
+        connection.run(_CLAIM_EMBEDDER, embedder=b.embedder, dimensions=b.dimensions, **place)
+        for former in b.former_names:
+            connection.run(_RENAME_EMBEDDER, embedder=b.embedder, former=former, **place)
+        answers.append(collection(b.owner, connection, b.collection))
     return answers
 
 

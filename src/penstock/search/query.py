@@ -54,7 +54,7 @@ async def search(
         home = await snapshot.read(look, collection)
         if home is None:
             return []
-        if mode != "text" and home.embedder not in (None, embedder.fingerprint):
+        if mode != "text" and home.embedder not in (None, embedder.fingerprint, *embedder.former_names):
             raise UsageError(
                 f"collection {collection!r} was embedded with {home.embedder}, not {embedder.fingerprint}: set that "
                 "embedder, or search with --mode text"

@@ -1,16 +1,19 @@
 """chunk: clean pages become chunks. Windows are fixed by the input, so that an interruption changes nothing (I12)."""
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 
 from penstock.artifacts.segments import CHUNKS
 from penstock.errors import ConfigError, Permanent
+from penstock.extractors.base import library
 from penstock.model.items import CleanPage
 from penstock.model.nouns import Json
 from penstock.model.states import DocumentStatus
-from penstock.stages.base import Stage, StepContext, StepResult
+from penstock.stages.base import Ports, Stage, StepContext, StepResult
 from penstock.stages.chunking import CHUNK_VERSION, ChunkSettings, Window
+from penstock.stages.splitting import SPLITTER
 
 WINDOW = 16
 
@@ -61,4 +64,8 @@ def _ends(meta: Json) -> DocumentStatus | None:
     return DocumentStatus.NOT_INDEXABLE if meta.get("chunks") == 0 else None
 
 
-CHUNK = Stage("chunk", run, CHUNKS, lambda ports, params, media_type: [CHUNK_VERSION, media_type, WINDOW], _ends)
+def _version(ports: Ports, params: Json, media_type: str | None) -> Any:
+    return [CHUNK_VERSION, library(SPLITTER), media_type, WINDOW]
+
+
+CHUNK = Stage("chunk", run, CHUNKS, _version, _ends)

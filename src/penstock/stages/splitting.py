@@ -11,6 +11,7 @@ Unit = Literal["characters", "tokens"]
 Piece = tuple[int, str]
 """Where it begins, and its text."""
 
+SPLITTER = "semantic-text-splitter"
 _TOKEN_MODEL = "text-embedding-3-small"
 _NEWLINES = "\r\n"
 _LOOK_BACK = 64

@@ -137,7 +137,8 @@ class Indexer:
         if place in self._bound:
             return
         embedder = self._bench.ports.embedder
-        bound = await self._bench.ledger.write(documents.BIND, (*place, embedder.fingerprint, embedder.dimensions))
+        binding = documents.Binding(*place, embedder.fingerprint, embedder.dimensions, embedder.former_names)
+        bound = await self._bench.ledger.write(documents.BIND, binding)
         if bound is not None and bound.embedder != embedder.fingerprint:
             raise Permanent(
                 f"collection {place[1]!r} was embedded with {bound.embedder}, not {embedder.fingerprint}: go back to "
