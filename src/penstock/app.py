@@ -269,7 +269,7 @@ class App:
         who, where = self._place(owner, collection)
         if not isinstance(query, str):
             raise UsageError(f"query {query!r}: expected text")
-        arguments.count("k", k)
+        arguments.number("k", k)
         if mode not in ("hybrid", "vector", "text"):
             raise UsageError(f"mode {mode!r}: use one of hybrid, vector, text")
         return await search(self.ledger, self.ports.index, self.ports.embedder, who, query, k, where, mode)

@@ -86,8 +86,10 @@ async def test_fewer_than_one_hit_is_refused(shelf: App, k: int) -> None:
         await shelf.search("whale", k)
 
 
-async def test_more_hits_than_there_are_is_no_error(shelf: App) -> None:
-    assert len(await shelf.search("the", 100_000)) == 3
+@pytest.mark.parametrize("k", [100_000, 2**62])
+async def test_more_hits_than_there_are_is_no_error(shelf: App, k: int) -> None:
+    for mode in ("hybrid", "vector", "text"):
+        assert len(await shelf.search("the", k, mode=mode)) == 3
 
 
 async def test_collections_are_searched_apart(shelf: App) -> None:

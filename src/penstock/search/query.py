@@ -20,6 +20,8 @@ from penstock.search.fuse import fuse
 Mode = Literal["hybrid", "vector", "text"]
 
 FETCH_LEAST = 50
+FETCH_ALL = 1 << 40
+"""More rows than any table has."""
 
 
 class Hit(msgspec.Struct, frozen=True):
@@ -76,7 +78,7 @@ async def _fetch(
     hidden: list[GenerationId],
 ) -> list[Hit]:
     """Fetch more until k hits are active in the snapshot, or the index has no more."""
-    count = max(4 * k, FETCH_LEAST)
+    count = min(max(4 * k, FETCH_LEAST), FETCH_ALL)
     while True:
         searches = []
         if vector is not None:
