@@ -524,9 +524,21 @@ class App:
 
     # upkeep
 
-    async def check(self, *, repair: bool = False, owner: str | None = None) -> "CheckReport":
-        """Compare ledger, blobs and index both ways, of one owner or of all; `repair` mends what can be mended."""
-        return await self._caretaker.check(None if owner is None else self._owner(owner), repair=repair)
+    async def check(
+        self,
+        *,
+        repair: bool = False,
+        sample: float = 1.0,
+        progress: Callable[[str, int], None] | None = None,
+        owner: str | None = None,
+    ) -> "CheckReport":
+        """Compare ledger, blobs and index both ways, of one owner or of all; `repair` mends what can be mended.
+        `sample`: the share of stored files, drawn at random, whose content is compared; all are looked for. `progress`
+        is told what is being looked at, and how much of it was."""
+        if not 0.0 <= sample <= 1.0:
+            raise UsageError(f"a sample is a share between 0 and 1, not {sample!r}")
+        who = None if owner is None else self._owner(owner)
+        return await self._caretaker.check(who, repair=repair, sample=sample, progress=progress)
 
     async def prune(self, *, older_than_s: float | None = None, dry_run: bool = False) -> dict[str, int]:
         """Take away what nothing refers to any more, old history, and artifacts that `keep_artifacts` does not keep;

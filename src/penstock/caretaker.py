@@ -4,6 +4,7 @@ the locks of one that died."""
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 
 import msgspec
@@ -49,13 +50,16 @@ class Caretaker:
         self._liveness = liveness
         self._metrics = metrics
 
-    async def check(self, owner: Owner | None, *, repair: bool) -> CheckReport:
+    async def check(
+        self, owner: Owner | None, *, repair: bool, sample: float, progress: Callable[[str, int], None] | None
+    ) -> CheckReport:
         from penstock.upkeep.check import check
 
+        stores = replace(self.stores(owner), sample=sample, chance=self._runtime.random)
         if not repair:
-            return await check(self.stores(owner), WorkerId(self._runtime.ulid()))
+            return await check(stores, WorkerId(self._runtime.ulid()), progress=progress)
         async with self.alive() as heart:
-            return await check(self.stores(owner), heart.worker, repair=True)
+            return await check(stores, heart.worker, repair=True, progress=progress)
 
     async def prune(self, older_than_s: float | None, *, dry_run: bool) -> dict[str, int]:
         async with self.alive() as heart:

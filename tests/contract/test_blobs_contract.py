@@ -144,3 +144,20 @@ async def test_a_folder_that_is_a_file_is_told_in_a_sentence(tmp_path: Path, run
     (tmp_path / "file").write_text("I am no folder")
     with pytest.raises(StorageError, match="could not be written"):
         await LocalBlobs(tmp_path / "file", runtime).put("anna/x", b"x", durable=True)
+
+
+async def test_many_are_read_and_summed_at_once(blobs: Blobs) -> None:
+    contents = {f"anna/{i}": bytes([i % 256]) * (i * 1000) for i in range(7)}
+    contents["anna/large"] = os.urandom((3 << 20) + 1)
+    await blobs.put_many(list(contents.items()), durable=False)
+    keys = [*contents, "anna/nothing"]
+    *found, gone = await blobs.get_many(keys)
+    assert found == list(contents.values())
+    assert isinstance(gone, FileNotFoundError)
+    *sums, lost = await blobs.sums(keys)
+    assert sums == [(len(data), hashlib.sha256(data).hexdigest()) for data in contents.values()]
+    assert isinstance(lost, FileNotFoundError)
+    *sizes, lost = await blobs.sums(keys, content=False)
+    assert sizes == [(len(data), None) for data in contents.values()]
+    assert isinstance(lost, FileNotFoundError)
+    assert await blobs.get_many([]) == await blobs.sums([]) == []

@@ -2,8 +2,10 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.integration.damage import (
@@ -22,6 +24,8 @@ from tests.integration.damage import (
 )
 
 from penstock.app import App, open_app
+from penstock.blobs.base import BlobSum
+from penstock.errors import UsageError
 from penstock.indexes.base import IndexRows, StoredRow
 from penstock.indexes.lance import LanceTable
 from penstock.model.items import Chunk
@@ -239,17 +243,17 @@ async def leave(app: App, home: Path, name: str) -> None:
 async def test_bytes_that_are_pruned_while_they_are_read_are_no_problem(
     app: App, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, told = app.blobs.read_range, False
+    sums, told = app.blobs.sums, False
 
-    async def read_late(key: str, offset: int, length: int) -> bytes:
+    async def read_late(keys: Sequence[str], **options: bool) -> list[BlobSum | OSError]:
         nonlocal told
         if not told:
             told = True
             await leave(app, home, "0.txt")
             await leave(app, home, "1.txt")
-        return await read(key, offset, length)
+        return await sums(keys, **options)
 
-    monkeypatch.setattr(app.blobs, "read_range", read_late)
+    monkeypatch.setattr(app.blobs, "sums", read_late)
     assert clean(await app.check())
     assert told
 
@@ -257,17 +261,17 @@ async def test_bytes_that_are_pruned_while_they_are_read_are_no_problem(
 async def test_segments_that_are_pruned_while_they_are_read_are_no_problem(
     app: App, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    get, told = app.blobs.get, False
+    get, told = app.blobs.get_many, False
 
-    async def get_late(key: str) -> bytes:
+    async def get_late(keys: Sequence[str]) -> list[bytes | OSError]:
         nonlocal told
         if not told:
             told = True
             await leave(app, home, "1.txt")
             await leave(app, home, "2.txt")
-        return await get(key)
+        return await get(keys)
 
-    monkeypatch.setattr(app.blobs, "get", get_late)
+    monkeypatch.setattr(app.blobs, "get_many", get_late)
     assert clean(await app.check())
     assert told
 
@@ -351,3 +355,57 @@ async def test_it_all_works_on_postgresql_too(postgres: str, tmp_path: Path) -> 
         report = await app.check(repair=True)
         assert kinds(report.problems) <= {"row_missing"}
         assert not any((await app.prune(older_than_s=0)).values())
+
+
+async def test_many_small_documents_are_read_in_bulk(app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call for each file, or a question for each document, would take longer than the reading itself."""
+    count = 60
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for i in range(count):
+        (folder / f"{i}.txt").write_text(f"Document {i} tells of matter{i}.")
+    assert (await app.ingest([folder])).completed == count
+    calls: list[str] = []
+    run_blocking = app.runtime.run_blocking
+
+    async def counted(lane: Any, *arguments: Any) -> Any:
+        calls.append(lane)
+        return await run_blocking(lane, *arguments)
+
+    monkeypatch.setattr(app.runtime, "run_blocking", counted)
+    looked: list[tuple[str, int]] = []
+    assert (await app.check(progress=lambda what, done: looked.append((what, done)))).ok
+    assert len(calls) < count
+    most = {what: max(done for name, done in looked if name == what) for what, _ in looked}
+    assert most["raw bytes"] >= count
+    assert most["segments"] >= 4 * count
+    assert most["rows of the index"] >= 2 * count
+
+
+@pytest.mark.parametrize("sample", [0.0, 0.5, 1.0])
+async def test_a_sample_is_compared_by_content_and_all_by_size(app: App, home: Path, sample: float) -> None:
+    raws = sorted(path for path in (home / "blobs").rglob("*") if path.is_file() and "raw" in path.parts)
+    segments = sorted(path for path in (home / "blobs").rglob("*") if path.is_file() and "segments" in path.parts)
+    raws[0].write_bytes(b"x" * raws[0].stat().st_size)
+    raws[1].write_bytes(raws[1].read_bytes() + b"x")
+    raws[2].unlink()
+    segments[0].unlink()
+    chances = iter([0.4, 0.6] * 10_000)
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr(app.runtime, "random", lambda: next(chances))
+    report = await app.check(sample=sample)
+    monkey.undo()
+    kinds = Counter(problem["kind"] for problem in report.problems)
+    assert report.sample == sample
+    assert (kinds["raw_missing"], kinds["segment_broken"]) == (1, 1)
+    assert kinds["raw_broken"] >= 1, "its size tells"
+    if sample == 1.0:
+        assert kinds["raw_broken"] == 2
+    if sample == 0.0:
+        assert kinds["raw_broken"] == 1
+
+
+async def test_a_sample_is_a_share(app: App) -> None:
+    for wrong in (-0.1, 1.1):
+        with pytest.raises(UsageError, match="between 0 and 1"):
+            await app.check(sample=wrong)

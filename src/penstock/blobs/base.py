@@ -12,6 +12,14 @@ class BlobInfo(NamedTuple):
     modified_at: float
 
 
+class BlobSum(NamedTuple):
+    """What a blob is, by a look at it."""
+
+    size: int
+    sha256: str | None
+    """None: its content was not asked for."""
+
+
 class Blobs(Protocol):
     async def put(self, key: str, data: bytes, *, durable: bool) -> None:
         """Write a blob whole or not at all. `durable`: it survives a power cut once this returns."""
@@ -25,6 +33,12 @@ class Blobs(Protocol):
 
     async def get(self, key: str, size: int | None = None) -> bytes:
         """The whole blob; FileNotFoundError if there is none. `size`: how large it should be, if that is known."""
+
+    async def get_many(self, keys: Sequence[str]) -> list[bytes | OSError]:
+        """Several small blobs at once; for one that cannot be read, the error."""
+
+    async def sums(self, keys: Sequence[str], *, content: bool = True) -> list[BlobSum | OSError]:
+        """Sizes and hashes of several blobs; for one that cannot be read, the error. Without `content` only sizes."""
 
     async def read_range(self, key: str, offset: int, length: int) -> bytes:
         """A part of it; shorter at the end, empty past it; FileNotFoundError if there is none."""

@@ -1,19 +1,22 @@
 """Blobs in a folder: written beside their place, flushed, renamed, and the folder flushed too."""
 
+import asyncio
 import errno
 import hashlib
 import os
 import re
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
-from penstock.blobs.base import BlobInfo
+from penstock.blobs.base import BlobInfo, BlobSum
 from penstock.errors import SourceError, StorageError, UsageError
 from penstock.privacy import file_mode, make_folder
-from penstock.runtime import Runtime
+from penstock.runtime import LANES, Runtime
+
+T = TypeVar("T")
 
 _BAD_KEY = re.compile(r"(^|/)\.{0,2}(/|$)")
 
@@ -22,6 +25,7 @@ TEMPORARY = ".tmp-"
 _PIECE = 1 << 20
 _UNKNOWN = 1 << 30
 """Taken as the size of what may be large, and of what is flushed to the disk, which is never quick."""
+_READ = 128 << 10
 _LIST_BATCH = 1000
 
 
@@ -48,6 +52,20 @@ class LocalBlobs:
 
     async def get(self, key: str, size: int | None = None) -> bytes:
         return await self._runtime.run_sized("io", _UNKNOWN if size is None else size, self._path(key).read_bytes)
+
+    async def get_many(self, keys: Sequence[str]) -> list[bytes | OSError]:
+        return await self._side_by_side(keys, lambda key: _attempt(_content, self._place(key)))
+
+    async def sums(self, keys: Sequence[str], *, content: bool = True) -> list[BlobSum | OSError]:
+        look = _sum if content else _size
+        return await self._side_by_side(keys, lambda key: _attempt(look, self._place(key)))
+
+    async def _side_by_side(self, keys: Sequence[str], ask: Callable[[str], T]) -> list[T]:
+        """On all threads of the lane, each with a part: one call for each blob costs more than reading it."""
+        part = -(-len(keys) // LANES["io"]) or 1
+        parts = [keys[start : start + part] for start in range(0, len(keys), part)]
+        answers = await asyncio.gather(*(self._runtime.run_blocking("io", lambda p: [*map(ask, p)], p) for p in parts))
+        return [answer for some in answers for answer in some]
 
     async def read_range(self, key: str, offset: int, length: int) -> bytes:
         return await self._runtime.run_sized("io", length, self._read_range, key, offset, length)
@@ -132,15 +150,21 @@ class LocalBlobs:
             self._path(key).unlink(missing_ok=True)
 
     def _walk(self, prefix: str) -> Iterator[BlobInfo]:
-        base = self._path(prefix) if prefix else self._root
-        for folder, _, names in os.walk(base):
-            for name in names:
-                path = Path(folder, name)
+        folders = [self._place(prefix) if prefix else str(self._root)]
+        while folders:
+            try:
+                entries = [*os.scandir(folders.pop())]
+            except OSError:
+                continue
+            for entry in entries:
                 try:
-                    info = path.stat()
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                        continue
+                    info = entry.stat()
                 except FileNotFoundError:
                     continue
-                yield BlobInfo(path.relative_to(self._root).as_posix(), info.st_size, info.st_mtime)
+                yield BlobInfo(entry.path.removeprefix(self._prefix), info.st_size, info.st_mtime)
 
 
 class _Temporary:
@@ -183,6 +207,39 @@ class _Temporary:
             error = error or failed
         if isinstance(error, OSError):
             raise StorageError(storage_sentence(Path(self._place), error)) from error
+
+
+def _attempt(look: Callable[[str], T], place: str) -> T | OSError:
+    try:
+        return look(place)
+    except OSError as error:
+        return error
+
+
+def _pieces(place: str) -> Iterator[bytes]:
+    # Plain calls: a file object takes twice as long to make as a small file to read.
+    descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        while piece := os.read(descriptor, _READ):
+            yield piece
+    finally:
+        os.close(descriptor)
+
+
+def _content(place: str) -> bytes:
+    return b"".join(_pieces(place))
+
+
+def _sum(place: str) -> BlobSum:
+    hashed, size = hashlib.sha256(), 0
+    for piece in _pieces(place):
+        hashed.update(piece)
+        size += len(piece)
+    return BlobSum(size, hashed.hexdigest())
+
+
+def _size(place: str) -> BlobSum:
+    return BlobSum(os.stat(place).st_size, None)
 
 
 def _read(source: BinaryIO) -> bytes:

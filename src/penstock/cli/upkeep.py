@@ -1,14 +1,18 @@
 """`check`, `prune` and `vacuum`: is everything as the ledger says, what can go, and an index in good order."""
 
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
 
 from penstock.cli.call import Call, body
-from penstock.cli.output import Answer, bytes_size, count, table, visible, with_times
+from penstock.cli.output import Answer, bytes_size, count, drawable, table, visible, with_times
 from penstock.cli.work import parse_duration
 
 DAY_S = 86_400.0
+DRAW_AFTER_S, DRAW_EVERY_S = 0.5, 0.2
 WORDS = {
     "purged": "versions out of the index",
     "dropped": "documents without their artifacts",
@@ -28,20 +32,24 @@ WORDS = {
 
 @click.command()
 @click.option("--repair", is_flag=True, help="Put right what can be put right.")
+@click.option("--sample", metavar="SHARE", help="Compare the content of this share only, as in 5%; look for all.")
 @body
-async def check(call: Call, repair: bool) -> Answer:
+async def check(call: Call, repair: bool, sample: str | None) -> Answer:
     """Compare ledger, blobs and index both ways; safe on a live system."""
+    share = _share(sample)
     async with call.app() as app:
-        report = await app.check(repair=repair, owner=call.owner)
+        with _drawn(app.runtime.clock) as progress:
+            report = await app.check(repair=repair, sample=share, progress=progress, owner=call.owner)
     data = {
         "ok": report.ok, "problems": report.problems, "garbage": report.garbage, "repaired": report.repaired,
-        "queued": report.queued, "queued_count": report.queued_count,
+        "queued": report.queued, "queued_count": report.queued_count, "sample": report.sample,
     }  # fmt: skip
     lines = [f"problem: {_line(problem)}" for problem in report.problems]
     lines += [f"repaired: {_line(repaired)}" for repaired in report.repaired]
     if report.queued_count:
         lines.append(f"queued: {count(report.queued_count, 'document')} to be made again from raw bytes (penstock run)")
-    lines.append("ok" if report.ok else count(len(report.problems), "problem"))
+    part = f" ({share:.2%} of the stored files by content, all by size)" if share < 1 else ""
+    lines.append(("ok" if report.ok else count(len(report.problems), "problem")) + part)
     hints = []
     if report.garbage:
         hints.append(f"{count(len(report.garbage), 'leftover')} to clear away: penstock prune")
@@ -122,6 +130,45 @@ async def vacuum(call: Call, collection: str | None, wait: str, force: bool) -> 
             "Wait longer with --wait, or take the lock away with --force, and the holder's work is done again."
         )
     return Answer(data, "\n".join(lines) or "nothing to vacuum", 1 if report.busy else 0, hints=hints)
+
+
+def _share(text: str | None) -> float:
+    from penstock.errors import UsageError
+
+    if text is None:
+        return 1.0
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0.0 <= share <= 1.0:
+        raise UsageError(f"--sample {text}: a share between 0 and 1, or between 0% and 100%, as in 5%")
+    return share
+
+
+@contextmanager
+def _drawn(clock: Callable[[], float]) -> Iterator[Callable[[str, int], None] | None]:
+    """How far it is, in one line that is drawn over; nothing where that cannot be done."""
+    if not drawable(sys.stderr):
+        yield None
+        return
+    next_at = clock() + DRAW_AFTER_S
+    drawn = False
+
+    def draw(what: str, done: int) -> None:
+        nonlocal next_at, drawn
+        if clock() >= next_at:
+            next_at = clock() + DRAW_EVERY_S
+            drawn = True
+            sys.stderr.write(f"\r\x1b[Kchecking {what}" + (f": {done:,}" if done else ""))
+            sys.stderr.flush()
+
+    try:
+        yield draw
+    finally:
+        if drawn:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
 
 
 def _named(collection: str, version: int) -> str:

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.ledger.database import Connection, Statement
+from penstock.ledger.database import VALUES_LIMIT, Connection, Statement
 
 PAGE = 500
+AT_ONCE = VALUES_LIMIT
+"""Artifacts that `pieces_of` is asked for."""
 
 # Words for what these statements say again and again.
 _WORDS = {
@@ -96,8 +98,9 @@ _PIECES_AGAIN = question(
     rows="artifact bigint, ordinal int",
 )
 _PIECES_OF = question(
-    "SELECT <piece> FROM segments p JOIN artifacts a ON a.id = p.artifact_id "
-    "WHERE p.artifact_id = :artifact AND p.ordinal >= :start ORDER BY p.ordinal LIMIT :count"
+    "SELECT <piece> FROM {rows} JOIN segments p ON p.artifact_id = r.artifact JOIN artifacts a ON a.id = p.artifact_id "
+    "WHERE (p.artifact_id, p.ordinal) > (:artifact, :ordinal) ORDER BY p.artifact_id, p.ordinal LIMIT :count",
+    rows="artifact bigint",
 )
 _USER = question(
     "SELECT d.id, d.name FROM artifact_refs f JOIN generations g ON g.id = f.generation_id "
@@ -115,8 +118,11 @@ def pieces_again(connection: Connection, wanted: Sequence[tuple[int, int]]) -> l
     return [Piece(*row) for row in connection.run(_PIECES_AGAIN, wanted)]
 
 
-def pieces_of(connection: Connection, artifact: int, start: int) -> list[Piece]:
-    return [Piece(*row) for row in connection.run(_PIECES_OF, artifact=artifact, start=start, count=PAGE)]
+def pieces_of(connection: Connection, artifacts: Sequence[int], after: tuple[int, int]) -> list[Piece]:
+    """Of at most AT_ONCE artifacts, in order."""
+    wanted = [(artifact,) for artifact in artifacts]
+    rows = connection.run(_PIECES_OF, wanted, artifact=after[0], ordinal=after[1], count=PAGE)
+    return [Piece(*row) for row in rows]
 
 
 def user_of(connection: Connection, artifact: int) -> tuple[str, str] | None:

@@ -3,7 +3,8 @@
 Everything is looked at twice. What the first look finds may have moved under it (a flip, a purge, a prune); only what
 the second look, at the end and on fresh state, finds again is reported."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from penstock.ledger import audit, histories
 from penstock.model.nouns import WorkerId
@@ -31,8 +32,10 @@ _SENTENCES = {
 }
 
 
-async def check(stores: Stores, worker: WorkerId, *, repair: bool = False) -> CheckReport:
-    found = await survey(stores)
+async def check(
+    stores: Stores, worker: WorkerId, *, repair: bool = False, progress: "Progress | None" = None
+) -> CheckReport:
+    found = await survey(stores, progress)
     repaired: list[Finding] = []
     for _ in range(ROUNDS if repair else 0):
         mended, hindered = await mend(stores, worker, found)
@@ -40,12 +43,16 @@ async def check(stores: Stores, worker: WorkerId, *, repair: bool = False) -> Ch
             found += hindered
             break
         repaired += mended
-        found = await survey(stores)
+        found = await survey(stores, progress)
     left = {finding.identity for finding in found}
-    return report(found, [finding for finding in repaired if finding.identity not in left])
+    return report(found, [finding for finding in repaired if finding.identity not in left], stores.sample)
 
 
-async def survey(stores: Stores) -> list[Finding]:
+Progress = Callable[[str, int], None]
+"""What is being looked at, and how much of it was."""
+
+
+async def survey(stores: Stores, progress: Progress | None = None) -> list[Finding]:
     """All that two looks agree on."""
     looks: list[Look] = [
         set_backs,
@@ -61,13 +68,28 @@ async def survey(stores: Stores) -> list[Finding]:
         leftovers,
         orphans,
     ]
-    first = [await look(stores, None) for look in looks]
+    first = [await look(_counted(stores, look, progress), None) for look in looks]
     confirmed: list[Finding] = []
     for look, found in zip(looks, first, strict=True):
         if found:
             suspects = {finding.identity for finding in found}
             confirmed += [finding for finding in await look(stores, found) if finding.identity in suspects]
     return confirmed
+
+
+def _counted(stores: Stores, look: Look, progress: Progress | None) -> Stores:
+    """The same stores, that tell how far a look is."""
+    if progress is None:
+        return stores
+    counted = 0
+
+    def tell(count: int) -> None:
+        nonlocal counted
+        counted += count
+        progress(_NAMES.get(look, "the ledger"), counted)
+
+    tell(0)
+    return replace(stores, tell=tell)
 
 
 async def set_backs(stores: Stores, before: list[Finding] | None) -> list[Finding]:
@@ -150,3 +172,11 @@ async def leftovers(stores: Stores, before: list[Finding] | None) -> list[Findin
 
 def _asked(questions: Sequence[str], before: list[Finding] | None) -> list[str]:
     return [kind for kind in questions if before is None or any(finding.kind == kind for finding in before)]
+
+
+_NAMES: dict[Look, str] = {
+    raw_bytes: "raw bytes",
+    segments: "segments",
+    rows: "rows of the index",
+    orphans: "blobs without a name",
+}

@@ -1,23 +1,14 @@
 """Blobs against the ledger, both ways: what rows name must be there and whole, what no row names is garbage."""
 
-import asyncio
-import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import AsyncIterator, Sequence
 
 from penstock.artifacts.segments import digest
-from penstock.blobs.base import BlobInfo, Blobs
-from penstock.errors import PenstockError
+from penstock.blobs.base import BlobInfo, Blobs, BlobSum
 from penstock.ledger import audit
 from penstock.ledger.audit import Piece, Raw
 from penstock.upkeep.report import Finding, Stores
 
-T = TypeVar("T")
-Answer = TypeVar("Answer")
-
 TEMPORARY = ".tmp-"
-READ = 4 << 20
-SIDE_BY_SIDE = 8
 _AGAIN = "delete the document, then submit the file again"
 KEPT = 10_000
 """Blobs without a name that are looked at twice; more are only counted."""
@@ -41,26 +32,35 @@ async def raw_bytes(stores: Stores, before: list[Finding] | None) -> list[Findin
 
 
 async def _raw_page(stores: Stores, page: Sequence[Raw]) -> list[Finding]:
-    return [
-        finding for finding in await _each(page, lambda raw: _raw_trouble(stores.blobs, raw)) if finding is not None
-    ]
+    sums = await _sums(stores, [raw.key for raw in page])
+    found = [_raw_trouble(raw, seen) for raw, seen in zip(page, sums, strict=True)]
+    return [finding for finding in found if finding is not None]
 
 
-async def _raw_trouble(blobs: Blobs, raw: Raw) -> Finding | None:
+def _raw_trouble(raw: Raw, seen: BlobSum | OSError) -> Finding | None:
     ids = {"document_id": raw.document, "generation": raw.generation, "key": raw.key}
-    hashed, size = hashlib.sha256(), 0
-    try:
-        while piece := await blobs.read_range(raw.key, size, READ):
-            hashed.update(piece)
-            size += len(piece)
-    except FileNotFoundError:
+    if isinstance(seen, FileNotFoundError):
         return Finding("raw_missing", f"the raw bytes of {raw.name!r} are gone: {_AGAIN}", ids)
-    except (OSError, PenstockError) as error:
-        return Finding("raw_broken", f"the raw bytes of {raw.name!r} cannot be read ({error}): {_AGAIN}", ids)
-    if size == raw.size and hashed.hexdigest() == raw.sha256:
+    if isinstance(seen, OSError):
+        return Finding("raw_broken", f"the raw bytes of {raw.name!r} cannot be read ({seen}): {_AGAIN}", ids)
+    if _is_same(seen, raw.size, raw.sha256):
         return None
-    why = f"{size} bytes instead of {raw.size}" if size != raw.size else "other bytes than were accepted"
+    why = f"{seen.size} bytes instead of {raw.size}" if seen.size != raw.size else "other bytes than were accepted"
     return Finding("raw_broken", f"the raw bytes of {raw.name!r} are damaged ({why}): {_AGAIN}", ids)
+
+
+async def _sums(stores: Stores, keys: Sequence[str]) -> list[BlobSum | OSError]:
+    """All of them are looked for; the content of the sample is read."""
+    read = [stores.is_sampled() for _ in keys]
+    stores.tell(len(keys))
+    sampled = iter(await stores.blobs.sums([key for key, yes in zip(keys, read, strict=True) if yes]))
+    unread = [key for key, yes in zip(keys, read, strict=True) if not yes]
+    others = iter(await stores.blobs.sums(unread, content=False) if unread else [])
+    return [next(sampled) if yes else next(others) for yes in read]
+
+
+def _is_same(seen: BlobSum, size: int, sha256: str) -> bool:
+    return seen.size == size and seen.sha256 in (None, sha256)
 
 
 async def segments(stores: Stores, before: list[Finding] | None) -> list[Finding]:
@@ -80,17 +80,21 @@ async def segments(stores: Stores, before: list[Finding] | None) -> list[Finding
 
 
 async def _broken(stores: Stores, page: Sequence[Piece]) -> list[Piece]:
-    whole = await _each(page, lambda piece: read_piece(stores.blobs, piece))
-    return [piece for piece, data in zip(page, whole, strict=True) if data is None]
+    sums = await _sums(stores, [piece.key for piece in page])
+    return [
+        piece
+        for piece, seen in zip(page, sums, strict=True)
+        if isinstance(seen, OSError) or not _is_same(seen, piece.size, piece.sha256)
+    ]
 
 
-async def read_piece(blobs: Blobs, piece: Piece) -> bytes | None:
-    """A segment's bytes, if they are those that its row names."""
-    try:
-        data = await blobs.get(piece.key)
-    except (OSError, PenstockError):
-        return None
-    return data if len(data) == piece.size and digest(data) == piece.sha256 else None
+async def read_pieces(blobs: Blobs, pieces: Sequence[Piece]) -> list[bytes | None]:
+    """The bytes of segments, where they are those that their rows name."""
+    found = await blobs.get_many([piece.key for piece in pieces])
+    return [
+        data if isinstance(data, bytes) and len(data) == piece.size and digest(data) == piece.sha256 else None
+        for piece, data in zip(pieces, found, strict=True)
+    ]
 
 
 async def _segment_finding(stores: Stores, piece: Piece) -> Finding:
@@ -108,6 +112,7 @@ async def orphans(stores: Stores, before: list[Finding] | None) -> list[Finding]
     found: list[Finding] = []
     more: dict[str, int] = {}
     async for infos in batches(stores.blobs, stores.owner):
+        stores.tell(len(infos))
         for info in await unnamed(stores, infos):
             finding = _orphan(info)
             if len(found) < KEPT:
@@ -123,8 +128,9 @@ async def _orphans_again(stores: Stores, before: list[Finding]) -> list[Finding]
     for start in range(0, len(listed), audit.PAGE):
         page = listed[start : start + audit.PAGE]
         named = await stores.ledger.read(audit.named, [finding.ids["key"] for finding in page])
-        there = await _each(page, lambda finding: _exists(stores.blobs, finding.ids["key"]))
-        still += [f for f, exists in zip(page, there, strict=True) if exists and f.ids["key"] not in named]
+        there = await stores.blobs.sums([finding.ids["key"] for finding in page], content=False)
+        exist = [not isinstance(seen, OSError) for seen in there]
+        still += [f for f, exists in zip(page, exist, strict=True) if exists and f.ids["key"] not in named]
     return still
 
 
@@ -150,19 +156,3 @@ def _orphan(info: BlobInfo) -> Finding:
     if TEMPORARY in info.key.rpartition("/")[2]:
         return Finding("temporary", f"a file that was never finished: {info.key}", ids, problem=False)
     return Finding("orphan_blob", f"no row names this blob: {info.key}", ids, problem=False)
-
-
-async def _exists(blobs: Blobs, key: str) -> bool:
-    try:
-        await blobs.read_range(key, 0, 1)
-    except OSError:
-        return False
-    return True
-
-
-async def _each(page: Sequence[T], ask: Callable[[T], Awaitable[Answer]]) -> list[Answer]:
-    """A few at a time: the memory of a check does not grow with what it reads."""
-    answers: list[Answer] = []
-    for start in range(0, len(page), SIDE_BY_SIDE):
-        answers += await asyncio.gather(*(ask(one) for one in page[start : start + SIDE_BY_SIDE]))
-    return answers

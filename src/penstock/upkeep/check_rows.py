@@ -7,16 +7,18 @@ before: one that was active before the scan and still is after it was active all
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from penstock.artifacts.segments import CHUNKS
 from penstock.errors import PenstockError
 from penstock.indexes.base import StoredRow, row_digest
 from penstock.ledger import audit, audit_index
 from penstock.ledger.audit_index import Active, Place, Source, State
-from penstock.upkeep.check_blobs import read_piece
+from penstock.upkeep.check_blobs import read_pieces
 from penstock.upkeep.report import Finding, Stores
 
+READ_BYTES = 8 << 20
+"""Of segments that are read at once."""
 UNKNOWN = 0
 """A digest that cannot be known, because the chunk's segment is gone: the first row seen takes its place."""
 
@@ -94,6 +96,7 @@ async def _table(stores: Stores, place: Place, dimensions: int | None, known: li
         table = await stores.index.table(place.owner, place.collection, place.version)
         actual = table.dimensions
         async for batch in table.scan():
+            stores.tell(len(batch))
             for row in batch:
                 expected.see(row)
     except (PenstockError, ValueError) as error:
@@ -159,12 +162,16 @@ async def _expected(stores: Stores, place: Place, wanted: Sequence[int] | None, 
             page = await stores.ledger.read(audit_index.actives_again, place, wanted[: audit.PAGE])
             wanted = wanted[audit.PAGE :]
         sources = await stores.ledger.read(audit_index.sources, [active.generation for active in page])
+        digests = {active.generation: array("Q", bytes(8 * active.chunks)) for active in page}
+        made: dict[int, list[array[int]]] = {}
         for active in page:
-            digests = array("Q", bytes(8 * active.chunks))
             chunk = sources.get((active.generation, "chunk"))
             if chunk is not None and active.chunks:
-                await _digest(stores, chunk, digests)
-            expected.add(active.generation, digests)
+                made.setdefault(chunk.artifact, []).append(digests[active.generation])
+        await _digest(stores, made)
+        for active in page:
+            chunk = sources.get((active.generation, "chunk"))
+            expected.add(active.generation, digests[active.generation])
             found += _uneven(place, active, chunk, sources.get((active.generation, "embed")))
         if wanted == [] or (wanted is None and not page):
             return expected
@@ -179,18 +186,41 @@ def _uneven(place: Place, active: Active, *sources: Source | None) -> Iterable[F
             yield Finding("artifact_inconsistent", what, ids)
 
 
-async def _digest(stores: Stores, source: Source, digests: "array[int]") -> None:
-    """The digests of the chunks that can be read; the others stay unknown."""
-    start = 0
-    while page := await stores.ledger.read(audit.pieces_of, source.artifact, start):
-        for piece in page:
-            data = await read_piece(stores.blobs, piece)
-            if data is None:
-                continue
-            for i, chunk in enumerate(CHUNKS.decode(data), piece.first):
-                if i < len(digests):
-                    digests[i] = int(row_digest(chunk), 16)
-        start = page[-1].ordinal + 1
+async def _digest(stores: Stores, made: dict[int, list["array[int]"]]) -> None:
+    """The digests of the chunks that can be read, by artifact; the others stay unknown, and those out of the sample."""
+    artifacts = sorted(made)
+    for start in range(0, len(artifacts), audit.AT_ONCE):
+        last = (0, -1)
+        some = artifacts[start : start + audit.AT_ONCE]
+        while page := await stores.ledger.read(audit.pieces_of, some, last):
+            last = (page[-1].artifact, page[-1].ordinal)
+            stores.tell(len(page))
+            for pieces in _by_size([piece for piece in page if stores.is_sampled()]):
+                for piece, data in zip(pieces, await read_pieces(stores.blobs, pieces), strict=True):
+                    if data is not None:
+                        _enter(made[piece.artifact], piece, data)
+
+
+def _enter(targets: Sequence["array[int]"], piece: audit.Piece, data: bytes) -> None:
+    found = array("Q", (int(row_digest(chunk), 16) for chunk in CHUNKS.decode(data)))
+    for digests in targets:
+        count = min(len(found), len(digests) - piece.first)
+        if count > 0:
+            digests[piece.first : piece.first + count] = found[:count]
+
+
+def _by_size(pieces: Sequence[audit.Piece]) -> Iterator[list[audit.Piece]]:
+    """The memory of a check does not grow with what it reads."""
+    some: list[audit.Piece] = []
+    size = 0
+    for piece in pieces:
+        some.append(piece)
+        size += piece.size
+        if size >= READ_BYTES:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
 
 
 async def _states(stores: Stores, wanted: Iterable[int]) -> dict[int, State]:

@@ -23,6 +23,14 @@ class Stores:
     blobs: Blobs
     index: Index
     owner: str = ""
+    sample: float = 1.0
+    """The share of blobs whose content is read; all are looked for."""
+    chance: Callable[[], float] = lambda: 0.0
+    tell: Callable[[int], None] = lambda count: None
+    """Told of so many more things that were looked at."""
+
+    def is_sampled(self) -> bool:
+        return self.sample >= 1.0 or self.chance() < self.sample
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -57,13 +65,15 @@ class CheckReport(msgspec.Struct, frozen=True):
     repaired: list[dict[str, Any]]
     queued: list[str] = []
     queued_count: int = 0
+    sample: float = 1.0
+    """The share of stored bytes whose content was compared; all were looked for."""
 
 
-def report(found: Sequence[Finding], repaired: Sequence[Finding]) -> CheckReport:
+def report(found: Sequence[Finding], repaired: Sequence[Finding], sample: float = 1.0) -> CheckReport:
     problems = _entries(finding for finding in found if finding.problem)
     garbage = _entries(finding for finding in found if not finding.problem)
     queued = sorted({finding.ids["document_id"] for finding in repaired if finding.queued})
-    return CheckReport(not problems, problems, garbage, _entries(repaired), queued[:LISTED], len(queued))
+    return CheckReport(not problems, problems, garbage, _entries(repaired), queued[:LISTED], len(queued), sample)
 
 
 def _entries(findings: Iterable[Finding]) -> list[dict[str, Any]]:
