@@ -11,6 +11,9 @@ import pytest
 from tests.acceptance.cli import Cli
 from tests.pdfs import Lock, numbered, pdf
 
+from penstock.errors import LedgerAway
+from penstock.ledger.patience import Patience, Use
+
 SECRET = "open-sesame-42"
 
 
@@ -124,7 +127,12 @@ URLS = [
 
 
 @pytest.mark.parametrize("url", URLS)
-def test_no_password_of_a_database_is_ever_printed(cli: Cli, url: str) -> None:
+def test_no_password_of_a_database_is_ever_printed(cli: Cli, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def say_and_give_up(patience: Patience, error: LedgerAway, use: Use) -> None:
+        patience.say(str(error))
+        raise error
+
+    monkeypatch.setattr(Patience, "wait", say_and_give_up)
     cli.settings["PENSTOCK_DATABASE"] = url
     for command in (["list"], ["config", "show"], ["config", "check"], ["db", "migrate"], ["run"]):
         for mode in ([], ["--json"]):
