@@ -6,7 +6,7 @@ import pytest
 from tests.contract.ledger_kit import ANNA, BERT, EXPIRED_S, Desk, output
 
 from penstock import jobs
-from penstock.ledger import dead_letters, documents, leasing, queue, workers
+from penstock.ledger import dead_letters, documents, leasing, queue, stats, workers
 from penstock.ledger.documents import Origin
 from penstock.model.nouns import Step, WorkerId
 from penstock.model.states import DocumentStatus
@@ -252,3 +252,34 @@ async def test_however_many_failed_each_is_counted_by_its_reason(desk: Desk) -> 
     await jobs._explain(ANNA, desk.ledger, {s.document_id: DocumentStatus.FAILED for s in failed}, summary)
     assert summary.reasons == {"bad": 990, "odd": 110}
     assert sorted(remark.reason for remark in summary.remarks) == ["bad"] * jobs.REMARKS + ["odd"] * jobs.REMARKS
+
+
+async def test_steps_that_have_not_ended_are_counted_by_status(desk: Desk) -> None:
+    """However they came to be so: the count goes by the documents, and must agree with the steps."""
+
+    async def agrees() -> dict[str, int]:
+        rows = await desk.rows(
+            "SELECT status, count(*) FROM steps WHERE owner = 'anna' AND status IN ('PENDING', 'RUNNING', 'ERROR') "
+            "GROUP BY status ORDER BY status"
+        )
+        counted = await desk.ledger.read(lambda c: stats.steps(ANNA, c))
+        assert counted == dict(rows)
+        return counted
+
+    assert await agrees() == {}
+    await desk.submit("/other", owner=BERT)
+    await desk.submit(*(f"/{i}" for i in range(8)))
+    assert await agrees() == {"PENDING": 8}
+    steps = [step for step in await desk.claim(7) if step.owner == ANNA][:6]
+    assert (await agrees())["RUNNING"] >= 6
+    await desk.fail(steps[0], retry_in=60.0)
+    await desk.fail(steps[1])
+    await desk.complete(steps[2], "chunk")
+    await desk.complete(steps[3], "chunk", chain=True)
+    await desk.flip(steps[4])
+    assert set(await agrees()) == {"ERROR", "PENDING", "RUNNING"}
+    await desk.cancel(steps[0].document_id)
+    await desk.delete(steps[2].document_id, steps[4].document_id)
+    await agrees()
+    await desk.submit(*(f"/{i}" for i in range(8)), content="v2")
+    await agrees()

@@ -1,5 +1,6 @@
 """I11, flat cost: the hot statements walk an index, whatever else the tables hold and whatever the statistics say."""
 
+import re
 import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,18 @@ from benchmarks import flat
 from benchmarks.flat import fill
 from tests.contract.ledger_kit import TABLES
 
-from penstock.ledger import checkpoints, claims, generations, leasing, queue, retention, submissions
+from penstock.ledger import (
+    checkpoints,
+    claims,
+    documents,
+    generations,
+    leasing,
+    queue,
+    retention,
+    stats,
+    submissions,
+    work,
+)
 from penstock.ledger.database import Connection, Database, Statement
 from penstock.ledger.migrations import MIGRATIONS
 from penstock.model.nouns import Owner
@@ -242,3 +254,54 @@ def test_the_kit_names_every_table_of_the_ledger(tmp_path: Path, connect: Connec
     connection = connect(f"sqlite:///{tmp_path / 'l.db'}")
     names = connection.script("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
     assert {row[0] for row in names} == {*TABLES, "snapshots", "positions"}
+
+
+def _many_steps(connection: Connection) -> None:
+    """As after a long time: all have ended, but for a few."""
+    load_generations(connection, MANY, hidden=0)
+    for status in ("PENDING", "FAILED"):
+        connection.script(f"UPDATE documents SET status = '{status}' WHERE id IN ('d7', 'd70', 'd700')")
+    fill(connection, MANY, "COMPLETED")
+
+
+@pytest.mark.parametrize("analysed", [False, True])
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
+def test_i11_what_a_person_looks_at_is_found_by_its_own_index(
+    dialect: str, tmp_path: Path, connect: Connect, request: pytest.FixtureRequest, analysed: bool
+) -> None:
+    url = f"sqlite:///{tmp_path / 'l.db'}" if dialect == "sqlite" else request.getfixturevalue("fresh_postgres")
+    connection = connect(url, hot=False)
+    connection.begin()
+    _many_steps(connection)
+    connection.commit()
+    if analysed:
+        connection.script("ANALYZE")
+    steps = explain(connection, stats._STEPS, {"owner": "anna"})
+    # What runs and what is backed off have an index of their own, which may be read whole.
+    assert not re.search(r"SCAN (steps|documents)(?! USING)|Seq Scan on (steps|documents)", steps), steps
+    failed = {"owner": "anna", "status": "FAILED", "collection": "", "count": 100}
+    for goes_on in (False, True):
+        plan = explain(connection, documents._LISTS[True, goes_on], failed | ({"before": "d8"} if goes_on else {}))
+        # PostgreSQL analyses by itself, soon after much has changed.
+        assert "documents_status" in plan or (dialect == "postgres" and not analysed), plan
+        if dialect == "sqlite":
+            assert "TEMP B-TREE" not in plan, plan
+    listed = documents.newest(Owner("anna"), connection, status="FAILED", collection="", before="d700", count=1)
+    assert [one.document.id for one in listed] == ["d70"]
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
+def test_new_snapshots_are_found_by_when_they_came(
+    dialect: str, tmp_path: Path, connect: Connect, request: pytest.FixtureRequest
+) -> None:
+    url = f"sqlite:///{tmp_path / 'l.db'}" if dialect == "sqlite" else request.getfixturevalue("fresh_postgres")
+    connection = connect(url, hot=False)
+    for i in range(3000):
+        connection.script(f"INSERT INTO snapshots (hash, body, added_at) VALUES ('h{i}', '{{}}', {1000 * i})")
+    connection.script("ANALYZE")
+    found, until = work.snapshots(connection, 0.0)
+    assert (len(found), until) == (3000, 2_999_000.0 - work.COMMITTED_S)
+    assert "snapshots_added" in explain(connection, work._ADDED, {"since": until})
+    connection.script(f"INSERT INTO snapshots (hash, body, added_at) VALUES ('late', '{{}}', {until + 1})")
+    assert set(work.snapshots(connection, until)[0]) == {"h2999", "late"}
+    assert work.snapshots(connection, 1e12) == ({}, 1e12)

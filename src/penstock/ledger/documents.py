@@ -18,10 +18,18 @@ _DOCUMENT = (
     "WHERE d.owner = :owner AND d.deleted_at IS NULL "
 )
 _GET = Statement(_DOCUMENT + "AND d.id = :id")
-_LIST = Statement(
-    _DOCUMENT + "AND (:status = '' OR d.status = :status) AND (:collection = '' OR d.collection = :collection) "
-    "AND (:before = '' OR d.id < :before) ORDER BY d.id DESC LIMIT :count"
-)
+# By whether a status and a place to go on from are given: each has an index to walk, so that whoever asks for the few
+# that failed does not walk past all others.
+_LISTS = {
+    (of_status, goes_on): Statement(
+        _DOCUMENT
+        + "AND d.status = :status " * of_status
+        + "AND d.id < :before " * goes_on
+        + "AND (:collection = '' OR d.collection = :collection) ORDER BY d.id DESC LIMIT :count"
+    )
+    for of_status in (False, True)
+    for goes_on in (False, True)
+}
 _STATES = Statement(
     "SELECT d.id, d.status FROM {rows} JOIN documents d ON d.id = r.document WHERE {d.owner}",
     rows="document text",
@@ -159,7 +167,8 @@ def known(owner: Owner, connection: Connection, ids: Sequence[str], *, deleted: 
 def newest(
     owner: Owner, connection: Connection, *, status: str, collection: str, before: str, count: int
 ) -> list[Listed]:
-    rows = connection.run(_LIST, owner=owner, status=status, collection=collection, before=before, count=count)
+    given = {name: value for name, value in (("status", status), ("before", before)) if value}
+    rows = connection.run(_LISTS[bool(status), bool(before)], owner=owner, collection=collection, count=count, **given)
     return [_listed(row) for row in rows]
 
 

@@ -14,7 +14,7 @@ CREATE TABLE collections (
 CREATE TABLE snapshots (
   hash TEXT PRIMARY KEY,
   body TEXT NOT NULL
-);
+, added_at REAL NOT NULL DEFAULT 0);
 
 CREATE TABLE documents (
   id TEXT PRIMARY KEY,
@@ -38,8 +38,6 @@ CREATE TABLE documents (
 );
 
 CREATE INDEX documents_newest ON documents (owner, id) WHERE deleted_at IS NULL;
-
-CREATE INDEX documents_status ON documents (owner, status) WHERE deleted_at IS NULL;
 
 CREATE TABLE generations (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -382,3 +380,7 @@ CREATE TABLE histories (
 );
 
 CREATE TABLE positions (position BIGINT NOT NULL);
+
+CREATE INDEX documents_status ON documents (owner, status, id) WHERE deleted_at IS NULL;
+
+CREATE INDEX snapshots_added ON snapshots (added_at);

@@ -8,15 +8,23 @@ from penstock.ledger.database import Connection, Statement
 from penstock.ledger.documents import WAITING_ON
 from penstock.ledger.locks import prefixes
 from penstock.model.nouns import Owner
-from penstock.model.states import StepStatus
+from penstock.model.states import WORKING, DocumentStatus, StepStatus
 
 _DOCUMENTS = Statement(
     "SELECT status, count(*) FROM documents WHERE owner = :owner AND deleted_at IS NULL GROUP BY status ORDER BY status"
 )
-_STEPS = Statement(
-    "SELECT status, count(*) FROM steps WHERE owner = :owner AND status <> 'COMPLETED' GROUP BY status ORDER BY status"
+# An open run has one step that has not ended, and its document shows that it is open: the documents are counted in
+# their index, and only what runs or is backed off among the steps. Those that wait have no index by owner, since every
+# claim would pay for it, and those that have ended are as many as there ever were.
+_LIVE = " + ".join(
+    f"(SELECT count(*) FROM documents WHERE owner = :owner AND deleted_at IS NULL AND status = '{status}')"
+    for status in (DocumentStatus.PENDING, *WORKING)
 )
-_STEPS_DONE = Statement("SELECT count(*) FROM steps WHERE owner = :owner AND status = 'COMPLETED'")
+_STEPS = Statement(
+    f"SELECT {_LIVE}, "
+    "(SELECT count(*) FROM steps WHERE status = 'RUNNING' AND owner = :owner), "
+    "(SELECT count(*) FROM steps WHERE status = 'ERROR' AND owner = :owner)"
+)
 _RUNNING = Statement(
     "SELECT kind, waiting_on, count(*) FROM steps WHERE owner = :owner AND status = 'RUNNING' "
     "GROUP BY kind, waiting_on ORDER BY kind, waiting_on"
@@ -33,9 +41,10 @@ def documents(owner: Owner, connection: Connection) -> dict[str, int]:
 
 
 def steps(owner: Owner, connection: Connection) -> dict[str, int]:
-    counts = {row[0]: row[1] for row in connection.run(_STEPS, owner=owner)}
-    done = connection.run(_STEPS_DONE, owner=owner)[0][0]
-    return {**counts, "COMPLETED": done} if done else counts
+    """Those that have not ended, by status."""
+    [(live, working, failed)] = connection.run(_STEPS, owner=owner)
+    counts = {"ERROR": failed, "PENDING": live - working - failed, "RUNNING": working}
+    return {status: count for status, count in counts.items() if count > 0}
 
 
 def running(owner: Owner, connection: Connection) -> list[dict[str, Any]]:

@@ -70,7 +70,9 @@ class Beginning(msgspec.Struct, frozen=True):
 _COLLECTION = Statement(
     "INSERT INTO collections (owner, name, created_at) VALUES (:owner, :collection, {now}) ON CONFLICT DO NOTHING"
 )
-_SNAPSHOT = Statement("INSERT INTO snapshots (hash, body) VALUES (:snapshot, :body) ON CONFLICT DO NOTHING")
+_SNAPSHOT = Statement(
+    "INSERT INTO snapshots (hash, body, added_at) VALUES (:snapshot, :body, {now}) ON CONFLICT DO NOTHING"
+)
 _ENTER = Statement(
     "INSERT INTO documents (id, owner, collection, source, name, size, sha256, metadata, status, batch, created_at, "
     "updated_at) SELECT r.document, :owner, :collection, r.source, r.name, r.size, r.sha256, r.metadata, 'PENDING', "

@@ -1,12 +1,12 @@
 """What is left to do, across owners: for a worker that wants to know whether to wait, and for how long."""
 
-from collections.abc import Container
-
 import msgspec
 
 from penstock.ledger import outbox
 from penstock.ledger.database import Connection, Statement
 from penstock.ledger.writer import Verb
+
+COMMITTED_S = 60.0
 
 
 class Left(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ _LEFT = Statement(
 )
 _DUE_IN = Statement("SELECT min(not_before) - {now} FROM steps WHERE status = 'ERROR'")
 _OPEN = Statement("SELECT count(*) FROM runs WHERE status = 'OPEN'")
-_HASHES = Statement("SELECT hash FROM snapshots")
+_ADDED = Statement("SELECT hash, body, added_at FROM snapshots WHERE added_at >= :since")
 _SNAPSHOT = Statement("SELECT body FROM snapshots WHERE hash = :hash")
 _PACES = Statement("SELECT kind, seconds FROM paces")
 _PACE = Statement(
@@ -66,10 +66,12 @@ def snapshot(connection: Connection, digest: str) -> str:
     return body
 
 
-def snapshots(connection: Connection, known: Container[str]) -> dict[str, str]:
-    """The snapshots that are not known yet, by their hash."""
-    hashes = [row[0] for row in connection.run(_HASHES)]
-    return {digest: snapshot(connection, digest) for digest in hashes if digest not in known}
+def snapshots(connection: Connection, since: float) -> tuple[dict[str, str], float]:
+    """The snapshots that came since then, by their hash; and from when on to ask the next time. What a transaction adds
+    is seen only when it is committed: those of the last minute are read again."""
+    rows = connection.run(_ADDED, since=since)
+    newest = max((row[2] for row in rows), default=0.0)
+    return {row[0]: row[1] for row in rows}, max(0.0, newest - COMMITTED_S) if rows else since
 
 
 def paces(connection: Connection) -> dict[str, float]:

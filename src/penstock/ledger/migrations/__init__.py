@@ -13,6 +13,7 @@ from penstock.ledger.migrations import (
     m0008_histories,
     m0009_forget_passwords,
     m0010_pauses,
+    m0011_flat_reads,
 )
 
 MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
@@ -26,5 +27,6 @@ MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0008_histories.statements,
     m0009_forget_passwords.statements,
     m0010_pauses.statements,
+    m0011_flat_reads.statements,
 )
 LATEST = len(MIGRATIONS)
