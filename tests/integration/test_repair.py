@@ -22,7 +22,7 @@ from tests.integration.damage import (
     write_big,
     write_files,
 )
-from tests.integration.kit import chunks, metas
+from tests.integration.kit import chunks, metas, until
 
 from penstock.app import App, open_app
 from penstock.errors import IndexBroken, NotFound
@@ -118,10 +118,23 @@ async def test_an_index_whose_manifest_is_damaged_is_built_again(home: Path) -> 
     async with open_app(home=str(home), embedder="fake") as app:
         with pytest.raises(IndexBroken, match="check --repair"):
             await app.search("topic3")
+        await app.ingest(data=b"a healthy document", name="new.txt", wait=False)
+        working = asyncio.create_task(app.work())
+        await until(lambda: _paused(home))
+        app.stop()
+        await working
+        assert (await app.list_dead_letters())["letters"] == [], "no document is to blame"
         report = await app.check(repair=True)
         assert report.problems == []
         assert kinds(report.repaired) == {"table_broken", "row_missing"}
         assert await finds(app, "topic3", "3.txt")
+    async with open_app(home=str(home), embedder="fake") as app:
+        assert (await app.run()).completed == 1
+        assert await finds(app, "healthy", "new.txt")
+
+
+async def _paused(home: Path) -> bool:
+    return bool(sql(home, "SELECT 1 FROM locks WHERE failures > 0"))
 
 
 def _columns(manifest: Path, data: bytes, start: int) -> int:
