@@ -19,11 +19,11 @@ from penstock.errors import LedgerDamaged, NotFound, StorageError, UsageError
 from penstock.indexes import highest
 from penstock.intake import Intake, Item
 from penstock.jobs import Job, Report, Summary
-from penstock.ledger import batches, dead_letters, documents, generations, histories, runs, stats, work
+from penstock.ledger import batches, dead_letters, documents, generations, histories, liveness, runs, stats, work
 from penstock.ledger.batches import Batch, Group
 from penstock.ledger.database import Connection, Database
 from penstock.ledger.dead_letters import DeadLetter
-from penstock.ledger.liveness import AdvisoryLiveness, FileLiveness, Liveness
+from penstock.ledger.liveness import Liveness
 from penstock.ledger.locks import Forced
 from penstock.ledger.migrations import LATEST
 from penstock.ledger.stats import ListedStep
@@ -739,9 +739,7 @@ class App:
         return Outage(self.runtime, folders, self.ledger.is_there, tell, lambda: self._stopping)
 
     def _liveness(self) -> Liveness:
-        if self.ledger.database.dialect == "postgres":
-            return AdvisoryLiveness()
-        return FileLiveness(self.ledger.database.path.parent / "workers")
+        return liveness.of(self.ledger.database)
 
     async def _open(self, *, migrate: bool = False) -> None:
         await self.runtime.run_blocking("io", self._make_home)

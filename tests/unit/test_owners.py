@@ -19,7 +19,7 @@ FOR_USERS = {"documents", "dead_letters", "stats", "runs", "generations", "batch
 ENGINE = {
     "queue", "checkpoints", "locks", "workers", "work", "liveness", "audit", "audit_index", "checksums", "mending",
     "retention", "store", "writer", "waking", "database", "migrations", "groups", "outbox", "gauges", "lifecycle",
-    "sweeping", "claims", "leasing", "histories", "mark", "away", "patience", "pauses",
+    "sweeping", "claims", "leasing", "histories", "mark", "away", "patience", "versions", "pauses",
 }  # fmt: skip
 """Modules whose statements cross owners: the engine's own."""
 CROSSING = {

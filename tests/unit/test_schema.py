@@ -75,10 +75,10 @@ async def test_a_ledger_of_a_newer_penstock_is_refused(tmp_path: Path, fresh_pos
 
 
 async def test_an_older_shared_ledger_is_migrated_only_when_told_to(fresh_postgres: str, monkeypatch: Any) -> None:
-    from penstock.ledger import store
+    from penstock.ledger import versions
 
-    monkeypatch.setattr(store, "LATEST", LATEST + 1)
-    monkeypatch.setattr(store, "MIGRATIONS", (*MIGRATIONS, lambda dialect: ["CREATE TABLE later (id INTEGER)"]))
+    monkeypatch.setattr(versions, "LATEST", LATEST + 1)
+    monkeypatch.setattr(versions, "MIGRATIONS", (*MIGRATIONS, lambda dialect: ["CREATE TABLE later (id INTEGER)"]))
     with pytest.raises(UsageError, match="run `penstock db migrate`"):
         await open_ledger(fresh_postgres, migrate=False)
     await open_ledger(fresh_postgres, migrate=True)
@@ -86,13 +86,13 @@ async def test_an_older_shared_ledger_is_migrated_only_when_told_to(fresh_postgr
 
 
 async def test_a_migration_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: Any) -> None:
-    from penstock.ledger import store
+    from penstock.ledger import versions
 
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
     await open_ledger(url)
     bad = ["CREATE TABLE later (id INTEGER)", "CREATE TABLE later (id INTEGER)"]
-    monkeypatch.setattr(store, "LATEST", LATEST + 1)
-    monkeypatch.setattr(store, "MIGRATIONS", (*MIGRATIONS, lambda dialect: bad))
+    monkeypatch.setattr(versions, "LATEST", LATEST + 1)
+    monkeypatch.setattr(versions, "MIGRATIONS", (*MIGRATIONS, lambda dialect: bad))
     with pytest.raises(Exception, match="already exists"):
         await open_ledger(url)
     assert [row[0] for row in await _versions(url)] == [*range(1, LATEST + 1)]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from penstock.errors import StorageError
-from penstock.ledger.database import Connection, Statement
+from penstock.ledger.database import Connection, Database, Statement
 from penstock.model.nouns import WorkerId
 from penstock.privacy import make_folder
 
@@ -25,6 +25,9 @@ class Liveness(Protocol):
 
     def dead(self, workers: Sequence[WorkerId], connection: Connection) -> list[WorkerId]:
         """Those whose lock can be taken: they are gone."""
+
+    def alive(self, workers: Sequence[WorkerId], connection: Connection) -> list[WorkerId]:
+        """Those who are not, and whoever has just come and has no row yet, where that can be told."""
 
     def leave(self, worker: WorkerId) -> None: ...
 
@@ -48,6 +51,12 @@ class FileLiveness:
 
     def dead(self, workers: Sequence[WorkerId], connection: Connection) -> list[WorkerId]:
         return [worker for worker in workers if worker not in self._held and self._is_dead(worker)]
+
+    def alive(self, workers: Sequence[WorkerId], connection: Connection) -> list[WorkerId]:
+        # A file comes before its row, and may be about to be locked: it is only looked at.
+        files = os.listdir(self._folder) if self._folder.is_dir() else []
+        names = dict.fromkeys((*workers, *map(WorkerId, sorted(files))))
+        return [name for name in names if name in self._held or not self._is_dead(name, keep=True)]
 
     def _is_dead(self, worker: WorkerId, keep: bool = False) -> bool:
         path = self._folder / worker
@@ -101,6 +110,10 @@ class AdvisoryLiveness:
                 gone.append(worker)
         return gone
 
+    def alive(self, workers: Sequence[WorkerId], connection: Connection) -> list[WorkerId]:
+        dead = set(self.dead(workers, connection))
+        return [worker for worker in workers if worker not in dead]
+
     def leave(self, worker: WorkerId) -> None:
         self._held.discard(worker)
 
@@ -111,3 +124,7 @@ class AdvisoryLiveness:
 
 def _key(worker: WorkerId) -> int:
     return zlib.crc32(worker.encode()) & 0x7FFFFFFF
+
+
+def of(database: Database) -> Liveness:
+    return AdvisoryLiveness() if database.dialect == "postgres" else FileLiveness(database.path.parent / "workers")

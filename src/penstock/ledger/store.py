@@ -5,26 +5,18 @@ from contextlib import asynccontextmanager
 from queue import Empty, SimpleQueue
 from typing import Concatenate, ParamSpec, TypeVar
 
-from penstock.errors import LedgerAway, LedgerTooNew, UsageError
-from penstock.ledger.database import Connection, Database, Statement
+from penstock.errors import LedgerAway
+from penstock.ledger import versions
+from penstock.ledger.database import Connection, Database
 from penstock.ledger.histories import NOTICE, Seen, SetBack, is_behind
 from penstock.ledger.mark import Mark
-from penstock.ledger.migrations import LATEST, MIGRATIONS
 from penstock.ledger.writer import Item, Result, Verb, Writer
 from penstock.metrics.base import NOTHING, Metrics
-from penstock.privacy import make_private_file, masked, tighten
+from penstock.privacy import make_private_file, tighten
 from penstock.runtime import Runtime
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-_VERSION = Statement("SELECT max(version) FROM schema_versions")
-_STAMP = Statement("INSERT INTO schema_versions (version, applied_at) VALUES (:version, {now})")
-_TABLES = {
-    "sqlite": "SELECT count(*) FROM sqlite_schema WHERE name = 'schema_versions'",
-    "postgres": "SELECT count(*) FROM pg_tables WHERE tablename = 'schema_versions' "
-    "AND schemaname = ANY (current_schemas(false))",
-}
 
 
 class Ledger:
@@ -83,10 +75,14 @@ class Ledger:
         finally:
             await self._runtime.run_blocking("read", self._end, connection)
 
+    async def still_ours(self) -> None:
+        """Raises `LedgerTooNew` where somebody has migrated it meanwhile."""
+        await self.read(versions.still_ours, self.database)
+
     async def is_there(self) -> bool:
         """Whether the database answers, now."""
         try:
-            await self._runtime.run_blocking("read", self._once, self._version)
+            await self._runtime.run_blocking("read", self._once, versions.version)
         except LedgerAway:
             return False
         return True
@@ -157,48 +153,7 @@ class Ledger:
             path.parent.mkdir(parents=True, exist_ok=True)
             make_private_file(path)
             tighten((path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))))
-        self._with(lambda connection: self._check_version(connection, migrate))
-
-    def _check_version(self, connection: Connection, migrate: bool) -> None:
-        version = self._version(connection)
-        if version == LATEST:
-            return
-        if version > LATEST:
-            raise LedgerTooNew(
-                f"the ledger {masked(self.database.url)} has version {version}; this Penstock knows {LATEST}. "
-                "Upgrade Penstock, or point it at another home."
-            )
-        if version and not migrate:
-            raise UsageError(
-                f"the ledger {masked(self.database.url)} has version {version} of {LATEST}: run `penstock db migrate`"
-            )
-        self._migrate(connection)
-
-    def _version(self, connection: Connection) -> int:
-        if not connection.script(_TABLES[connection.dialect])[0][0]:
-            return 0
-        return connection.run(_VERSION)[0][0] or 0
-
-    def _migrate(self, connection: Connection) -> None:
-        """All or nothing, and one at a time: PostgreSQL has transactional DDL, and so has SQLite."""
-        connection.begin()
-        try:
-            if connection.dialect == "postgres":
-                connection.script("SELECT pg_advisory_xact_lock(7236748365901)")
-            version = self._version(connection)
-            if version == 0:
-                connection.script(
-                    "CREATE TABLE IF NOT EXISTS schema_versions (version INTEGER PRIMARY KEY, "
-                    + ("applied_at REAL NOT NULL)" if connection.dialect == "sqlite" else "applied_at float8 NOT NULL)")
-                )
-            for number, statements in enumerate(MIGRATIONS[version:], version + 1):
-                for text in statements(connection.dialect):
-                    connection.script(text)
-                connection.run(_STAMP, version=number)
-            connection.commit()
-        except BaseException:
-            connection.rollback()
-            raise
+        self._with(lambda connection: versions.bring_up(self.database, connection, migrate=migrate))
 
 
 class Snapshot:

@@ -18,6 +18,9 @@ class Worker(msgspec.Struct, frozen=True):
 _REGISTER = Statement(
     "INSERT INTO workers (id, host, pid, started_at, seen_at) VALUES (:id, :host, :pid, {now}, {now})"
 )
+MIGRATING = Statement("SELECT pg_advisory_xact_lock(7236748365901)")
+"""On PostgreSQL one migrates at a time, and nobody begins to work meanwhile. SQLite has one writer anyway."""
+_NOT_MIGRATING = Statement("SELECT pg_advisory_xact_lock_shared(7236748365901)")
 _KNOWN = Statement("SELECT 1 FROM workers WHERE id = :id")
 _ALL = Statement("SELECT id, host, pid FROM workers")
 _BUSY = Statement(
@@ -36,6 +39,8 @@ class Busy(msgspec.Struct, frozen=True):
 
 
 def _register(connection: Connection, workers: Sequence[Worker]) -> list[None]:
+    if connection.dialect == "postgres":
+        connection.run(_NOT_MIGRATING)
     for worker in workers:
         connection.run(_REGISTER, id=worker.id, host=worker.host, pid=worker.pid)
     return [None for _ in workers]

@@ -6,8 +6,8 @@ import socket
 import threading
 from collections.abc import Callable
 
-from penstock.errors import PenstockError
-from penstock.ledger import leasing, workers
+from penstock.errors import LedgerTooNew, PenstockError
+from penstock.ledger import leasing, versions, workers
 from penstock.ledger.database import Connection
 from penstock.ledger.liveness import Liveness
 from penstock.ledger.store import Ledger
@@ -34,7 +34,9 @@ class Heart:
         lease_s: float,
         lost: Callable[[set[Lease]], None],
         hanging: Callable[[set[StepId]], None] = lambda steps: None,
+        outdated: Callable[[LedgerTooNew], None] = lambda error: None,
     ) -> None:
+        """`outdated`: somebody has migrated the ledger, and we are too old for it."""
         self.leases: dict[StepId, Lease] = {}
         self.locks: dict[str, Token] = {}
         self.lost_locks: set[Token] = set()
@@ -46,6 +48,7 @@ class Heart:
         self._lease_s = lease_s
         self._lost = lost
         self._hanging = hanging
+        self._outdated = outdated
         self._loop_lives = True
         self._stop = threading.Event()
         self._connection: Connection | None = None
@@ -56,7 +59,13 @@ class Heart:
         self._loop = asyncio.get_running_loop()
         database = self._ledger.database
         await database.runtime.run_blocking("read", database.patience.through, self._connect)
-        await self._ledger.write(workers.REGISTER, self._name)
+        try:
+            await self._ledger.write(workers.REGISTER, self._name)
+            # From here on nobody migrates; until here somebody may have.
+            await self._ledger.still_ours()
+        except BaseException:
+            await self.stop()
+            raise
         self._thread = threading.Thread(target=self._work, name="penstock-heart", daemon=True)
         self._thread.start()
 
@@ -90,6 +99,10 @@ class Heart:
                     self._beat(self._connect())
                 if beats % KNOWN_BEATS == 0:
                     self._stay_known(self._connect())
+                    versions.still_ours(self._connect(), self._ledger.database)
+            except LedgerTooNew as error:
+                # It beats on, for what is handed over now.
+                self._call(self._outdated, error)
             except Exception as error:
                 # A beat that fails is a beat missed: the lease tells, and the next beat connects anew. Not where others
                 # were in the way: with the connection goes the lock that tells that we live.

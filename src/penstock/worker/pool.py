@@ -87,7 +87,9 @@ class Worker:
             courier.on_idle = self.wake
         bench.fail = self._fail
         self._indexer = Indexer(bench)
-        self._heart = Heart(bench.ledger, liveness, bench.worker, bench.lease_s, self._on_lost, self._on_hanging)
+        self._heart = Heart(
+            bench.ledger, liveness, bench.worker, bench.lease_s, self._on_lost, self._on_hanging, self._fail
+        )
         self._tasks: set[asyncio.Task[Any]] = set()
         self._contexts: dict[StepId, tuple[Context, asyncio.Task[Any]]] = {}
         self._wake = asyncio.Event()
