@@ -15,7 +15,7 @@ import msgspec
 from penstock import arguments, groups, jobs, views
 from penstock.blobs.local import LocalBlobs, make_home
 from penstock.config import Config, check_name, load_config
-from penstock.errors import LedgerDamaged, NotFound, StorageError, UsageError
+from penstock.errors import LedgerDamaged, NotFound, Refused, StorageError, UsageError
 from penstock.indexes import highest
 from penstock.intake import Intake, Item
 from penstock.jobs import Job, Report, Summary
@@ -218,7 +218,8 @@ class App:
             try:
                 await worker.run(None)
                 break
-            except LedgerDamaged:
+            except (LedgerDamaged, Refused):
+                # Waiting repairs neither a damaged ledger nor a statement that it refuses.
                 raise
             except StorageError as error:
                 failed = error

@@ -533,7 +533,8 @@ def sqlite_error(path: Path, error: sqlite3.Error) -> StorageError:
     """What SQLite met, as a sentence that a person can act on."""
     text = str(error)
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+    # SQLITE_ERROR: a table or a column is missing.
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
         return LedgerDamaged(f"{path} is not a Penstock ledger, or is damaged ({text}): restore it from a backup")
     return StorageError(_sentence(path, text, code))
 
