@@ -417,3 +417,34 @@ async def test_i5_a_damaged_manifest_is_said_and_never_taken_for_a_table(
     assert all(str(table.path) in one and "`penstock check --repair`" in one for one in said)
     newest.write_bytes(data)
     assert len(await reader.search_text("common", 99, [])) == 9
+
+
+async def test_a_path_that_contains_conflict_makes_no_conflict_of_a_storage_error(
+    tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = await LanceIndex(tmp_path / "conflict" / "index", runtime).table("anna", "default", 1)
+    await table.append([rows(1, 3)], held)
+
+    def full(staged: Any) -> None:
+        raise OSError(f"LanceError(IO): No space left on device: {table.path}")
+
+    monkeypatch.setattr(table._writer, "commit", full)
+    with pytest.raises(StorageError, match="No space left"):
+        await table.append([rows(2, 3)], held)
+
+
+async def test_a_commit_of_somebody_else_is_a_conflict_and_staged_again(
+    table: LanceTable, tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await table.append([rows(1, 3), rows(2, 3)], held)
+    other = await LanceIndex(tmp_path / "index", runtime).table("anna", "default", 1)
+    verified: list[bool] = []
+
+    async def meanwhile() -> None:
+        verified.append(True)
+        if len(verified) == 1:
+            await other.delete([1], held)
+
+    await table.delete([2], meanwhile)
+    assert len(verified) > 1, "the first try met a conflict"
+    assert await table.search_text("common", 99, []) == []

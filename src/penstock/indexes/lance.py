@@ -36,6 +36,7 @@ from penstock.runtime import Lane, Runtime
 COMMITS = ("create", "append", "merge", "delete", "dedupe", "optimize", "compact", "restore")
 FAILPOINTS = tuple(f"index.{commit}.{side}" for commit in COMMITS for side in ("before", "after"))
 
+_CONFLICT = re.compile(r"(retryable )?commit conflict for version \d", re.IGNORECASE)
 READER_GRACE = 600.0
 """Seconds for which a replaced version is kept for those who still read it."""
 CONFLICT_TRIES = 5
@@ -191,9 +192,15 @@ class LanceTable:
         try:
             return action()
         except (OSError, RuntimeError) as error:
-            if "conflict" in str(error).lower():
+            if _is_conflict(error):
                 raise Transient(f"Another commit to {self.path} came first: {error}", reason="conflict") from error
             raise StorageError(f"The index table {self.path} could not be changed: {error}") from error
+
+
+def _is_conflict(error: Exception) -> bool:
+    """Some of Lance's calls have a class for it, others only their first words. A path may contain any word."""
+    commit: Any = importlib.import_module("lance.commit")
+    return isinstance(error, commit.CommitConflictError) or bool(_CONFLICT.match(str(error)))
 
 
 class LanceIndex:
