@@ -433,3 +433,32 @@ async def test_a_chore_is_due_when_nobody_does_it_and_nobody_did_it_lately(desk:
     assert not await is_due()
     await desk.rows("UPDATE locks SET released_at = released_at - 3601 RETURNING 1")
     assert await is_due()
+
+
+async def test_snapshots_that_nothing_names_any_more_go(desk: Desk) -> None:
+    await desk.submit("/a")
+    for name, added_at in (("old", "1"), ("of an event", "1"), ("of a group", "1"), ("young", "9e12")):
+        await desk.rows(f"INSERT INTO snapshots (hash, body, added_at) VALUES ('{name}', 'x', {added_at})")
+    await desk.rows("UPDATE snapshots SET added_at = 1 WHERE hash = 'snapshot'")
+    await desk.rows("INSERT INTO events (kind, owner, snapshot, at) VALUES ('ITEM_END', 'anna', 'of an event', 1)")
+    await desk.submit("/b", group=GroupStart("01GROUP", "flow"))
+    await desk.rows("UPDATE groups SET snapshot = 'of a group'")
+    unused = retention.Unused(60.0, 10)
+    assert await desk.ledger.rehearse(retention.FORGET_SNAPSHOTS, unused) == 1
+    assert await desk.ledger.write(retention.FORGET_SNAPSHOTS, unused) == 1
+    assert await desk.ledger.write(retention.FORGET_SNAPSHOTS, unused) == 0
+    left = await desk.rows("SELECT hash FROM snapshots ORDER BY hash")
+    assert sorted(row[0] for row in left) == ["of a group", "of an event", "snapshot", "young"]
+
+
+async def test_i1_a_snapshot_that_goes_while_it_is_named_is_there_afterwards(desk: Desk, second: Desk) -> None:
+    """Submits and prunes at the same time, of one snapshot that nobody else names."""
+    for i in range(20):
+        await desk.rows("UPDATE documents SET deleted_at = 1")
+        for table in ("steps", "runs"):
+            await desk.rows(f"DELETE FROM {table}")
+        await desk.rows("UPDATE snapshots SET added_at = 1")
+        pruned = second.ledger.write(retention.FORGET_SNAPSHOTS, retention.Unused(60.0, 10))
+        answer, _ = await asyncio.gather(desk.submit(f"/{i}"), pruned)
+        assert answer.outcome == "submitted"
+        assert await desk.rows("SELECT hash FROM snapshots") == [("snapshot",)]

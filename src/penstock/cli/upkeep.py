@@ -22,6 +22,7 @@ WORDS = {
     "lock_releases": "forced releases of locks",
     "events": "events that were told",
     "groups": "groups without runs",
+    "snapshots": "snapshots of workflows",
     "artifacts": "artifacts",
     "blobs": "blobs",
     "bytes": "their size",

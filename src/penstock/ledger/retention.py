@@ -233,6 +233,31 @@ def _clear(connection: Connection, requests: Sequence[Clear]) -> list[Cleared]:
     return answers
 
 
+# A submit that just names one is safe: its runs refer to the row, and where the row went before, the submit is run
+# again and brings it anew. No index finds runs by their snapshot, since submits would pay for it: each table is read
+# once.
+_NAMED = " AND ".join(f"hash NOT IN (SELECT snapshot FROM {table})" for table in ("runs", "groups", "events"))
+_UNUSED = Statement(
+    f"SELECT hash FROM snapshots WHERE added_at < {{now}} - :older AND {_NAMED} ORDER BY hash LIMIT :count"
+)
+_FORGET = Statement("DELETE FROM snapshots WHERE hash IN (SELECT r.hash FROM {rows})", rows="hash text")
+
+
+class Unused(msgspec.Struct, frozen=True):
+    older_than_s: float
+    count: int
+
+
+def _forget(connection: Connection, requests: Sequence[Unused]) -> list[int]:
+    answers = []
+    for r in requests:
+        rows = connection.run(_UNUSED, older=r.older_than_s, count=r.count)
+        if rows:
+            connection.run(_FORGET, rows)
+        answers.append(len(rows))
+    return answers
+
+
 _DUE_PURGES = Statement("SELECT count(*) FROM purges WHERE not_before <= {now}")
 _RESTED = Statement("SELECT {now} - released_at FROM locks WHERE resource_key = :key AND token IS NULL")
 _KNOWN_LOCK = Statement("SELECT 1 FROM locks WHERE resource_key = :key")
@@ -252,3 +277,5 @@ def is_due(connection: Connection, key: str, every_s: float) -> bool:
 DROP_ARTIFACTS = Verb("drop_artifacts", _drop)
 EXPIRE = Verb("expire", _expire)
 CLEAR = Verb("clear", _clear)
+FORGET_SNAPSHOTS = Verb("forget_snapshots", _forget)
+"""Workflows as runs kept them, of which no run, group or event is left."""

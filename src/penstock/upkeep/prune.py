@@ -24,6 +24,8 @@ HOUR_S = 3600.0
 ROWS, LEFTOVERS = "prune:rows", "prune:leftovers"
 WINDOW = 10_000
 """Artifacts that are looked at in one statement."""
+SNAPSHOTS = 20
+"""Those that go in one transaction: for each one the database looks through all runs."""
 BATCH = 100
 """Documents that let go of their artifacts in one transaction: they may have many segments."""
 
@@ -54,6 +56,8 @@ class Pruned(msgspec.Struct):
     events: int = 0
     groups: int = 0
     """Of which no run is left; a dry run does not count those whose runs would only go with it."""
+    snapshots: int = 0
+    """Workflows as runs kept them that are gone; a dry run counts no more than the first few."""
     artifacts: int = 0
     blobs: int = 0
     bytes: int = 0
@@ -77,6 +81,7 @@ class Prune:
         await self._expire()
         for table in retention.HISTORY:
             await self._clear(table)
+        await self._snapshots()
         await self._forget()
 
     async def leftovers(self, liveness: Liveness) -> None:
@@ -138,6 +143,13 @@ class Prune:
                 return
             last = cleared.last
             setattr(self.pruned, table, getattr(self.pruned, table) + cleared.rows)
+
+    async def _snapshots(self) -> None:
+        request = retention.Unused(self._ages.unnamed_s, SNAPSHOTS)
+        while gone := await self._write(retention.FORGET_SNAPSHOTS, request):
+            self.pruned.snapshots += gone
+            if gone < SNAPSHOTS or self._dry_run:
+                return
 
     async def _forget(self) -> None:
         """Artifacts that no generation refers to and nobody builds, with their segments."""
