@@ -536,8 +536,7 @@ class App:
         """Compare ledger, blobs and index both ways, of one owner or of all; `repair` mends what can be mended.
         `sample`: the share of stored files, drawn at random, whose content is compared; all are looked for. `progress`
         is told what is being looked at, and how much of it was."""
-        if not 0.0 <= sample <= 1.0:
-            raise UsageError(f"a sample is a share between 0 and 1, not {sample!r}")
+        arguments.share("sample", sample)
         who = None if owner is None else self._owner(owner)
         return await self._caretaker.check(who, repair=repair, sample=sample, progress=progress)
 

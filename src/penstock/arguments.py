@@ -73,6 +73,12 @@ def seconds(what: str, value: object) -> float | None:
     return float(value)
 
 
+def share(what: str, value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
+        raise UsageError(f"{what} {_shown(value)}: expected a share between 0 and 1")
+    return float(value)
+
+
 def values(given: object) -> Mapping[str, Mapping[str, Any]]:
     """Parameters of steps, by step and name."""
     if given is None:

@@ -104,13 +104,17 @@ def verbs(document: str) -> dict[str, Verb]:
     return {name: found.get(name, (_plain(name), {})) for name in public if name not in NO_TEXT}
 
 
-LEFT = {("work", "tell"), ("run", "report"), ("ingest", "report"), ("retry", "notes")}
-"""They are called or added to."""
+LEFT = {("retry", "notes")}
+"""What is added to. What is called is left out, too."""
 
 
 def hostile(name: str) -> Iterator[tuple[str, Any]]:
     for parameter in list(inspect.signature(getattr(App, name)).parameters.values())[1:]:
-        if (name, parameter.name) in LEFT:
+        if (name, parameter.name) in LEFT or "Callable" in str(parameter.annotation):
+            continue
+        if parameter.annotation is bool:
+            # Any of them is but true or false.
+            yield parameter.name, TEXTS[2]
             continue
         for value in TEXTS:
             yield parameter.name, value

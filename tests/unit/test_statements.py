@@ -16,7 +16,7 @@ INDEXES = sorted((SOURCE / "indexes").rglob("*.py")) + sorted((SOURCE / "search"
 NUMBERED = ("bool", "int")
 """What a function may take that puts a statement together while the app runs: neither carries a text."""
 SCRIPTS = {
-    "store.py": {"_TABLES[connection.dialect]", "text"},
+    "versions.py": {"_TABLES[connection.dialect]", "text"},
     "waking.py": {"_DATA_VERSION", "_LISTEN"},
     "writer.py": {"NOTIFY"},
 }
