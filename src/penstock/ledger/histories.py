@@ -50,7 +50,7 @@ def sentence(noticed: SetBack) -> str:
 
 _HIGHEST: dict[DialectName, Statement] = {
     "sqlite": Statement("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'generations'"),
-    "postgres": Statement("SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM generations_id_seq"),
+    "postgres": Statement("SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM generations_id_seq"),
 }
 _POSITION = Statement("SELECT position FROM positions")
 _CLOCK = Statement("SELECT {now}")
@@ -75,19 +75,32 @@ def is_behind(connection: Connection, seen: Seen) -> bool:
     return seen.generation > highest(connection) or _missing(connection, seen) > 0
 
 
-_FORWARD: dict[DialectName, tuple[Statement, ...]] = {
-    "sqlite": (
-        Statement("UPDATE sqlite_sequence SET seq = :last WHERE name = :name AND seq < :last"),
-        Statement(
-            "INSERT INTO sqlite_sequence (name, seq) SELECT :name, :last "
-            "WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = :name)"
-        ),
+_FORWARD = (
+    Statement("UPDATE sqlite_sequence SET seq = :last WHERE name = :name AND seq < :last"),
+    Statement(
+        "INSERT INTO sqlite_sequence (name, seq) SELECT :name, :last "
+        "WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = :name)"
     ),
-    "postgres": (
-        Statement("SELECT setval(pg_get_serial_sequence(:name, 'id'), greatest(:last, nextval("
-                  "pg_get_serial_sequence(:name, 'id'))))"),
-    ),
-}  # fmt: skip
+)
+_COUNTED = ("generations", "events")
+
+
+def _hold(connection: Connection) -> None:
+    """Nobody draws an id until we have ended. ALTER SEQUENCE belongs to the transaction and waits for others; `setval`
+    would stay done where the transaction is rolled back, and nobody would ever notice again."""
+    for name in _COUNTED if connection.dialect == "postgres" else ():
+        connection.script(f"ALTER SEQUENCE {name}_id_seq CACHE 1")
+
+
+def _forward(connection: Connection, last: int) -> None:
+    for name in _COUNTED:
+        if connection.dialect == "sqlite":
+            for statement in _FORWARD:
+                connection.run(statement, name=name, last=last)
+        elif connection.script(f"SELECT last_value FROM {name}_id_seq")[0][0] <= last:
+            connection.script(f"ALTER SEQUENCE {name}_id_seq RESTART WITH {last + 1:d}")
+
+
 _BEGIN = Statement(
     "INSERT INTO histories (first_generation, last_before, reason, missing, begun_at, settled_at) "
     "VALUES (:first, :last_before, :reason, :missing, {now}, CASE WHEN :reason = 'restored' THEN {now} END)"
@@ -97,12 +110,11 @@ _CATCH_UP = Statement("UPDATE positions SET position = :position WHERE position 
 
 def begin(connection: Connection, reason: str, seen: Seen) -> SetBack:
     """From here on ids are above all that any other history gave out."""
+    _hold(connection)
     now: float = connection.run(_CLOCK)[0][0]
     before, missing = highest(connection), _missing(connection, seen)
     last = max(before, seen.generation, int(now - ORIGIN_S) * SECOND)
-    for name in ("generations", "events"):
-        for statement in _FORWARD[connection.dialect]:
-            connection.run(statement, name=name, last=last)
+    _forward(connection, last)
     connection.run(_BEGIN, first=last + 1, last_before=before, reason=reason, missing=missing)
     if connection.dialect == "sqlite":
         connection.run(_CATCH_UP, position=seen.position)
