@@ -21,8 +21,10 @@ from penstock.ledger.dead_letters import DeadLetter
 from penstock.ledger.stats import ListedLock, ListedStep, LockRelease
 from penstock.replays import Discard, Replay
 from penstock.search.query import Hit
+from penstock.upkeep.backup import BackupReport
 from penstock.upkeep.prune import Pruned
 from penstock.upkeep.report import CheckReport
+from penstock.upkeep.restore import Restored
 from penstock.upkeep.vacuum import Vacuumed
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
@@ -120,6 +122,14 @@ SHAPES: dict[str, dict[str, Shape]] = {
     "prune": {"": {**dict.fromkeys(Pruned.__struct_fields__), "dry_run": None}},
     "vacuum": {
         "": {"collections": [dict.fromkeys(Vacuumed.__struct_fields__)], "busy": None, "elapsed_s": None},
+    },
+    "backup": {"": dict.fromkeys(BackupReport.__struct_fields__)},
+    "restore": {
+        "": {
+            "restored": dict.fromkeys(Restored.__struct_fields__),
+            "check": dict.fromkeys(CheckReport.__struct_fields__),
+            "elapsed_s": None,
+        }
     },
     "dlq list": {"": {"total": None, "by_reason": {"…": None}, "oldest": None, "letters": [LETTER]}},
     "dlq show": {"": LETTER},

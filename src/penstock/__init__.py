@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.app import App, open_app
+    from penstock.app import App, RestoreReport, open_app, restore
     from penstock.config import Config, load_config
     from penstock.errors import (
         ConfigError,
@@ -29,11 +29,13 @@ if TYPE_CHECKING:
     from penstock.replays import Discard, Replay
     from penstock.search.query import Hit
     from penstock.stages.base import StepContext, StepResult
+    from penstock.upkeep.backup import BackupReport
     from penstock.upkeep.report import CheckReport
     from penstock.upkeep.vacuum import VacuumReport
 
 __all__ = [
     "App",
+    "BackupReport",
     "Block",
     "CheckReport",
     "Chunk",
@@ -59,6 +61,7 @@ __all__ = [
     "Progress",
     "PrometheusMetrics",
     "Replay",
+    "RestoreReport",
     "StepContext",
     "StepResult",
     "StorageError",
@@ -68,10 +71,11 @@ __all__ = [
     "VacuumReport",
     "load_config",
     "open_app",
+    "restore",
 ]
 
 _HOMES = {
-    "app": ("App", "open_app"),
+    "app": ("App", "RestoreReport", "open_app", "restore"),
     "config": ("Config", "load_config"),
     "errors": (
         *("ConfigError", "LeaseLost", "LedgerAway", "LedgerTooNew", "LockHeld"),
@@ -88,6 +92,7 @@ _HOMES = {
     "model.states": ("DocumentStatus",),
     "replays": ("Discard", "Replay"),
     "search.query": ("Hit",),
+    "upkeep.backup": ("BackupReport",),
     "upkeep.report": ("CheckReport",),
     "upkeep.vacuum": ("VacuumReport",),
 }

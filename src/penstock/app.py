@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
@@ -34,6 +34,7 @@ from penstock.model.states import DocumentStatus, StepStatus
 from penstock.privacy import tighten
 from penstock.runtime import Failpoints, Runtime
 from penstock.sources.folder import find, printable
+from penstock.upkeep.restoring import refuse_half_restored
 from penstock.worker.broadcast import Broadcast, Listener
 from penstock.worker.look import Tally
 
@@ -45,7 +46,9 @@ if TYPE_CHECKING:
     from penstock.replays import Discard, Replay, Replayer
     from penstock.search.query import Hit, Mode
     from penstock.stages.base import Ports
+    from penstock.upkeep.backup import BackupReport, Tell
     from penstock.upkeep.report import CheckReport
+    from penstock.upkeep.restore import Places, Restored
     from penstock.upkeep.vacuum import VacuumReport
     from penstock.worker.holding import Held
     from penstock.worker.outage import Outage
@@ -562,6 +565,11 @@ class App:
         wait_s, by = arguments.seconds("wait_s", wait_s), arguments.maybe("by", by)
         return await self._caretaker.vacuum(self._owner(owner), collection, wait_s, force=force, by=by)
 
+    async def backup(self, folder: str | Path, *, report: "Tell | None" = None) -> "BackupReport":
+        """Copy one moment of the ledger, the blobs that it names and the index into a folder, while others work. What
+        an earlier backup left there is not copied again. `restore` makes a home of it."""
+        return await self._caretaker.backup(Path(folder).expanduser().absolute(), report)
+
     @asynccontextmanager
     async def hold_index(
         self, collection: str | None = None, *, max_wait: float | None = None, owner: str | None = None
@@ -741,11 +749,41 @@ class App:
     def _liveness(self) -> Liveness:
         return liveness.of(self.ledger.database)
 
+    def _places(self) -> "Places":
+        from penstock.upkeep.restore import Places
+
+        chosen = self.config
+        return Places(chosen.home_path, self.ledger.database, self.blobs, chosen.blobs_path, chosen.index_path)
+
     async def _open(self, *, migrate: bool = False) -> None:
+        refuse_half_restored(self.config.home_path)
         await self.runtime.run_blocking("io", self._make_home)
         await self.ledger.open(migrate=migrate)
         await self._notice_older_ledger()
         self._paces = await self.ledger.read(work.paces)
+
+    async def _refuse_restore(self, force: bool) -> None:
+        from penstock.ledger import copies
+        from penstock.upkeep.restore import is_empty
+
+        places = self._places()
+        empty = is_empty(places)
+        if self.ledger.database.dialect == "postgres":
+            await self.ledger.open(migrate=True)
+            empty = empty and await self.ledger.read(copies.is_empty)
+            alive = await self.count_workers()
+        else:
+            alive = await self.runtime.run_blocking("io", self._liveness().count)
+        if alive:
+            raise UsageError(f"somebody works in {places.home} (`penstock workers`): stop them, then restore")
+        if not (empty or force):
+            raise UsageError(
+                f"{places.home} is not empty: name another home, or replace what is there with --force; documents that "
+                "the backup does not know are lost then"
+            )
+        if self.ledger.database.dialect == "sqlite" and self.ledger.database.path.exists():
+            with suppress(LedgerDamaged):
+                await self.runtime.run_blocking("io", copies.single_file, self.ledger.database.path)
 
     async def _notice_older_ledger(self) -> None:
         noticed = await self.ledger.notice(highest.read(self.config.index_path))
@@ -790,6 +828,39 @@ async def open_app(
     try:
         await app._open()
         yield app
+    finally:
+        await app._close()
+
+
+class RestoreReport(msgspec.Struct, frozen=True):
+    """What was put back, and what `check --repair` said of it."""
+
+    restored: "Restored"
+    check: "CheckReport"
+    elapsed_s: float
+
+
+async def restore(
+    folder: str | Path,
+    config: Config | None = None,
+    *,
+    force: bool = False,
+    report: "Tell | None" = None,
+    **settings: Any,
+) -> RestoreReport:
+    """Make a home of a backup. A home with anything in it is refused, unless `force`: then its ledger and its index are
+    replaced. Refused in any case while somebody works there."""
+    from penstock.upkeep.restore import Restore
+
+    chosen = config or load_config(settings)
+    app = App(chosen, Runtime(Failpoints(chosen.failpoints)))
+    began = app.runtime.clock()
+    try:
+        await app._refuse_restore(force)
+        restored = await Restore(Path(folder).expanduser().absolute(), app._places(), report).run()
+        await app._open()
+        check = await app.check(repair=True)
+        return RestoreReport(restored, check, round(app.runtime.clock() - began, 3))
     finally:
         await app._close()
 

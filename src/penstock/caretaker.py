@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import msgspec
 
@@ -13,13 +14,14 @@ from penstock.blobs.base import Blobs
 from penstock.config import Config, check_name
 from penstock.errors import NotFound, PenstockError, UsageError
 from penstock.indexes.base import Index
-from penstock.ledger import audit_index, documents, locks, stats
+from penstock.ledger import audit_index, backing, documents, locks, stats
 from penstock.ledger.liveness import Liveness
 from penstock.ledger.locks import Forced, index_key
 from penstock.ledger.store import Ledger
 from penstock.metrics.base import Metrics
 from penstock.model.nouns import Owner, WorkerId
 from penstock.runtime import Runtime
+from penstock.upkeep.backup import Backup, BackupReport, Tell
 from penstock.upkeep.prune import DAY_S, Ages, Prune, tend
 from penstock.upkeep.report import CheckReport, Stores
 from penstock.upkeep.vacuum import VacuumReport, vacuum
@@ -29,6 +31,8 @@ from penstock.worker.retry import RetryPolicy
 
 TEND_S = 60.0
 """Between two looks of a worker whether it is time to prune."""
+BACKUP_WAIT_S = 60.0
+"""For a backup that somebody else makes."""
 
 
 class Caretaker:
@@ -67,6 +71,10 @@ class Caretaker:
             await prune.rows()
             await prune.leftovers(self._liveness())
         return msgspec.structs.asdict(prune.pruned)
+
+    async def backup(self, folder: Path, tell: Tell | None) -> BackupReport:
+        async with self.alive() as heart, self._hold(heart, backing.LOCK, BACKUP_WAIT_S, "backup") as held:
+            return await Backup(self.stores(None), folder, tell).run(held.verify)
 
     async def vacuum(
         self, owner: Owner, collection: str | None, wait_s: float | None, *, force: bool, by: str | None

@@ -36,6 +36,8 @@ CALLS: dict[tuple[str, str], str] = {
     ("delete", ""): "delete {good}",
     ("prune", ""): "prune",
     ("vacuum", ""): "vacuum",
+    ("backup", ""): "backup saved",
+    ("restore", ""): "restore saved --force",
     ("workflow list", ""): "workflow list",
     ("workflow show", ""): "workflow show default",
     ("workflow check", ""): "workflow check flows/wrong.yaml",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.blobs.base import Blobs
+from penstock.blobs.base import Blobs, Copied
 from penstock.blobs.local import TEMPORARY, LocalBlobs
 from penstock.errors import StorageError, UsageError
 from penstock.runtime import Runtime
@@ -161,3 +161,13 @@ async def test_many_are_read_and_summed_at_once(blobs: Blobs) -> None:
     assert sizes == [(len(data), None) for data in contents.values()]
     assert isinstance(lost, FileNotFoundError)
     assert await blobs.get_many([]) == await blobs.sums([]) == []
+
+
+async def test_blobs_are_copied_out_and_in_with_their_hashes(blobs: Blobs, tmp_path: Path) -> None:
+    await blobs.put("anna/raw/1", b"one", durable=False)
+    copied = await blobs.copy_out(["anna/raw/1", "anna/raw/2"], tmp_path / "out")
+    assert copied == [Copied(hashlib.sha256(b"one").hexdigest(), 3), None]
+    assert (tmp_path / "out" / "anna" / "raw" / "1").read_bytes() == b"one"
+    await blobs.delete(["anna/raw/1"])
+    assert await blobs.copy_in(["anna/raw/1", "anna/raw/2"], tmp_path / "out") == copied
+    assert await blobs.get("anna/raw/1") == b"one"

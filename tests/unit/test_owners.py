@@ -19,7 +19,8 @@ FOR_USERS = {"documents", "dead_letters", "stats", "runs", "generations", "batch
 ENGINE = {
     "queue", "checkpoints", "locks", "workers", "work", "liveness", "audit", "audit_index", "checksums", "mending",
     "retention", "store", "writer", "waking", "database", "migrations", "groups", "outbox", "gauges", "lifecycle",
-    "sweeping", "claims", "leasing", "histories", "mark", "away", "patience", "versions", "pauses",
+    "sweeping", "claims", "leasing", "histories", "mark", "away", "patience", "versions", "pauses", "backing",
+    "copies",
 }  # fmt: skip
 """Modules whose statements cross owners: the engine's own."""
 CROSSING = {

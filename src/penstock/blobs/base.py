@@ -20,6 +20,11 @@ class BlobSum(NamedTuple):
     """None: its content was not asked for."""
 
 
+class Copied(NamedTuple):
+    sha256: str
+    size: int
+
+
 class Blobs(Protocol):
     async def put(self, key: str, data: bytes, *, durable: bool) -> None:
         """Write a blob whole or not at all. `durable`: it survives a power cut once this returns."""
@@ -48,6 +53,12 @@ class Blobs(Protocol):
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Remove blobs; those that are not there are no error."""
+
+    async def copy_out(self, keys: Sequence[str], folder: Path) -> Sequence[Copied | None]:
+        """Each as the file `folder/key`, not flushed: what was copied, or None where there is none."""
+
+    async def copy_in(self, keys: Sequence[str], folder: Path) -> Sequence[Copied | None]:
+        """The same the other way: blobs of these files."""
 
     def list(self, prefix: str) -> AsyncIterator[BlobInfo]:
         """All blobs below a prefix, temporary files included, in no order."""

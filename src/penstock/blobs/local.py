@@ -11,7 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from penstock.blobs.base import BlobInfo, BlobSum
+from penstock.blobs.base import BlobInfo, BlobSum, Copied
+from penstock.blobs.copying import copy_many
 from penstock.errors import SourceError, StorageError, UsageError
 from penstock.privacy import file_mode, make_folder
 from penstock.runtime import LANES, Runtime
@@ -78,6 +79,12 @@ class LocalBlobs:
 
     async def delete(self, keys: Sequence[str]) -> None:
         await self._runtime.run_blocking("io", self._delete, keys)
+
+    async def copy_out(self, keys: Sequence[str], folder: Path) -> Sequence[Copied | None]:
+        return await self._runtime.run_blocking("io", copy_many, [(self._path(key), folder / key) for key in keys])
+
+    async def copy_in(self, keys: Sequence[str], folder: Path) -> Sequence[Copied | None]:
+        return await self._runtime.run_blocking("io", copy_many, [(folder / key, self._path(key)) for key in keys])
 
     async def list(self, prefix: str) -> AsyncIterator[BlobInfo]:
         walk = self._walk(prefix)

@@ -28,6 +28,7 @@ def penstock(call: Call, /, **values: Any) -> int:
 for _command in (
     *(work.ingest, work.run, worker.worker, documents.status, documents.list_documents, reading.search, reading.show),
     *(documents.retry, documents.cancel, documents.delete, upkeep.check, upkeep.prune, upkeep.vacuum),
+    *(upkeep.backup, upkeep.restore),
     *(dlq.dlq, groups.batch, groups.group, system.steps, system.workers, system.lock),
     *(workflow.workflow, settings.config, settings.db),
     *(bench.bench, demo.demo),

@@ -1,15 +1,19 @@
-"""`check`, `prune` and `vacuum`: is everything as the ledger says, what can go, and an index in good order."""
+"""`check`, `prune`, `vacuum`, `backup` and `restore`: is everything as the ledger says, what can go, an index in good
+order, and a copy of it all."""
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from penstock.cli.call import Call, body
 from penstock.cli.output import Answer, bytes_size, count, drawable, table, visible, with_times
 from penstock.cli.work import parse_duration
+
+if TYPE_CHECKING:
+    from penstock.upkeep.backup import CopyProgress
 
 DAY_S = 86_400.0
 DRAW_AFTER_S, DRAW_EVERY_S = 0.5, 0.2
@@ -170,6 +174,78 @@ def _drawn(clock: Callable[[], float]) -> Iterator[Callable[[str, int], None] | 
         if drawn:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
+
+
+@click.command()
+@click.argument("folder", metavar="DIR")
+@body
+async def backup(call: Call, folder: str) -> Answer:
+    """Copy one moment of everything into a folder, while others work.
+
+    An earlier backup in the same folder is replaced when the new one is whole; what it has already is not copied again.
+    """
+    import msgspec
+
+    with _Copying() as copying:
+        async with call.app() as app:
+            done = await app.backup(folder, report=copying.tell)
+    lines = [
+        f"{count(done.documents, 'document')} in {visible(done.folder)}: {count(done.blobs, 'blob')} of "
+        f"{bytes_size(done.bytes)}, {done.copied:,} of them new, and {_indexes(done.tables)}"
+    ]
+    lines += [f"damaged: {visible(key)}" for key in done.damaged]
+    hints = ["What is damaged was so before: penstock check tells what it belongs to."] if done.damaged else []
+    return Answer(msgspec.to_builtins(done), "\n".join(lines), 1 if done.damaged else 0, hints=hints)
+
+
+@click.command()
+@click.argument("folder", metavar="DIR")
+@click.option("--force", is_flag=True, help="Replace what is in the home.")
+@body
+async def restore(call: Call, folder: str, force: bool) -> Answer:
+    """Make a home of a backup, and check it.
+
+    The home (--home) must be empty; with --force its ledger and its index are replaced. Nobody may work there.
+    """
+    import msgspec
+
+    from penstock.app import restore as put_back
+
+    with _Copying() as copying:
+        done = await put_back(folder, call.settings(), force=force, report=copying.tell)
+    put, report = done.restored, done.check
+    lines = [
+        f"{count(put.documents, 'document')} restored: {count(put.blobs, 'blob')} of {bytes_size(put.bytes)} and "
+        f"{_indexes(put.tables)}"
+    ]
+    lines += [f"damaged: {visible(key)}" for key in put.damaged]
+    lines += [f"problem: {_line(problem)}" for problem in report.problems]
+    lines.append("ok" if report.ok else count(len(report.problems), "problem"))
+    return Answer(msgspec.to_builtins(done), "\n".join(lines), 0 if report.ok else 1)
+
+
+class _Copying:
+    """How far it is, drawn over on a terminal and not said elsewhere."""
+
+    def __init__(self) -> None:
+        self._drawn = False
+
+    def __enter__(self) -> "_Copying":
+        return self
+
+    def tell(self, progress: "CopyProgress") -> None:
+        if drawable(sys.stderr):
+            line = f"{progress.blobs:,} of {progress.total:,} blobs, {bytes_size(progress.bytes)}"
+            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+            self._drawn = True
+
+    def __exit__(self, *error: object) -> None:
+        if self._drawn:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _indexes(number: int) -> str:
+    return "1 index" if number == 1 else f"{number:,} indexes"
 
 
 def _named(collection: str, version: int) -> str:

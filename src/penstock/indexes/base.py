@@ -8,6 +8,7 @@ What such a worker does commit is harmless: hits of one id are collapsed, and de
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -73,6 +74,13 @@ class TableState(NamedTuple):
     """Files that are not of this version: of those before it, which somebody may still read, or being written."""
 
 
+class TableFiles(NamedTuple):
+    """What a version is made of. No file of it is ever changed; all are kept for some minutes after it was replaced."""
+
+    root: Path
+    names: list[str]
+
+
 class TableChecksum(NamedTuple):
     version: int
     sha256: str
@@ -115,6 +123,9 @@ class IndexTable(Protocol):
     async def checksum(self, version: int | None = None) -> TableChecksum | None:
         """Over all that a version is made of, the latest if none is named; the same as long as nobody touches a
         file."""
+
+    async def files(self) -> TableFiles | None:
+        """Of the latest version; None while the table does not exist. A copy of them is the same table."""
 
     async def restore(self, version: int, verify: Verify) -> None:
         """One durable commit that makes the table what it was at an earlier version."""

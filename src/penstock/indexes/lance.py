@@ -22,6 +22,7 @@ from penstock.indexes.base import (
     IndexRows,
     StoredRow,
     TableChecksum,
+    TableFiles,
     TableInfo,
     TableState,
     Verify,
@@ -129,6 +130,10 @@ class LanceTable:
         for name in names:
             await self._run("read", functools.partial(checksum.take, name))
         return TableChecksum(version, checksum.hexdigest())
+
+    async def files(self) -> TableFiles | None:
+        found = await self._run("read", self._reader.names)
+        return None if found is None else TableFiles(self.path, found[1])
 
     async def _create(self, new: Sequence[IndexRows], verify: Verify) -> Sequence[IndexRows]:
         """The rows that there are, with a table to put them in."""

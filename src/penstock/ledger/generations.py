@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from penstock.ledger import backing
 from penstock.ledger.database import Connection, Statement
 from penstock.ledger.writer import Verb
 from penstock.model.nouns import DocumentId, GenerationId, Owner, StepId, Token
@@ -127,13 +128,14 @@ class Purge(msgspec.Struct, frozen=True):
     version: int
 
 
+# Nothing leaves the index while it is being copied.
 _DUE = Statement(
     "SELECT generation_id, owner, collection, index_version FROM purges WHERE not_before <= (SELECT {now}) + :ahead "
-    "ORDER BY not_before LIMIT :count"
+    f"AND NOT {backing.RUNNING} ORDER BY not_before LIMIT :count"
 )
 _DUE_IN = Statement(
     "SELECT generation_id FROM purges WHERE owner = :owner AND collection = :collection AND index_version = :version "
-    "AND not_before <= (SELECT {now}) ORDER BY not_before LIMIT :count"
+    f"AND not_before <= (SELECT {{now}}) AND NOT {backing.RUNNING} ORDER BY not_before LIMIT :count"
 )
 _POSTPONE = Statement(
     "UPDATE purges SET not_before = {now} + :pause WHERE generation_id IN (SELECT r.generation FROM {rows})",

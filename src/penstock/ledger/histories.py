@@ -1,8 +1,8 @@
 """Histories: what keeps the ids of a ledger apart from those of its own past or future.
 
 A ledger may be put back to an earlier moment, while its index and its handlers know what came after it. From then on
-its generations and events get ids that no other history of it ever gave out: they begin at the present second, shifted
-left by 21 bits. Below two million ids a second no history catches up with the clock, so one that begins later begins
+its generations and events get ids that no other history of it ever gave out: they begin at the present moment, in
+seconds times 2^21. Below two million ids a second no history catches up with the clock, so one that begins later begins
 above all others. Ids stay exact as JSON numbers (below 2^53) until 2156, and keep growing.
 
 These statements are the engine's own: they cross owners (I10)."""
@@ -113,7 +113,7 @@ def begin(connection: Connection, reason: str, seen: Seen) -> SetBack:
     _hold(connection)
     now: float = connection.run(_CLOCK)[0][0]
     before, missing = highest(connection), _missing(connection, seen)
-    last = max(before, seen.generation, int(now - ORIGIN_S) * SECOND)
+    last = max(before + 1, seen.generation, int((now - ORIGIN_S) * SECOND))
     _forward(connection, last)
     connection.run(_BEGIN, first=last + 1, last_before=before, reason=reason, missing=missing)
     if connection.dialect == "sqlite":

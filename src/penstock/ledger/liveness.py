@@ -31,6 +31,9 @@ class Liveness(Protocol):
 
     def leave(self, worker: WorkerId) -> None: ...
 
+    def count(self) -> int:
+        """Those that live, by what they hold in the home."""
+
     def sweep(self, before: float, *, dry_run: bool = False) -> int:
         """Take away what the dead left behind before a time, where no row tells of them any more."""
 
@@ -81,6 +84,14 @@ class FileLiveness:
             (self._folder / worker).unlink(missing_ok=True)
             os.close(descriptor)
 
+    def count(self) -> int:
+        """The living."""
+        try:
+            names = [WorkerId(entry.name) for entry in os.scandir(self._folder)]
+        except FileNotFoundError:
+            return 0
+        return sum(name in self._held or not self._is_dead(name, keep=True) for name in names)
+
     def sweep(self, before: float, *, dry_run: bool = False) -> int:
         """Only old ones: a young file may be about to be locked by who has just made it."""
         try:
@@ -116,6 +127,10 @@ class AdvisoryLiveness:
 
     def leave(self, worker: WorkerId) -> None:
         self._held.discard(worker)
+
+    def count(self) -> int:
+        """Rows tell who may be alive, not locks."""
+        return 0
 
     def sweep(self, before: float, *, dry_run: bool = False) -> int:
         """The server has let go of their locks."""

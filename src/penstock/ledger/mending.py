@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.ledger import generations, groups
+from penstock.ledger import backing, generations, groups
 from penstock.ledger.audit import question
 from penstock.ledger.audit_index import Place
 from penstock.ledger.database import Connection, Row, Statement
@@ -178,6 +178,8 @@ def forgettable(connection: Connection, after: int, until: int, older_than_s: fl
 
 def _forget(connection: Connection, requests: Sequence[Forget]) -> list[Forgotten]:
     answers = []
+    if backing.holds_prune(connection):
+        return [Forgotten(0, ()) for _ in requests]
     for request in requests:
         held = connection.run(_HELD, [(one,) for one in request.artifacts], older=request.older_than_s)
         answers.append(Forgotten(*remove_artifacts(connection, held)))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.ledger import mending
+from penstock.ledger import backing, mending
 from penstock.ledger.audit import question
 from penstock.ledger.database import Connection, Row, Statement
 from penstock.ledger.writer import Verb
@@ -67,6 +67,8 @@ _HOLD = question(
 def _drop(connection: Connection, batches: Sequence[tuple[GenerationId, ...]]) -> list[Dropped]:
     """Generations let go of their artifacts; what nobody else refers to goes with its segments."""
     answers = []
+    if backing.holds_prune(connection):
+        return [Dropped(0, 0, ()) for _ in batches]
     for batch in batches:
         marked = connection.run(_MARK, [(generation,) for generation in batch])
         freed = sorted({row[0] for row in connection.run(_UNREFER, marked)}) if marked else []

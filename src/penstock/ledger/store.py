@@ -34,6 +34,11 @@ class Ledger:
         """A new ledger is made; an older one is migrated (an embedded one at once, a shared one when told to)."""
         await self._runtime.run_blocking("read", self._open, migrate or self.database.dialect == "sqlite")
 
+    def open_here(self) -> None:
+        """The same in a thread, for a ledger that is only made or migrated here."""
+        self._open(migrate=True)
+        self._drain()
+
     async def notice(self, generation: int) -> SetBack | None:
         """Compare the ledger with the highest generation that its index holds, and with its mark. One that is behind
         was put back to an earlier moment: from here on it is another history."""
@@ -90,6 +95,9 @@ class Ledger:
     async def close(self) -> None:
         self.database.patience.give_up()
         self._writer.close()
+        self._drain()
+
+    def _drain(self) -> None:
         while True:
             try:
                 self._idle.get_nowait().close()

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.ledger import audit, histories, mending, retention
+from penstock.ledger import audit, backing, histories, mending, retention
 from penstock.ledger.liveness import Liveness
 from penstock.ledger.store import Ledger
 from penstock.ledger.writer import Verb
@@ -101,6 +101,10 @@ class Prune:
         async for infos in batches(self._stores.blobs, self._stores.owner):
             old = [info for info in infos if info.modified_at < before]
             gone = await unnamed(self._stores, old) if old else []
+            # After that look: what a backup that begins now names was named then.
+            held = await self._ledger.read(backing.is_running)
+            if held:
+                return
             await self._delete([(info.key, info.size) for info in gone])
 
     async def _purge(self) -> None:

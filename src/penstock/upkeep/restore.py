@@ -1,0 +1,200 @@
+"""Restore: a backup becomes the home that it was made of, or another. Everything is laid beside its place and verified
+first. Then the index changes places, and last, with one rename (on PostgreSQL one transaction), the ledger.
+
+A file in the home says that a restore is under way: whoever opens it before the end is told to restore once more."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from penstock.blobs.base import Blobs, Copied
+from penstock.blobs.copying import copy, flush_one, hash_file, link, make_folder
+from penstock.blobs.local import make_home, storage_sentence
+from penstock.errors import LedgerDamaged, StorageError, UsageError
+from penstock.indexes import highest
+from penstock.ledger.copies import Copy, Named, begin_again, copy_in, single_file
+from penstock.ledger.database import Database
+from penstock.ledger.histories import Seen
+from penstock.ledger.mark import Mark
+from penstock.upkeep.backup import BATCH, BLOBS, LISTED, CopyProgress, Manifest, Tell, is_there, read_manifest
+from penstock.upkeep.restoring import UNDER_WAY
+
+T = TypeVar("T")
+
+
+class Places(msgspec.Struct, frozen=True):
+    """Where a restore puts things."""
+
+    home: Path
+    database: Database
+    blobs: Blobs
+    blobs_path: Path
+    index_path: Path
+
+
+class Restored(msgspec.Struct, frozen=True):
+    documents: int
+    blobs: int
+    bytes: int
+    tables: int
+    damaged: list[str]
+    """Blobs that the backup lacks, or holds damaged."""
+
+
+def is_empty(places: Places) -> bool:
+    """But for what an interrupted restore left, the ledger's database aside."""
+    if (places.home / UNDER_WAY).exists():
+        return True
+    folders = [places.blobs_path, places.index_path]
+    if places.database.dialect == "sqlite" and places.database.path.exists():
+        return False
+    return not any(folder.exists() and any(folder.iterdir()) for folder in folders)
+
+
+class Restore:
+    def __init__(self, folder: Path, places: Places, tell: Tell | None) -> None:
+        self._folder = folder
+        self._places = places
+        self._runtime = places.database.runtime
+        self._tell = tell or (lambda progress: None)
+        self._blobs = self._bytes = 0
+        self._damaged: list[str] = []
+
+    async def run(self) -> Restored:
+        """The caller made sure that the home may be replaced, and that nobody works there."""
+        manifest = await self._blocking(self._manifest)
+        await self._blocking(self._begin)
+        ledger, index = self._places.home / "ledger.restoring", beside(self._places.index_path)
+        await self._blocking(self._lay_index, manifest, index)
+        await self._copy_blobs(self._folder / manifest.ledger)
+        await self._blocking(self._lay_ledger, manifest, ledger)
+        await self._blocking(os.sync)
+        await self._blocking(self._exchange, ledger, index)
+        return Restored(manifest.documents, self._blobs, self._bytes, manifest.tables, self._damaged[:LISTED])
+
+    def _manifest(self) -> Manifest:
+        manifest = read_manifest(self._folder)
+        if manifest is None:
+            raise UsageError(f"{self._folder} holds no whole backup")
+        try:
+            if hash_file(self._folder / manifest.ledger).sha256 != manifest.ledger_sha256:
+                raise StorageError(f"the ledger of the backup in {self._folder} is damaged: use another backup")
+        except FileNotFoundError as error:
+            raise StorageError(f"the backup in {self._folder} has no ledger: use another backup") from error
+        return manifest
+
+    def _begin(self) -> None:
+        make_home(self._places.home)
+        self._places.home.chmod(0o700)
+        (self._places.home / UNDER_WAY).touch(mode=0o600)
+        flush_one(self._places.home)
+
+    def _lay_index(self, manifest: Manifest, target: Path) -> None:
+        """The tables as files. One that is damaged is left out: `check --repair` makes it again."""
+        shutil.rmtree(target, ignore_errors=True)
+        make_folder(target)
+        broken: set[Path] = set()
+        for name, wanted in manifest.index_files.items():
+            table = target.joinpath(*Path(name).parts[:3])
+            try:
+                got = copy(self._folder / manifest.index / name, target / name)
+            except FileNotFoundError:
+                got = None
+            if got != (wanted.sha256, wanted.size):
+                broken.add(table)
+        for table in broken:
+            shutil.rmtree(table)
+
+    async def _copy_blobs(self, ledger: Path) -> None:
+        copied = await self._blocking(Copy, ledger)
+        try:
+            _, total = await self._blocking(copied.count)
+            batches = copied.blobs(BATCH)
+            while batch := await self._blocking(next, batches, None):
+                await self._some(batch)
+                self._tell(CopyProgress(self._blobs, total, self._bytes))
+        finally:
+            copied.close()
+
+    async def _some(self, blobs: Sequence[Named]) -> None:
+        """What is there already with the same bytes stays as it is: it may be all that is left of it."""
+        root = self._places.blobs_path
+        there = await self._blocking(lambda: [is_there(root / one.key, one, trusted=False) for one in blobs])
+        wanted = [one for one, known in zip(blobs, there, strict=True) if not known]
+        half = (len(wanted) + 1) // 2
+        parts = [part for part in (wanted[:half], wanted[half:]) if part]
+        copies = await asyncio.gather(
+            *(self._places.blobs.copy_in([one.key for one in part], self._folder / BLOBS) for part in parts)
+        )
+        for one, got in zip(wanted, [got for part in copies for got in part], strict=True):
+            if got != Copied(one.sha256, one.size):
+                self._damaged.append(one.key)
+        self._blobs += len(blobs)
+        self._bytes += sum(one.size for one in blobs)
+
+    def _lay_ledger(self, manifest: Manifest, target: Path) -> None:
+        for name in (target.name, f"{target.name}-wal", f"{target.name}-shm"):
+            target.with_name(name).unlink(missing_ok=True)
+        copy(self._folder / manifest.ledger, target)
+        position = 0
+        if self._places.database.dialect == "sqlite":
+            position = Mark(self._places.database.path).read()
+        begin_again(target, Seen(highest.read(self._places.index_path), position), self._runtime)
+
+    def _exchange(self, ledger: Path, index: Path) -> None:
+        places = self._places
+        old = beside(places.index_path, "replaced")
+        shutil.rmtree(old, ignore_errors=True)
+        if places.index_path.exists():
+            places.index_path.rename(old)
+        make_folder(places.index_path.parent)
+        index.rename(places.index_path)
+        flush_one(places.index_path.parent)
+        if places.database.dialect == "sqlite":
+            self._replace_ledger(ledger)
+        else:
+            copy_in(ledger, places.database)
+            ledger.unlink()
+        (places.home / UNDER_WAY).unlink()
+        flush_one(places.home)
+        shutil.rmtree(old, ignore_errors=True)
+
+    def _replace_ledger(self, ledger: Path) -> None:
+        """The one that was there stays beside it, under another name."""
+        path = self._places.database.path
+        if path.exists():
+            try:
+                single_file(path)
+            except LedgerDamaged:
+                # It goes for that reason, and its WAL must not be taken for that of the new one.
+                for name in (f"{path.name}-wal", f"{path.name}-shm"):
+                    path.with_name(name).unlink(missing_ok=True)
+            kept = path.with_name(f"{path.name}.replaced")
+            kept.unlink(missing_ok=True)
+            link(path, kept)
+        make_folder(path.parent)
+        if ledger.stat().st_dev != path.parent.stat().st_dev:
+            copy(ledger, path.with_name(ledger.name))
+            ledger.unlink()
+            ledger = path.with_name(ledger.name)
+            flush_one(ledger)
+        ledger.replace(path)
+        flush_one(path.parent)
+
+    async def _blocking(self, function: Callable[..., T], *arguments: object) -> T:
+        def call() -> T:
+            try:
+                return function(*arguments)
+            except OSError as error:
+                raise StorageError(storage_sentence(Path(error.filename or self._places.home), error)) from error
+
+        return await self._runtime.run_blocking("io", call)
+
+
+def beside(path: Path, state: str = UNDER_WAY) -> Path:
+    return path.with_name(f"{path.name}.{state}")
