@@ -546,7 +546,7 @@ class App:
     async def prune(self, *, older_than_s: float | None = None, dry_run: bool = False) -> dict[str, int]:
         """Take away what nothing refers to any more, old history, and artifacts that `keep_artifacts` does not keep;
         counts of all that. `older_than_s` is an age for all but the last; if not given, a day for what nothing refers
-        to, `retention.history_days` for history. Less than a day also takes bytes of submits that are open just now.
+        to, `retention.history_days` for history. Bytes of submits that are open just now stay, whatever their age.
         `dry_run`: only say what would go."""
         return await self._caretaker.prune(arguments.seconds("older_than_s", older_than_s), dry_run=dry_run)
 
@@ -674,7 +674,7 @@ class App:
             found.add(file.source)
             if work and file.name.lower().endswith(PARSED):
                 self._parsers.start()
-            yield Item(file.source, file.name, path=file.path, key=key, metadata=metadata)
+            yield Item(file.source, file.name, path=file.path, within=file.within, key=key, metadata=metadata)
         job.summary.problems += problems
         job.summary.refused += len(problems)
 

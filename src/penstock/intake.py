@@ -1,10 +1,13 @@
 """Submit: bytes → blob → document → run and its first step. When it returns, the document survives a power cut (I1)."""
 
 import asyncio
+import errno
 import hashlib
 import io
 import os
+import stat
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -52,7 +55,10 @@ class Item:
     source: str
     name: str
     path: Path | None = None
+    within: Path | None = None
+    """The folder that it was found in, and that no link may lead out of; None: the caller named the file itself."""
     stream: BinaryIO | None = None
+    """Read to its end, and left open."""
     key: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
 
@@ -87,7 +93,13 @@ class Intake:
         self._sealed = False
 
     async def submit(self, order: Order, items: Iterable[Item]) -> AsyncIterator[list[Receipt]]:
-        """Batch by batch: each is durable when it is yielded. While one is written, the next is being read."""
+        """Batch by batch: each is durable when it is yielded. While one is written, the next is being read. Until the
+        end prune knows of it, and leaves alone what is stored and has no row yet."""
+        with self._blobs.submitting(self._runtime.ulid()):
+            async for receipts in self._submit(order, items):
+                yield receipts
+
+    async def _submit(self, order: Order, items: Iterable[Item]) -> AsyncIterator[list[Receipt]]:
         ahead: asyncio.Task[list[_Read]] | None = None
         batches = _batches(items)
         following = next(batches, None)
@@ -129,7 +141,7 @@ class Intake:
             if item.path is None:
                 continue
             try:
-                data = _steady(item.path)
+                data = _steady(item)
             except OSError as error:
                 read.problem = _problem(item, error)
                 continue
@@ -146,12 +158,12 @@ class Intake:
         item = read.item
         try:
             if item.path is not None and known is not None:
-                read.sha256, read.size = await self._runtime.run_blocking("io", _hash, item.path)
+                read.sha256, read.size = await self._runtime.run_blocking("io", _hash, item)
                 if read.sha256 == known.sha256 and not known.raw_lost:
                     return
             key = raw_key(order.owner, self._runtime)
             for attempt in range(CHANGING_TRIES):
-                with item.stream or _open(item.path) as stream:
+                with nullcontext(item.stream) if item.stream is not None else _open(item) as stream:
                     before = os.fstat(stream.fileno()) if item.path is not None else None
                     read.sha256, read.size = await self._blobs.put_stream(key, stream)
                     after = os.fstat(stream.fileno()) if item.path is not None else None
@@ -254,16 +266,46 @@ def _unique(reads: list[_Read]) -> list[_Read]:
     return list({read.item.source: read for read in reads}.values())
 
 
-def _open(path: Path | None) -> BinaryIO:
-    if path is None:
+def _open(item: Item) -> io.BufferedReader:
+    """A regular file, whatever was there when it was found: a pipe that was put in its place would never open, a link
+    would lead elsewhere."""
+    if item.path is None:
         raise UsageError("a stream can be read only once")
-    return path.open("rb")
+    try:
+        file = _open_regular(item.path, os.O_NOFOLLOW if item.within is not None else 0)
+    except OSError as error:
+        if item.within is None or error.errno != errno.ELOOP:
+            raise
+        file = _open_regular(item.path, 0)
+        if not _is_within(file, item.path, item.within):
+            file.close()
+            raise OSError(errno.ELOOP, "it is a link that leads out of the folder") from error
+    return file
 
 
-def _steady(path: Path) -> bytes | None:
+def _open_regular(path: Path, flags: int) -> io.BufferedReader:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | flags)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a file")
+        return open(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _is_within(file: BinaryIO, path: Path, folder: Path) -> bool:
+    """Whether what was opened is what the link leads to now, and that is below the folder."""
+    target = os.path.realpath(path)
+    there, opened = os.lstat(target), os.fstat(file.fileno())
+    same = (there.st_dev, there.st_ino) == (opened.st_dev, opened.st_ino)
+    return same and target.startswith(os.path.realpath(folder) + os.sep)
+
+
+def _steady(item: Item) -> bytes | None:
     """A small file's bytes, read while it did not change; None if it is large."""
     for _ in range(CHANGING_TRIES):
-        with path.open("rb") as file:
+        with _open(item) as file:
             before = os.fstat(file.fileno())
             if before.st_size > SMALL:
                 return None
@@ -280,8 +322,8 @@ def _same(before: os.stat_result, after: os.stat_result) -> bool:
     return (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
 
 
-def _hash(path: Path) -> tuple[str, int]:
-    with path.open("rb") as file:
+def _hash(item: Item) -> tuple[str, int]:
+    with _open(item) as file:
         return hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
 
 

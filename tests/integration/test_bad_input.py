@@ -127,10 +127,10 @@ async def test_a_file_that_vanishes_before_it_is_read_is_told(
     folder = files(**{"a.txt": "words", "gone.txt": "words"})
     steady = intake._steady
 
-    def vanishing(path: Path) -> bytes | None:
-        if path.name == "gone.txt":
-            path.unlink()
-        return steady(path)
+    def vanishing(item: intake.Item) -> bytes | None:
+        if item.path is not None and item.name == "gone.txt":
+            item.path.unlink()
+        return steady(item)
 
     monkeypatch.setattr(intake, "_steady", vanishing)
     summary = await app.ingest([folder])
@@ -193,14 +193,14 @@ async def test_an_unreadable_file_is_told_and_the_others_go_on(
 ) -> None:
     """Root reads everything, so the refusal comes from the door that reads."""
     folder = files(**{"a.txt": "words", "locked.txt": "secret"})
-    open_path = Path.open
+    opened = os.open
 
-    def refusing(self: Path, *args: Any, **options: Any) -> Any:
-        if self.name == "locked.txt":
-            raise PermissionError(13, "Permission denied", str(self))
-        return open_path(self, *args, **options)
+    def refusing(path: Any, *args: Any, **options: Any) -> int:
+        if path == folder / "locked.txt":
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, *args, **options)
 
-    monkeypatch.setattr(Path, "open", refusing)
+    monkeypatch.setattr(os, "open", refusing)
     summary = await app.ingest([folder])
     assert (summary.completed, summary.refused) == (1, 1)
     assert summary.problems == [f"{folder / 'locked.txt'}: Permission denied"]

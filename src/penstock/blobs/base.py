@@ -1,7 +1,7 @@
 """PORT: where bytes are kept. Keys are slash-separated and begin with the owner."""
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
@@ -59,6 +59,13 @@ class Blobs(Protocol):
 
     async def copy_in(self, keys: Sequence[str], folder: Path) -> Sequence[Copied | None]:
         """The same the other way: blobs of these files."""
+
+    def submitting(self, since: str) -> AbstractContextManager[None]:
+        """Within it, blobs whose names come after `since` may be stored and not be named by any row yet. It ends with
+        the process at the latest."""
+
+    async def submitted_since(self) -> str | None:
+        """The first of these, of all processes that live."""
 
     def list(self, prefix: str) -> AsyncIterator[BlobInfo]:
         """All blobs below a prefix, temporary files included, in no order."""

@@ -6,13 +6,14 @@ import hashlib
 import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from penstock.blobs.base import BlobInfo, BlobSum, Copied
 from penstock.blobs.copying import copy_many
+from penstock.blobs.submits import OpenSubmits
 from penstock.errors import SourceError, StorageError, UsageError
 from penstock.privacy import file_mode, make_folder
 from penstock.runtime import LANES, Runtime
@@ -36,6 +37,7 @@ class LocalBlobs:
         self._runtime = runtime
         self._known_folders: set[str] = set()
         self._prefix = str(root) + os.sep
+        self._submits = OpenSubmits(root / ".submits", make_home)
 
     @cached_property
     def _mode(self) -> int:
@@ -85,6 +87,12 @@ class LocalBlobs:
 
     async def copy_in(self, keys: Sequence[str], folder: Path) -> Sequence[Copied | None]:
         return await self._runtime.run_blocking("io", copy_many, [(folder / key, self._path(key)) for key in keys])
+
+    def submitting(self, since: str) -> AbstractContextManager[None]:
+        return self._submits.hold(since)
+
+    async def submitted_since(self) -> str | None:
+        return await self._runtime.run_blocking("io", self._submits.oldest)
 
     async def list(self, prefix: str) -> AsyncIterator[BlobInfo]:
         walk = self._walk(prefix)
@@ -166,7 +174,9 @@ class LocalBlobs:
             for entry in entries:
                 try:
                     if entry.is_dir(follow_symlinks=False):
-                        folders.append(entry.path)
+                        # What begins with a dot is ours, and no owner's: the files of open submits.
+                        if not entry.name.startswith("."):
+                            folders.append(entry.path)
                         continue
                     info = entry.stat()
                 except FileNotFoundError:

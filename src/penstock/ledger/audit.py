@@ -278,3 +278,11 @@ _UNREFERENCED = question(
 def unreferenced(connection: Connection, owner: str, after: int) -> list[tuple[int, str]]:
     """Artifacts that no generation needs: id and kind."""
     return [(row[0], row[1]) for row in connection.run(_UNREFERENCED, owner=owner, after=after, count=PAGE)]
+
+
+_LEASES = question("SELECT lease_token FROM steps WHERE status = 'RUNNING'")
+
+
+def leases(connection: Connection) -> frozenset[str]:
+    """Tokens of the steps that somebody works on: segment keys carry them."""
+    return frozenset(row[0] for row in connection.run(_LEASES))

@@ -14,6 +14,8 @@ class Found(NamedTuple):
     """The absolute path: the source URI of a file."""
     name: str
     path: Path
+    within: Path | None
+    """The folder that was walked; None: the file itself was named, and a link to it is followed."""
 
 
 def find(
@@ -28,12 +30,13 @@ def find(
             # A pipe may never end, and a device holds no document.
             problems.append(f"{printable(path)}: not a file or folder (use - for what a pipe brings)")
             continue
-        found = _walk(path.absolute(), include, exclude, problems, skip) if path.is_dir() else [path.absolute()]
+        root = path.absolute() if path.is_dir() else None
+        found = [path.absolute()] if root is None else _walk(root, include, exclude, problems, skip)
         for file in found:
             source = source_of(file)
             if source not in seen:
                 seen.add(source)
-                yield Found(source, printable(file.name), file)
+                yield Found(source, printable(file.name), file, root)
 
 
 def _walk(

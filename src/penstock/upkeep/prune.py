@@ -3,13 +3,15 @@ that they named: a kill in between leaves blobs without a name, which the next p
 blob.
 
 Blobs without a name go only when they are older than a day: an open submit stores bytes before it names them, and so
-does a running step."""
+does a running step. A day may pass in an instant, by a clock that is set or a machine that sleeps: what a living submit
+or a lease may still name stays however old it is."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
 
+from penstock.blobs.base import BlobInfo
 from penstock.ledger import audit, backing, histories, mending, retention
 from penstock.ledger.liveness import Liveness
 from penstock.ledger.store import Ledger
@@ -100,12 +102,20 @@ class Prune:
             return
         async for infos in batches(self._stores.blobs, self._stores.owner):
             old = [info for info in infos if info.modified_at < before]
-            gone = await unnamed(self._stores, old) if old else []
+            gone = await self._left_behind(old) if old else []
             # After that look: what a backup that begins now names was named then.
             held = await self._ledger.read(backing.is_running)
             if held:
                 return
             await self._delete([(info.key, info.size) for info in gone])
+
+    async def _left_behind(self, infos: Sequence[BlobInfo]) -> list[BlobInfo]:
+        """Those that no row names and nobody is about to name. In this order: a submit or a step that ends after the
+        first two looks has named what it stored before the third."""
+        since = await self._stores.blobs.submitted_since()
+        leases = await self._ledger.read(audit.leases)
+        gone = await unnamed(self._stores, infos)
+        return [info for info in gone if not _may_be_named(info.key, since, leases)]
 
     async def _purge(self) -> None:
         if self._dry_run:
@@ -174,6 +184,13 @@ class Prune:
 
     async def _write(self, verb: Verb[Any, Any], item: object) -> Any:
         return await (self._ledger.rehearse if self._dry_run else self._ledger.write)(verb, item)
+
+
+def _may_be_named(key: str, since: str | None, leases: Collection[str]) -> bool:
+    *folders, name = key.split("/")
+    if folders[1:2] == ["raw"]:
+        return since is not None and name > since
+    return any(part in leases for part in name.split("-"))
 
 
 async def tend(ledger: Ledger, worker: WorkerId, liveness: Liveness, start: Callable[[], Awaitable[Prune]]) -> None:
