@@ -6,20 +6,21 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from penstock.blobs.base import Copied
+from penstock.privacy import file_mode, make_folder
 
 _PIECE = 1 << 20
 FEW = 1000
 """So many files are flushed one by one; more of them all at once, with whatever else waits to be written."""
-PRIVATE = 0o600
 
 
 def copy(source: Path, target: Path) -> Copied:
     """FileNotFoundError: there is no such source."""
     with source.open("rb") as file:
-        make_folder(target.parent)
+        make_private(target.parent)
         temporary = target.with_name(f"{target.name}.partial")
         digest, size = hashlib.sha256(), 0
-        with open(os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, PRIVATE), "wb") as out:
+        flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC
+        with open(os.open(temporary, flags, file_mode(target.parent)), "wb") as out:
             while piece := file.read(_PIECE):
                 digest.update(piece)
                 size += out.write(piece)
@@ -32,16 +33,14 @@ def hash_file(path: Path) -> Copied:
         return Copied(hashlib.file_digest(file, "sha256").hexdigest(), file.tell())
 
 
-def make_folder(path: Path) -> None:
-    """For nobody else, and so are those above it that are new."""
-    if not path.exists():
-        make_folder(path.parent)
-        path.mkdir(mode=0o700, exist_ok=True)
+def make_private(folder: Path) -> None:
+    """With those above it that are new: for nobody else, unless it is shared."""
+    make_folder(folder, Path(folder.anchor))
 
 
 def link(source: Path, target: Path) -> Copied | None:
     """The same file under a second name; what was copied, where the file system has no such thing."""
-    make_folder(target.parent)
+    make_private(target.parent)
     try:
         os.link(source, target)
     except OSError:

@@ -37,7 +37,7 @@ class LocalBlobs:
         self._runtime = runtime
         self._known_folders: set[str] = set()
         self._prefix = str(root) + os.sep
-        self._submits = OpenSubmits(root / ".submits", make_home)
+        self._submits = OpenSubmits(root / ".submits", self._make_durably)
 
     @cached_property
     def _mode(self) -> int:
@@ -154,6 +154,10 @@ class LocalBlobs:
             _flush_folder(str(made.parent))
         if durable or not missing:
             self._known_folders.add(name)
+
+    def _make_durably(self, folder: Path) -> None:
+        for made in make_folder(folder, self._root):
+            _flush_folder(str(made.parent))
 
     def _read_range(self, key: str, offset: int, length: int) -> bytes:
         with self._path(key).open("rb") as file:

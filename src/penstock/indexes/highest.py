@@ -5,7 +5,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from penstock.privacy import make_folder
+from penstock.privacy import file_mode, make_folder
 
 _NAME = "highest"
 _WIDTH = 20
@@ -31,7 +31,7 @@ class Highest:
         if generation <= self._known:
             return
         make_folder(self._path.parent, self._path.parent)
-        descriptor = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, file_mode(self._path.parent))
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             try:

@@ -16,6 +16,7 @@ from penstock.ledger.database import Connection, Database, PostgresConnection, S
 from penstock.ledger.histories import Seen
 from penstock.ledger.store import Ledger
 from penstock.model.nouns import WorkerId
+from penstock.privacy import make_private_file
 from penstock.runtime import Runtime
 
 PAGE = 5000
@@ -26,7 +27,7 @@ _OWN = ("schema_versions", "positions")
 def copy_out(database: Database, target: Path) -> None:
     """One moment of the ledger, while others write. Its lock is ours, so that prune holds still."""
     target.unlink(missing_ok=True)
-    target.touch(mode=0o600)
+    make_private_file(target)
     if database.dialect == "sqlite":
         _copy_file(database.path, target)
     else:

@@ -5,6 +5,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from penstock.privacy import file_mode
+
 _WIDTH = 20
 
 
@@ -25,7 +27,7 @@ class Mark:
         mark raises no alarm. A disk that takes no mark is no reason to fail either."""
         with suppress(OSError):
             if self._file is None:
-                self._file = os.open(self.path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+                self._file = os.open(self.path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, file_mode(self.path.parent))
             os.pwrite(self._file, b"%0*d\n" % (_WIDTH, position), 0)
 
     def close(self) -> None:

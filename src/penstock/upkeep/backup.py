@@ -20,6 +20,7 @@ from penstock.errors import StorageError, UsageError
 from penstock.indexes.base import TableInfo
 from penstock.ledger.copies import Copy, Named, copy_out
 from penstock.ledger.migrations import LATEST
+from penstock.privacy import tighten
 from penstock.upkeep.report import Stores
 
 T = TypeVar("T")
@@ -153,7 +154,7 @@ class Backup:
             if self._folder.exists() and not self._folder.is_dir():
                 raise UsageError(f"{self._folder} is not a folder")
             make_home(self._folder)
-            self._folder.chmod(0o700)
+            tighten([self._folder])
             before = read_manifest(self._folder)
             given_up = (self._folder / PARTIAL).exists()
             if before is None and not given_up and any(self._folder.iterdir()):

@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from penstock.blobs.base import Blobs, Copied
-from penstock.blobs.copying import copy, flush_one, hash_file, link, make_folder
+from penstock.blobs.copying import copy, flush_one, hash_file, link, make_private
 from penstock.blobs.local import make_home, storage_sentence
 from penstock.errors import LedgerDamaged, StorageError, UsageError
 from penstock.indexes import highest
@@ -21,6 +21,7 @@ from penstock.ledger.copies import Copy, Named, begin_again, copy_in, single_fil
 from penstock.ledger.database import Database
 from penstock.ledger.histories import Seen
 from penstock.ledger.mark import Mark
+from penstock.privacy import tighten
 from penstock.upkeep.backup import BATCH, BLOBS, LISTED, CopyProgress, Manifest, Tell, is_there, read_manifest
 from penstock.upkeep.restoring import UNDER_WAY
 
@@ -90,14 +91,14 @@ class Restore:
 
     def _begin(self) -> None:
         make_home(self._places.home)
-        self._places.home.chmod(0o700)
+        tighten([self._places.home])
         (self._places.home / UNDER_WAY).touch(mode=0o600)
         flush_one(self._places.home)
 
     def _lay_index(self, manifest: Manifest, target: Path) -> None:
         """The tables as files. One that is damaged is left out: `check --repair` makes it again."""
         shutil.rmtree(target, ignore_errors=True)
-        make_folder(target)
+        make_private(target)
         broken: set[Path] = set()
         for name, wanted in manifest.index_files.items():
             table = target.joinpath(*Path(name).parts[:3])
@@ -152,7 +153,7 @@ class Restore:
         shutil.rmtree(old, ignore_errors=True)
         if places.index_path.exists():
             places.index_path.rename(old)
-        make_folder(places.index_path.parent)
+        make_private(places.index_path.parent)
         index.rename(places.index_path)
         flush_one(places.index_path.parent)
         if places.database.dialect == "sqlite":
@@ -177,7 +178,7 @@ class Restore:
             kept = path.with_name(f"{path.name}.replaced")
             kept.unlink(missing_ok=True)
             link(path, kept)
-        make_folder(path.parent)
+        make_private(path.parent)
         if ledger.stat().st_dev != path.parent.stat().st_dev:
             copy(ledger, path.with_name(ledger.name))
             ledger.unlink()
