@@ -344,6 +344,25 @@ async def test_a_home_that_is_not_empty_is_refused_and_so_is_one_where_somebody_
         assert await found(app, WORDS) == {"a"}
 
 
+async def test_a_damaged_ledger_and_a_wal_without_its_ledger_make_way(tmp_path: Path) -> None:
+    home, chosen = tmp_path / "home", settings(tmp_path / "home")
+    async with open_app(**chosen) as app:
+        await put(app, "a", "The apple is red.")
+        await app.backup(tmp_path / "backup")
+        await put(app, "b", "The banana is yellow.")
+        shutil.copyfile(home / "ledger.db-wal", tmp_path / "wal")
+        then = await picture(app)
+    assert then["hits"]
+    (home / "ledger.db").write_bytes(b"nonsense" * 1000)
+    assert (await restore(tmp_path / "backup", force=True, **chosen)).check.ok
+    assert (home / "ledger.db.replaced").read_bytes() == b"nonsense" * 1000
+    (home / "ledger.db").unlink()
+    shutil.copyfile(tmp_path / "wal", home / "ledger.db-wal")
+    assert (await restore(tmp_path / "backup", force=True, **chosen)).check.ok
+    async with open_app(**chosen) as app:
+        assert await found(app, WORDS) == {"a"}
+
+
 async def _someone(app: App) -> bool:
     return await app.count_workers() > 0
 

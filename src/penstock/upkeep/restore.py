@@ -7,6 +7,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -169,15 +170,14 @@ class Restore:
         """The one that was there stays beside it, under another name."""
         path = self._places.database.path
         if path.exists():
-            try:
+            with suppress(LedgerDamaged):
                 single_file(path)
-            except LedgerDamaged:
-                # It goes for that reason, and its WAL must not be taken for that of the new one.
-                for name in (f"{path.name}-wal", f"{path.name}-shm"):
-                    path.with_name(name).unlink(missing_ok=True)
             kept = path.with_name(f"{path.name}.replaced")
             kept.unlink(missing_ok=True)
             link(path, kept)
+        # A WAL that is left of another ledger would be taken for that of this one.
+        for name in (f"{path.name}-wal", f"{path.name}-shm"):
+            path.with_name(name).unlink(missing_ok=True)
         make_private(path.parent)
         if ledger.stat().st_dev != path.parent.stat().st_dev:
             copy(ledger, path.with_name(ledger.name))
