@@ -498,3 +498,23 @@ async def settle(desk: Desk) -> Any:
     begun = await desk.ledger.write(histories.NOTICE, histories.Seen(1000))
     assert begun is not None
     return begun.first_generation
+
+
+@scenario(claims.CLAIM_THESE)
+async def claim_these(desk: Desk) -> Any:
+    await desk.submit("/a", "/b")
+    steps = tuple(row[0] for row in await desk.rows("SELECT id FROM steps"))
+    return claims.ClaimThese(W1, steps, desk.token(), LEASE_S)
+
+
+@scenario(generations.POSTPONE)
+async def postpone(desk: Desk) -> Any:
+    step = await desk.flipped()
+    await desk.delete(step.document_id)
+    return (step.generation_id,), 60.0
+
+
+@scenario(retention.FORGET_SNAPSHOTS)
+async def forget_snapshots(desk: Desk) -> Any:
+    await desk.rows("INSERT INTO snapshots (hash, body, added_at) VALUES ('old', '{}', 1.0) RETURNING 1")
+    return retention.Unused(3600.0, 100)
