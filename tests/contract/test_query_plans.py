@@ -279,6 +279,8 @@ def test_i11_what_a_person_looks_at_is_found_by_its_own_index(
     steps = explain(connection, stats._STEPS, {"owner": "anna"})
     # What runs and what is backed off have an index of their own, which may be read whole.
     assert not re.search(r"SCAN (steps|documents)(?! USING)|Seq Scan on (steps|documents)", steps), steps
+    ended = explain(connection, stats._FAILED_STEPS, {"owner": "anna"})
+    assert "steps_failed" in ended, ended
     failed = {"owner": "anna", "status": "FAILED", "collection": "", "count": 100}
     for goes_on in (False, True):
         plan = explain(connection, documents._LISTS[True, goes_on], failed | ({"before": "d8"} if goes_on else {}))

@@ -383,4 +383,6 @@ CREATE TABLE positions (position BIGINT NOT NULL);
 
 CREATE INDEX documents_status ON documents (owner, status, id) WHERE deleted_at IS NULL;
 
+CREATE INDEX steps_failed ON steps (owner, status) WHERE status IN ('FAILED', 'CANCELLED');
+
 CREATE INDEX snapshots_added ON snapshots (added_at);

@@ -15,7 +15,7 @@ _DOCUMENTS = Statement(
 )
 # An open run has one step that has not ended, and its document shows that it is open: the documents are counted in
 # their index, and only what runs or is backed off among the steps. Those that wait have no index by owner, since every
-# claim would pay for it, and those that have ended are as many as there ever were.
+# claim would pay for it, and completed ones are as many as there ever were.
 _LIVE = " + ".join(
     f"(SELECT count(*) FROM documents WHERE owner = :owner AND deleted_at IS NULL AND status = '{status}')"
     for status in (DocumentStatus.PENDING, *WORKING)
@@ -24,6 +24,9 @@ _STEPS = Statement(
     f"SELECT {_LIVE}, "
     "(SELECT count(*) FROM steps WHERE status = 'RUNNING' AND owner = :owner), "
     "(SELECT count(*) FROM steps WHERE status = 'ERROR' AND owner = :owner)"
+)
+_FAILED_STEPS = Statement(
+    "SELECT status, count(*) FROM steps WHERE owner = :owner AND status IN ('FAILED', 'CANCELLED') GROUP BY status"
 )
 _RUNNING = Statement(
     "SELECT kind, waiting_on, count(*) FROM steps WHERE owner = :owner AND status = 'RUNNING' "
@@ -41,9 +44,10 @@ def documents(owner: Owner, connection: Connection) -> dict[str, int]:
 
 
 def steps(owner: Owner, connection: Connection) -> dict[str, int]:
-    """Those that have not ended, by status."""
-    [(live, working, failed)] = connection.run(_STEPS, owner=owner)
-    counts = {"ERROR": failed, "PENDING": live - working - failed, "RUNNING": working}
+    """By status, all but the completed ones."""
+    [(live, running, backed_off)] = connection.run(_STEPS, owner=owner)
+    counts = {"ERROR": backed_off, "PENDING": live - running - backed_off, "RUNNING": running}
+    counts |= {row[0]: row[1] for row in connection.run(_FAILED_STEPS, owner=owner)}
     return {status: count for status, count in counts.items() if count > 0}
 
 
