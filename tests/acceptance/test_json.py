@@ -10,7 +10,6 @@ from tests.acceptance.cli import Cli, write
 CALLS: dict[tuple[str, str], str] = {
     ("ingest", ""): "ingest files --batch spring",
     ("run", ""): "run",
-    ("status", ""): "status",
     ("status", "ID"): "status {good}",
     ("list", ""): "list",
     ("search", ""): "search dam",
@@ -29,6 +28,7 @@ CALLS: dict[tuple[str, str], str] = {
     ("dlq replay", ""): "dlq replay 1",
     ("cancel", ""): "cancel {bad}",
     ("retry", ""): "retry {bad}",
+    ("status", ""): "status",
     ("dlq discard", ""): "dlq discard 2",
     ("batch start", ""): "batch start spring --again",
     ("group cancel", ""): "group cancel {group}",
