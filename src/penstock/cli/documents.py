@@ -24,7 +24,8 @@ IDS = click.argument("ids", metavar="ID...", nargs=-1, required=True)
 async def status(call: Call, document: str | None, watch: bool) -> Answer:
     """Counts by status, or one document with its steps.
 
-    Steps are counted that have not completed: of completed ones there is no end. Of one document: where it is, progress, attempts, error, and each step.
+    Steps are counted that have not completed: of completed ones there is no end. Of one document: where it is,
+    progress, attempts, error, and each step.
     """
     from penstock.errors import UsageError
 
