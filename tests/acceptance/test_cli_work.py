@@ -251,3 +251,40 @@ def test_budgets_finish_any_document_when_repeated(cli: Cli, tmp_path: Path) -> 
         if result.code != 3:
             break
     assert (counts(result), result.code) == ({"completed": 1}, 0)
+
+
+EXITING = """
+import asyncio, sys
+
+async def leave():
+    sys.exit(3)
+
+async def interrupt():
+    raise KeyboardInterrupt
+
+async def step(ctx):
+    name = ctx.document.name
+    if name == "gather.txt":
+        await asyncio.gather(leave(), asyncio.sleep(60))
+    elif name == "group.txt":
+        async with asyncio.TaskGroup() as group:
+            group.create_task(interrupt())
+    elif name == "later.txt":
+        asyncio.get_running_loop().call_soon(sys.exit, 3)
+        await asyncio.sleep(0.01)
+"""
+
+
+def test_i7_a_step_whose_own_tasks_exit_does_not_end_the_worker(cli: Cli) -> None:
+    (cli.folder / "exiting.py").write_text(EXITING)
+    own = "mine: {kind: enrich, method: exiting.step, retries: 1}"
+    steps = "".join(f"  {step}\n" for step in ("validate:", "extract:", own, "clean:", "chunk:", "embed:", "index:"))
+    (cli.folder / "exiting.yaml").write_text(f"id: exiting\nname: Exiting\nsteps:\n{steps}")
+    for name in ("gather", "group", "later", "healthy"):
+        (cli.folder / f"{name}.txt").write_text(f"About {name}.")
+    files = [f"{name}.txt" for name in ("gather", "group", "later", "healthy")]
+    result = cli.process("ingest", *files, "--workflow", "exiting.yaml", "--json")
+    assert result.code == 1, result
+    assert (result.json["completed"], result.json["failed"]) == (2, 2)
+    letters = cli("dlq", "list", "--json").json["letters"]
+    assert sorted(letter["name"] for letter in letters) == ["gather.txt", "group.txt"]

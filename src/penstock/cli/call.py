@@ -128,7 +128,7 @@ def perform(call: Call, work: Coroutine[Any, Any, Answer]) -> int:
         "interrupted; something did not stop in time, but what was accepted is safe", 0
     )
     try:
-        answer = asyncio.run(_stoppable(call.signals, work))
+        answer = _to_its_end(_stoppable(call.signals, work))
     except BrokenPipeError as error:
         return _unwritten(error)
     except (Interrupted, asyncio.CancelledError, KeyboardInterrupt):
@@ -148,6 +148,24 @@ def perform(call: Call, work: Coroutine[Any, Any, Answer]) -> int:
     except OSError as error:
         return _unwritten(error)
     return answer.code
+
+
+def _to_its_end(work: Coroutine[Any, Any, Answer]) -> Answer:
+    """As `asyncio.run`. There, `sys.exit()` in any task ends the loop and all that runs in it: a step that starts such
+    a task would end every worker, and no attempt would count. Here only whoever waits for that task hears of it."""
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        task = loop.create_task(work)
+        while True:
+            try:
+                return loop.run_until_complete(task)
+            except SystemExit:
+                if task.done():
+                    raise
+            except KeyboardInterrupt:
+                # From a signal only where our handlers are not installed.
+                if task.done() or signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                    raise
 
 
 async def _stoppable(signals: Signals, work: Coroutine[Any, Any, Answer]) -> Answer:
