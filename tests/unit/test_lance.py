@@ -317,6 +317,42 @@ async def test_a_vector_index_that_the_table_has_outgrown_is_trained_anew(
     assert (await table.search_vector(vectors(300, 1)[7], 1, []))[0][:2] == (1, 7)
 
 
+async def test_what_upkeep_takes_at_once_does_not_grow_with_the_table(
+    table: LanceTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files and segments up to a size, whatever the table has: memory grows with these alone."""
+    monkeypatch.setattr(upkeep, "VECTOR_EVERY", 1_000)
+    monkeypatch.setattr(upkeep, "TEXT_EVERY", 500)
+    monkeypatch.setattr(upkeep, "FILE_ROWS", 200)
+    monkeypatch.setattr(upkeep, "SEGMENT_ROWS", 300)
+    built: list[int] = []
+    create: Any = lance.LanceDataset.create_index_uncommitted
+
+    def noted(self: Any, *arguments: Any, **options: Any) -> Any:
+        built.append(sum(self.get_fragment(one).count_rows() for one in options["fragment_ids"]))
+        return create(self, *arguments, **options)
+
+    monkeypatch.setattr(lance.LanceDataset, "create_index_uncommitted", noted)
+    for generation in range(1, 21):
+        await table.append([rows(generation, 100)], held)
+        await table.optimize(held)
+    await table.compact(held)
+    dataset = lance.dataset(str(table.path))
+    assert max(fragment.count_rows() for fragment in dataset.get_fragments()) <= 400
+    assert len(built) >= 3
+    assert max(built) <= 500
+    assert dataset.stats.index_stats(upkeep.VECTOR)["num_indexed_rows"] == 2_000
+    for generation in (1, 7, 20):
+        assert (await table.search_vector(vectors(100, generation)[7], 1, []))[0][:2] == (generation, 7)
+
+
+def test_who_writes_keeps_little_of_what_it_read(tmp_path: Path, runtime: Runtime) -> None:
+    index = LanceIndex(tmp_path / "index", runtime)
+    assert adapter.WRITER_CACHE_BYTES * 8 <= adapter.CACHE_BYTES
+    assert index._writing() is index._writing()
+    assert index._writing() is not index._session()
+
+
 @pytest.mark.parametrize(
     ("sizes", "merged"), [([], 0), ([5], 1), ([4, 5], 2), ([6, 5], 1), ([100, 8, 4, 2, 2], 4), ([1, 1, 1], 3)]
 )

@@ -42,6 +42,9 @@ READER_GRACE = 600.0
 """Seconds for which a replaced version is kept for those who still read it."""
 CONFLICT_TRIES = 5
 CACHE_BYTES = 512 * 2**20
+"""What searches keep of the indexes of all tables."""
+WRITER_CACHE_BYTES = 32 * 2**20
+"""Who writes reads an index once, to merge it: what it keeps is in nobody's way, and a worker's memory stays flat."""
 
 T = TypeVar("T")
 
@@ -50,12 +53,21 @@ _TABLE = re.compile(r"v(\d+)\.lance")
 
 
 class LanceTable:
-    def __init__(self, path: Path, top: Path, runtime: Runtime, session: Callable[[], Any], highest: Highest) -> None:
+    def __init__(
+        self,
+        path: Path,
+        top: Path,
+        runtime: Runtime,
+        session: Callable[[], Any],
+        writing: Callable[[], Any],
+        highest: Highest,
+    ) -> None:
+        """`session`, `writing`: the caches of those who search, and of those who write."""
         self.path = path
         self._highest = highest
         self._runtime = runtime
         self._reader = LanceReader(path, session)
-        self._writer = LanceWriter(path, top, session)
+        self._writer = LanceWriter(path, top, writing)
         self._dimensions: int | None = None
 
     @property
@@ -222,7 +234,9 @@ class LanceIndex:
     async def table(self, owner: str, collection: str, version: int) -> LanceTable:
         info = TableInfo(owner, collection, version)
         if info not in self._tables:
-            self._tables[info] = LanceTable(self._path(info), self._root, self._runtime, self._session, self._highest)
+            self._tables[info] = LanceTable(
+                self._path(info), self._root, self._runtime, self._session, self._writing, self._highest
+            )
         table = self._tables[info]
         if table.dimensions is None:
             await table.open()
@@ -253,8 +267,19 @@ class LanceIndex:
 
     @functools.cached_property
     def _caches(self) -> Any:
-        lance: Any = importlib.import_module("lance")
-        return lance.Session(index_cache_size_bytes=CACHE_BYTES, metadata_cache_size_bytes=CACHE_BYTES // 4)
+        return _caches(CACHE_BYTES)
+
+    @functools.cached_property
+    def _writer_caches(self) -> Any:
+        return _caches(WRITER_CACHE_BYTES)
 
     def _session(self) -> Any:
         return self._caches
+
+    def _writing(self) -> Any:
+        return self._writer_caches
+
+
+def _caches(size: int) -> Any:
+    lance: Any = importlib.import_module("lance")
+    return lance.Session(index_cache_size_bytes=size, metadata_cache_size_bytes=size // 4)
