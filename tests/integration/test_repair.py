@@ -98,6 +98,22 @@ async def test_a_lost_index_is_built_again(app: App, home: Path) -> None:
         assert await finds(fresh, "topic3", "3.txt")
 
 
+async def test_a_lost_index_is_built_again_in_few_commits(tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for number in range(60):
+        (folder / f"{number}.txt").write_text(f"note {number}")
+    async with open_app(home=str(tmp_path / "home"), embedder="fake") as app:
+        await app.ingest([folder])
+        shutil.rmtree(tmp_path / "home" / "index")
+    async with open_app(home=str(tmp_path / "home"), embedder="fake") as app:
+        assert (await app.check(repair=True)).ok
+        state = await (await table_of(app)).state()
+        assert state is not None
+        assert state.version < 10
+        assert await finds(app, "note 59", "59.txt")
+
+
 async def test_an_index_that_cannot_be_read_is_built_again(home: Path) -> None:
     for file in (home / "index" / "default" / "default" / "v1.lance" / "data").iterdir():
         file.write_bytes(b"nonsense")

@@ -4,8 +4,10 @@ time, and under it the ledger is asked again: a finding may be seconds old, and 
 Where chunks and vectors were dropped on purpose, or are damaged, the document is queued to be made again from its raw
 bytes (I9)."""
 
+from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,6 +42,15 @@ class Incomplete(PenstockError):
     """Not all of the rows could be made again."""
 
 
+class _Part(NamedTuple):
+    """Rows of one document that go into a commit."""
+
+    finding: int
+    generation: int
+    chunks: list[Chunk]
+    vectors: list[Vectors]
+
+
 class TableRepair:
     """Mends one index table."""
 
@@ -67,11 +78,16 @@ class TableRepair:
         unequal = [finding for finding in of["row_double"] if finding.problem]
         for some in _pages([*of["row_missing"], *of["row_differs"], *unequal, *of["row_extra"]]):
             remade = await self._remake([finding.ids["generation"] for finding in some])
+            rest = []
             for finding in some:
                 if finding.ids["generation"] in remade:
                     yield queued(finding)
-                elif await (self._replace if finding.kind == "row_extra" else self._rebuild)(finding):
+                elif finding.kind != "row_extra":
+                    rest.append(finding)
+                elif await self._replace(finding):
                     yield finding
+            for finding in await self._rebuild(rest):
+                yield finding
         for some in _pages([finding for finding in of["row_double"] if not finding.problem]):
             async with self._hold() as (table, verify):
                 await table.dedupe([finding.ids["generation"] for finding in some], verify)
@@ -132,35 +148,53 @@ class TableRepair:
         made = await self._remaker.queue(self._place.owner, {state.document for state in lost.values()})
         return {one for one, state in lost.items() if state.document in made}
 
-    async def _rebuild(self, finding: Finding) -> bool:
-        """Missing and differing rows are merged by id, some at a time. The document was not whole before either."""
+    async def _rebuild(self, findings: Sequence[Finding]) -> list[Finding]:
+        """Missing and differing rows are merged by id, many documents in one commit. Returns what is whole again; none
+        of it was before."""
+        written: Counter[int] = Counter()
+        batch: list[_Part] = []
+        for number, finding in enumerate(findings):
+            async for part in self._parts(number, finding):
+                # A merge may not name a row twice, and two findings may be about one document.
+                if batch and (_count(batch) >= COMMIT_ROWS or part.generation in {one.generation for one in batch}):
+                    written += await self._merge(batch)
+                    batch = []
+                batch.append(part)
+        written += await self._merge(batch)
+        return [finding for number, finding in enumerate(findings) if written[number] >= _wanted(finding)]
+
+    async def _parts(self, number: int, finding: Finding) -> AsyncIterator[_Part]:
+        """The rows that a finding is about, as far as they can be read, at most COMMIT_ROWS at a time."""
+        only = None if finding.ordinals is None else frozenset(finding.ordinals)
         generation = finding.ids["generation"]
-        wanted = None if finding.ordinals is None else frozenset(finding.ordinals)
-        written, chunks, vectors = 0, list[Chunk](), list[Vectors]()
+        part = _Part(number, generation, [], [])
         try:
             async for chunk, vector in self._rows(generation):
-                if wanted is None or chunk.ordinal in wanted:
-                    chunks.append(chunk)
-                    vectors.append(vector)
-                if len(chunks) == COMMIT_ROWS:
-                    written += await self._merge(generation, chunks, vectors)
-                    chunks, vectors = [], []
+                if only is None or chunk.ordinal in only:
+                    part.chunks.append(chunk)
+                    part.vectors.append(vector)
+                if len(part.chunks) == COMMIT_ROWS:
+                    yield part
+                    part = _Part(number, generation, [], [])
         except TornSegment:
             pass
-        written += await self._merge(generation, chunks, vectors)
-        return written >= (finding.count if wanted is None else len(wanted))
+        if part.chunks:
+            yield part
 
-    async def _merge(self, generation: int, chunks: Sequence[Chunk], vectors: Sequence[Vectors]) -> int:
-        if not chunks:
-            return 0
+    async def _merge(self, parts: Sequence[_Part]) -> Counter[int]:
+        """How many rows of each finding were written: none of a document that has changed meanwhile."""
+        if not parts:
+            return Counter()
         async with self._hold() as (table, verify):
-            state = await self._active(generation)
-            if state is None:
-                return 0
+            states = await self._actives([part.generation for part in parts])
+            good = [part for part in parts if part.generation in states]
+            if not good:
+                return Counter()
             if table.dimensions is None:
                 await self._ledger.write(mending.RESTART, self._place)
-            await table.merge([_index_rows(generation, state, chunks, vectors)], verify)
-        return len(chunks)
+            rows = [_index_rows(part.generation, states[part.generation], part.chunks, part.vectors) for part in good]
+            await table.merge(rows, verify)
+        return Counter({part.finding: len(part.chunks) for part in good})
 
     async def _replace(self, finding: Finding) -> bool:
         """Rows too many: out with all of them, and the right ones in, each in one commit. A reader may miss the
@@ -193,8 +227,11 @@ class TableRepair:
                 await table.delete(out, verify)
 
     async def _active(self, generation: int) -> State | None:
-        state = (await self._ledger.read(audit_index.states, [generation])).get(generation)
-        return state if state is not None and state.state == "ACTIVE" and state.place == self._place else None
+        return (await self._actives([generation])).get(generation)
+
+    async def _actives(self, generations: Sequence[int]) -> dict[int, State]:
+        states = await self._ledger.read(audit_index.states, generations)
+        return {one: state for one, state in states.items() if state.state == "ACTIVE" and state.place == self._place}
 
     @asynccontextmanager
     async def _hold(self) -> AsyncIterator[tuple[IndexTable, Verify]]:
@@ -238,6 +275,14 @@ class TableRepair:
 
     async def _segments(self, artifact: ArtifactId, start: int, count: int) -> list[Segment]:
         return await self._ledger.read(checkpoints.segments, artifact, start, count)
+
+
+def _count(parts: Sequence[_Part]) -> int:
+    return sum(len(part.chunks) for part in parts)
+
+
+def _wanted(finding: Finding) -> int:
+    return finding.count if finding.ordinals is None else len(frozenset(finding.ordinals))
 
 
 def _artifact(source: Source) -> Artifact:
