@@ -568,7 +568,7 @@ class App:
     async def backup(self, folder: str | Path, *, report: "Tell | None" = None) -> "BackupReport":
         """Copy one moment of the ledger, the blobs that it names and the index into a folder, while others work. What
         an earlier backup left there is not copied again. `restore` makes a home of it."""
-        return await self._caretaker.backup(Path(folder).expanduser().absolute(), report)
+        return await self._caretaker.backup(arguments.folder("folder", folder), report)
 
     @asynccontextmanager
     async def hold_index(
@@ -852,12 +852,13 @@ async def restore(
     replaced. Refused in any case while somebody works there."""
     from penstock.upkeep.restore import Restore
 
+    source = arguments.folder("folder", folder)
     chosen = config or load_config(settings)
     app = App(chosen, Runtime(Failpoints(chosen.failpoints)))
     began = app.runtime.clock()
     try:
         await app._refuse_restore(force)
-        restored = await Restore(Path(folder).expanduser().absolute(), app._places(), report).run()
+        restored = await Restore(source, app._places(), report).run()
         await app._open()
         check = await app.check(repair=True)
         return RestoreReport(restored, check, round(app.runtime.clock() - began, 3))

@@ -2,7 +2,9 @@
 asked. Statements never hold them (they are bound), so this is about errors that a person understands."""
 
 import json
+import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -102,6 +104,19 @@ def paths(given: object) -> list[Path]:
             raise UsageError(f"{shown}: no such file or folder")
         found.append(Path(path))
     return found
+
+
+def folder(what: str, value: object) -> Path:
+    """A folder that may not be there yet, as an absolute path. An empty text would be the current folder."""
+    if not isinstance(value, str | Path) or value == "":
+        raise UsageError(f"{what} {_shown(value)}: expected the name of a folder")
+    try:
+        path = Path(value).expanduser().absolute()
+        with suppress(FileNotFoundError):
+            os.lstat(path)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UsageError(f"{what} {_shown(value)}: cannot be the name of a folder ({error})") from None
+    return path
 
 
 def metadata(value: object) -> dict[str, Any]:

@@ -6,6 +6,7 @@ These statements are the engine's own: they cross owners (I10)."""
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 
@@ -113,7 +114,7 @@ class Copy:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._db = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True, check_same_thread=False)
+        self._db = sqlite3.connect(f"file:{quote(bytes(path))}?mode=ro&immutable=1", uri=True, check_same_thread=False)
 
     def blobs(self, count: int) -> Iterator[list[Named]]:
         cursor = self._db.execute(_NAMED)
