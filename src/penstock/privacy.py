@@ -14,6 +14,8 @@ _OTHERS = 0o077
 
 _SECRET = r"\w*(?:password|passwd|secret|token)|api_?key|scram_\w+_key"
 _USER_INFO = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:/?#@'\"]*):[^\s'\"]*@", re.IGNORECASE)
+_WHOLE = re.compile(r"\A([a-z][a-z0-9+.-]*://[^\s:/?#@'\"]*):.*@", re.IGNORECASE | re.DOTALL)
+"""The same where nothing stands before the URL: then it may hold spaces and quotes, by mistake."""
 _PORT = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:/?#@'\"]*:)(?!\d+(?:[/?#\s'\"]|$))[^\s/?#@'\"]+(?!@)", re.IGNORECASE)
 """A password in the wrong place: before a host that was forgotten."""
 _PARAMETER = re.compile(rf"([?&](?:{_SECRET})=)[^&\s'\"]*", re.IGNORECASE)
@@ -26,6 +28,7 @@ def masked(text: str) -> str:
     """A message or a URL without the passwords in it."""
     if "=" not in text and "://" not in text:
         return text
+    text = _WHOLE.sub(rf"\1:{MASK}@", text)
     text = _USER_INFO.sub(rf"\1:{MASK}@", text)
     text = _PORT.sub(rf"\1{MASK}", text)
     text = _PARAMETER.sub(rf"\1{MASK}", text)

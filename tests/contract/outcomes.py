@@ -21,6 +21,7 @@ from penstock.ledger import (
     locks,
     mending,
     outbox,
+    pauses,
     queue,
     retention,
     runs,
@@ -319,6 +320,16 @@ async def acquire(desk: Desk) -> Any:
 async def release_lock(desk: Desk) -> Any:
     held = await _hold(desk)
     return (KEY, held.token)
+
+
+@scenario(pauses.PAUSE)
+async def pause(desk: Desk) -> Any:
+    return pauses.Pause(KEY, (await _hold(desk)).token, "broken", 0.5)
+
+
+@scenario(pauses.END_ALL)
+async def end_pauses(desk: Desk) -> Any:
+    assert await desk.ledger.write(pauses.PAUSE, await pause(desk)) is not None
 
 
 @scenario(locks.FORCE)

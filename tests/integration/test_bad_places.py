@@ -1,10 +1,13 @@
 """Homes and disks that cannot be used: told in a sentence, and what was accepted is kept."""
 
+import errno
 import json
 import os
+import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.integration.damage import sql
@@ -28,6 +31,26 @@ async def test_a_home_below_a_file_is_told_in_a_sentence(tmp_path: Path) -> None
     ran = penstock(tmp_path / "file" / "home", "--json", "status")
     assert ran.returncode == 1
     assert "could not be written" in json.loads(ran.stdout)["error"]
+
+
+async def test_a_home_of_somebody_else_is_told_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root may look into all of them: so we say what the system would."""
+    home, stat, connect = tmp_path / "home", os.stat, sqlite3.connect
+    home.mkdir()
+
+    def refuse(path: Any, *arguments: Any, **options: Any) -> os.stat_result:
+        if home in Path(os.fsdecode(path)).parents:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return stat(path, *arguments, **options)
+
+    def refuse_too(path: Any, *arguments: Any, **options: Any) -> Any:
+        return connect(tmp_path / "nowhere" / "ledger.db", *arguments, **options)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    monkeypatch.setattr(sqlite3, "connect", refuse_too)
+    with pytest.raises(StorageError, match="is yours"):
+        async with open_app(home=str(home), embedder="fake"):
+            pass
 
 
 async def test_a_ledger_of_a_newer_penstock_is_told_in_a_sentence(app: App, tmp_path: Path) -> None:

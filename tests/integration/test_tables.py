@@ -24,7 +24,6 @@ from penstock.upkeep import purge
 _EPOCHS = Statement("SELECT coalesce(max(epoch), 0) FROM steps WHERE kind = 'index'")
 _PURGES_NOW = Statement("UPDATE purges SET not_before = 0")
 TWICE = "id: twice\nsteps: {validate: , extract: , clean: , chunk: , embed: , index: {retries: 2}}\n"
-_GO_ON = Statement("UPDATE locks SET paused_until = NULL")
 OWN_CHUNKS = """\
 id: own_chunks
 steps:
@@ -122,7 +121,9 @@ async def _failures(app: App, count: int) -> bool:
     return bool((await app.ledger.read(lambda c: c.run(_FAILURES)))[0][0] >= count)
 
 
-async def test_an_index_that_has_no_folder_ends_a_call_with_a_sentence(start_app: StartApp, tmp_path: Path) -> None:
+async def test_an_index_that_has_no_folder_ends_a_call_with_a_sentence(
+    start_app: StartApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("no folder")
     app = await start_app(index=f"lancedb://{tmp_path}/file/index")
     async with asyncio.timeout(60):
@@ -130,9 +131,14 @@ async def test_an_index_that_has_no_folder_ends_a_call_with_a_sentence(start_app
             await app.ingest(data=b"the weir", name="a.txt")
     assert pauses.TRIES <= await epoch(app) <= pauses.TRIES + 2
     assert (await app.list_dead_letters())["letters"] == []
-    (tmp_path / "file").unlink()
-    await app.ledger.read(lambda c: c.run(_GO_ON))
-    assert (await app.run()).completed == 1
+    # Whoever tries again is not kept waiting: neither for the same sentence, nor once it is mended.
+    monkeypatch.setattr(pauses, "FIRST_S", 3600.0)
+    monkeypatch.setattr(pauses, "LONGEST_S", 3600.0)
+    async with asyncio.timeout(60):
+        with pytest.raises(StorageError, match="the index table cannot be used"):
+            await app.run()
+        (tmp_path / "file").unlink()
+        assert (await app.run()).completed == 1
 
 
 async def test_a_purge_of_a_broken_table_harms_no_other(

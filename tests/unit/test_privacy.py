@@ -21,6 +21,7 @@ from penstock.privacy import make_folder, masked, masked_for, tighten
         ("sqlite:////home/a:b/x.db", "sqlite:////home/a:b/x.db"),
         ("give it with `penstock retry ID --password …`", "give it with `penstock retry ID --password …`"),
         ("the password that was given does not open it", "the password that was given does not open it"),
+        ("postgresql://u:two words'x@h/d", "postgresql://u:…@h/d"),
     ],
 )
 def test_no_password_is_said(said: str, shown: str) -> None:

@@ -37,6 +37,7 @@ _PAUSE = Statement(
     f"UPDATE locks SET {FREED}, failures = failures + 1, error = :error, paused_until = {{now}} + :pause "
     "WHERE resource_key = :key AND token = :token"
 )
+_END_ALL = Statement("UPDATE locks SET paused_until = 0 WHERE paused_until > {now} RETURNING resource_key")
 _HELD_UP = Statement(
     "SELECT error FROM locks WHERE failures >= :tries AND NOT EXISTS (SELECT 1 FROM steps s WHERE s.status IN "
     "('PENDING', 'RUNNING', 'ERROR') AND NOT EXISTS (SELECT 1 FROM locks l WHERE l.resource_key = s.resource_key "
@@ -57,6 +58,11 @@ def _pause(connection: Connection, pauses: Sequence[Pause]) -> list[float | None
     return answers
 
 
+def _end_all(connection: Connection, items: Sequence[None]) -> list[int]:
+    ended = len(connection.run(_END_ALL))
+    return [ended for _ in items]
+
+
 def held_up(connection: Connection) -> str | None:
     """If all that is left to do waits for something that failed again and again: what it said."""
     rows = connection.run(_HELD_UP, tries=TRIES)
@@ -64,3 +70,5 @@ def held_up(connection: Connection) -> str | None:
 
 
 PAUSE = Verb("pause", _pause)
+END_ALL = Verb("end_pauses", _end_all)
+"""Try all of it again now. It goes on failing where it left off: the next pause is no shorter."""

@@ -1,5 +1,6 @@
 """A restore that is under way, or was interrupted: a file in the home says so."""
 
+import os
 from pathlib import Path
 
 from penstock.errors import UsageError
@@ -8,5 +9,6 @@ UNDER_WAY = "restoring"
 
 
 def refuse_half_restored(home: Path) -> None:
-    if (home / UNDER_WAY).exists():
+    # Not Path.exists, which raises where the home belongs to somebody else: opening it says what is wrong.
+    if os.path.exists(home / UNDER_WAY):
         raise UsageError(f"a restore into {home} was interrupted: run it once more")

@@ -118,6 +118,8 @@ class Worker:
         delivering: asyncio.Task[None] | None = None
         try:
             await self._reap()
+            # Whoever starts a worker may have mended what failed, or wants to hear now what does.
+            await self.bench.ledger.write(pauses.END_ALL, None)
             await self._learn()
             delivering = asyncio.create_task(self._contained(self._deliver_loop()))
             others = [self._listen_loop(), self._upkeep_loop(), self._sweep_loop(), self._warm_up(at_once=done is None)]
