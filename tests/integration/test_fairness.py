@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.conftest import StartApp
@@ -10,8 +11,11 @@ from tests.integration.kit import slow, text, until
 from tests.integration.test_workflows import define
 
 from penstock.app import App, pool_sizes
+from penstock.indexes.lance import LanceTable
 from penstock.model.events import EventKind
-from penstock.worker import rooms
+from penstock.model.states import StepStatus
+from penstock.stages import index as stage
+from penstock.worker import indexing, rooms
 from penstock.worker.pools import SMALL_DOCUMENT
 from penstock.worker.rooms import Room
 from penstock.worker.turns import Flow
@@ -164,3 +168,49 @@ async def test_whoever_gives_up_waiting_for_room_leaves_none_behind(app: App) ->
     assert not room.is_wanted
     room.leave()
     assert room._free == 1
+
+
+async def test_one_table_is_not_written_for_long_while_another_waits(
+    start_app: StartApp, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group of documents of many commits hands over what it has not begun, and goes on where it was."""
+    monkeypatch.setattr(indexing, "TURN_S", 0.2)
+    monkeypatch.setattr(stage, "COMMIT_ROWS", 10)
+    app, other = await start_app(), await start_app()
+    await app.ingest([files(**{f"{i}.txt": text(200, f"w{i}x") for i in range(8)})], owner="anna", wait=False)
+    embedding = asyncio.create_task(app.work(pools="index=0,*=4"))
+
+    async def all_wait() -> bool:
+        return len(await app.list_steps(kind="index", status=StepStatus.PENDING, owner="anna")) == 8
+
+    await until(all_wait, 60)
+    app.stop()
+    await embedding
+    append = LanceTable.append
+    written = 0
+
+    async def slowly(table: LanceTable, rows: Any, verify: Any) -> None:
+        nonlocal written
+        await asyncio.sleep(0.1)
+        await append(table, rows, verify)
+        written += 1
+
+    monkeypatch.setattr(LanceTable, "append", slowly)
+    working = await start_app()
+    ends: list[str] = []
+    work = asyncio.ensure_future(working.run())
+
+    async def listen() -> None:
+        async for event in working.events(until=work):
+            if event.kind == EventKind.ITEM_END:
+                ends.append(event.owner)
+
+    listening = asyncio.ensure_future(listen())
+    await until(lambda: asyncio.sleep(0, written >= 1), 60)
+    await other.ingest(data=b"a few words", name="small.txt", owner="bert", wait=False)
+    await work
+    await listening
+    assert ends.count("anna") == 8
+    assert ends.index("bert") <= 3, ends
+    assert (await other.check()).ok
+    assert (await other.status(owner="anna"))["dead_letters"] == 0

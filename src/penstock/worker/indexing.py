@@ -10,7 +10,7 @@ from penstock.artifacts.fingerprints import fingerprint
 from penstock.artifacts.segments import JSON_ITEMS
 from penstock.errors import BudgetSpent, LeaseLost, PenstockError, Permanent, TableFailed, Transient
 from penstock.indexes.base import IndexRows, Verify
-from penstock.ledger import checkpoints, documents, generations, locks, queue
+from penstock.ledger import checkpoints, documents, generations, locks, queue, waking
 from penstock.model.nouns import Token
 from penstock.model.states import DocumentStatus
 from penstock.stages import index as stage
@@ -23,6 +23,8 @@ Loaded = tuple[Entry, IndexRows]
 
 COMPACT_EVERY = 64
 """Commits to a table between two compactions by one worker."""
+TURN_S = 2.0
+"""How long a group may write while others wait for another table."""
 TIDY_AGAIN_S = 60.0
 """After one that failed."""
 
@@ -39,6 +41,25 @@ class Indexer:
     async def run(self, contexts: Sequence[Context]) -> TableFailed | None:
         """A group of steps behind one lock, which the caller holds and releases. The answer says whether the table is
         to be left alone for a while."""
+        taking_turns = asyncio.create_task(self._take_turns(contexts))
+        try:
+            return await self._run(contexts)
+        finally:
+            taking_turns.cancel()
+            await asyncio.wait([taking_turns])
+
+    async def _take_turns(self, contexts: Sequence[Context]) -> None:
+        """Tables are written one after the other. Where steps wait for another one, a long group hands over what it has
+        not begun, and a long document goes on at its next turn."""
+        with suppress(PenstockError):
+            while True:
+                await self._bench.runtime.sleep(TURN_S)
+                if await self._bench.ledger.read(waking.claimable, [INDEX]):
+                    for ctx in contexts:
+                        ctx.stopping = True
+                    return
+
+    async def _run(self, contexts: Sequence[Context]) -> TableFailed | None:
         first = contexts[0]
         key, token = first.step.lease.resource_key, first.step.lease.token
         assert key is not None
