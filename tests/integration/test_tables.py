@@ -18,8 +18,10 @@ from penstock.errors import StorageError
 from penstock.indexes.lance import LanceTable
 from penstock.ledger import pauses
 from penstock.ledger.database import Statement
+from penstock.runtime import Runtime
 from penstock.stages import index
 from penstock.upkeep import purge
+from penstock.worker.tables import Sayings
 
 _EPOCHS = Statement("SELECT coalesce(max(epoch), 0) FROM steps WHERE kind = 'index'")
 _PURGES_NOW = Statement("UPDATE purges SET not_before = 0")
@@ -243,3 +245,11 @@ async def test_storage_that_fails_within_an_index_step_stops_the_worker_and_blam
     assert (await app.list_dead_letters())["letters"] == []
     monkeypatch.undo()
     assert (await app.run()).completed == 1
+
+
+def test_a_failure_that_differs_in_a_temporary_name_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    sayings = Sayings(Runtime())
+    for name in (".tmpLgTSi", ".tmp9wH9jl", ".tmpabc"):
+        sayings.fails("index:ann/default/1", StorageError(f"Permission denied at {name}"), "Its documents wait")
+    sayings.fails("index:ann/default/1", StorageError("No space left at .tmpLgTSi"), "Its documents wait")
+    assert len(caplog.records) == 2, caplog.text

@@ -35,16 +35,21 @@ class Outage:
         self._stopping = stopping
         self._wait_s = FIRST_S
         self._told = False
+        self._told_over = False
 
     async def outlast(self, error: StorageError, *, worked: bool) -> bool:
         """Wait until the storage can be used again. False: we were told to stop before. `worked`: steps were done since
-        the last outage, so this is a new one. Else a person has read of it, and hears nothing twice."""
+        the last outage, so this is a new one. Else a person has read of it, and hears only that it is not over."""
         if worked:
-            self._wait_s, self._told = FIRST_S, False
+            self._wait_s, self._told, self._told_over = FIRST_S, False, False
         first, self._told = not self._told, True
         away = isinstance(error, LedgerAway)
         if first:
             self._tell(f"{str(error).rstrip('.')}. Waiting for it; what is done is kept.")
+        elif self._told_over:
+            # The folders take files, but not this one: what we said last must not stand there.
+            self._tell(f"It still fails: {str(error).rstrip('.')}. It is tried again every {LONGEST_S:g} s or sooner.")
+            self._told_over = False
         while True:
             await self._sleep(FIRST_S if away else self._wait_s)
             if self._stopping():
@@ -55,6 +60,7 @@ class Outage:
                 break
         if first:
             self._tell("The database is back." if away else "It can be written again: going on.")
+            self._told_over = not away
         return True
 
     async def _is_over(self, away: bool) -> bool:

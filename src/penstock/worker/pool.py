@@ -256,7 +256,7 @@ class Worker:
         error = await self.bench.ledger.read(pauses.held_up)
         if error is not None:
             # Whoever waits for the end of this call should hear now what it waits for.
-            self._fail(StorageError(f"{error}. What is done is kept; the rest waits for it"))
+            self._fail(StorageError(f"{error.rstrip('.')}. What is done is kept; the rest waits for it"))
         return error is not None
 
     async def _is_told(self) -> bool:

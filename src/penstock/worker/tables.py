@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -14,6 +15,8 @@ T = TypeVar("T")
 
 SAY_AGAIN_S, REMIND_S = 60.0, 3600.0
 """The same is not said more often about what works now and then, and about what never does."""
+_CHANCE = re.compile(r"\.tmp\w+|[\w-]*\d[\w-]*")
+"""Numbers, and names that are drawn by lot: by these alone nobody says anything new."""
 logger = logging.getLogger("penstock.worker")
 
 
@@ -118,8 +121,9 @@ class Sayings:
         text, at = self._said.get(what, ("", 0.0))
         patience = REMIND_S if what in self._failing else SAY_AGAIN_S
         sentence = foreign.sentence(error)
-        if sentence != text or now - at > patience:
-            self._said[what] = (sentence, now)
+        gist = _CHANCE.sub("", sentence)
+        if gist != text or now - at > patience:
+            self._said[what] = (gist, now)
             self._failing[what] = True
             logger.warning("%s: %s. %s; it is tried again.", what, sentence.rstrip("."), then)
         self._failing.setdefault(what, False)
