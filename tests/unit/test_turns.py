@@ -110,3 +110,11 @@ def test_what_has_gone_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(queue._documents) <= 52
     assert len(queue._had) <= 600
     assert waiting in queue._documents
+
+
+def test_more_may_wait_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "REMEMBERED", 4)
+    queue: Turns[Flow] = Turns(QUICK_S)
+    for number in range(6):
+        queue.add(Flow("ann", number), Flow("ann", number))
+    assert {queue.pop().document for _ in range(6)} == set(range(6))

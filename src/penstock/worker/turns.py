@@ -90,9 +90,9 @@ class Turns(Generic[T]):
     def _know(self, flow: Flow) -> _Document:
         found = self._documents.get(flow)
         if found is None:
-            found = self._documents[flow] = _Document(next(self._clock))
-            if len(self._documents) > REMEMBERED:
+            if len(self._documents) >= REMEMBERED:
                 self._forget()
+            found = self._documents[flow] = _Document(next(self._clock))
         return found
 
     def _forget(self) -> None:
