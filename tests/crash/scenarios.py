@@ -17,6 +17,7 @@ from penstock.embedders.fake import FakeEmbedder
 from penstock.errors import LeaseLost, Transient
 from penstock.indexes.lance import LanceTable
 from penstock.model.items import Vectors
+from penstock.worker import pool
 
 LARGE = 2300
 """Sentences, each of them a chunk: more than one commit to the index."""
@@ -221,6 +222,25 @@ async def stumble(app: App) -> None:
         del vars(embedder)["embed"]
 
 
+async def crowd(app: App) -> None:
+    """The first call of the embedder takes long, and runs hold all places meanwhile: others are let in besides."""
+    embedder = app.ports.embedder
+    assert isinstance(embedder, FakeEmbedder)
+    answer, calls = embedder.embed, 0
+
+    async def embed(texts: Sequence[str]) -> Vectors:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            await asyncio.sleep(1.5)
+        return await answer(texts)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool, "DOOR_S", 0.1)
+        patch.setitem(vars(embedder), "embed", embed)
+        await app.run()
+
+
 async def falter(app: App) -> None:
     """The index table fails the first time that rows come, and the first time that some are to go."""
     with pytest.MonkeyPatch.context() as patch:
@@ -293,6 +313,11 @@ SCENARIOS = (
         "stumbling",
         [submit_folder(("alpha.txt",), wait=False), Operation(stumble)],
         settings={"worker": {"lease_s": 0.4}},
+    ),
+    Scenario(
+        "crowded",
+        [*(submit(f"{i}.txt", text("gammaword", 3 + i), wait=False) for i in range(8)), Operation(crowd)],
+        settings={"worker": {"slots": 1}},
     ),
     Scenario("faltering", [Operation(end_grace), Operation(falter, adds=frozenset({"late.txt"}))], start="full"),
     Scenario("orphaned", [Operation(work)], start="orphaned"),

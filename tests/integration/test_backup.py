@@ -1,11 +1,14 @@
 """Backup and restore: every moment of a history can be had again, and gone on from."""
 
 import asyncio
+import hashlib
 import json
 import os
 import shutil
+import sqlite3
 import stat
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -410,6 +413,23 @@ async def test_what_was_being_worked_on_goes_on_after_a_restore_without_blame(tm
 
 async def _running(app: App) -> bool:
     return bool(await app.list_steps(status=StepStatus.RUNNING, kind="embed"))
+
+
+async def test_names_in_a_backup_never_reach_a_statement(tmp_path: Path, fresh_postgres: str) -> None:
+    """A backup may come from anywhere, and the names of its tables go into statements."""
+    async with open_app(home=str(tmp_path / "home"), embedder="fake") as app:
+        await app.ingest(data=b"words", name="a.txt")
+        await app.backup(tmp_path / "saved")
+    [ledger] = (tmp_path / "saved").glob("ledger-*.db")
+    with closing(sqlite3.connect(ledger)) as copy:
+        copy.execute('CREATE TABLE "documents; DROP TABLE victims" (id TEXT)')
+        copy.commit()
+    manifest = tmp_path / "saved" / "manifest.json"
+    body = json.loads(manifest.read_text())
+    body["ledger_sha256"] = hashlib.sha256(ledger.read_bytes()).hexdigest()
+    manifest.write_text(json.dumps(body))
+    with pytest.raises(UsageError, match="no table or column"):
+        await restore(tmp_path / "saved", home=str(tmp_path / "other"), database=fresh_postgres)
 
 
 async def test_strange_folders_are_refused(tmp_path: Path) -> None:

@@ -16,11 +16,29 @@ INDEXES = sorted((SOURCE / "indexes").rglob("*.py")) + sorted((SOURCE / "search"
 NUMBERED = ("bool", "int")
 """What a function may take that puts a statement together while the app runs: neither carries a text."""
 SCRIPTS = {
+    # Tables and columns of a backup, whose names `_plain` has looked at, and numbers.
+    "copies.py": {
+        "_NAMED",
+        "f'SELECT count(*) FROM ({_NAMED})'",
+        "f\"SELECT raw_key FROM generations WHERE state <> 'PURGED' AND raw_key IN ({places}) "
+        'UNION SELECT key FROM segments WHERE key IN ({places})"',
+        "f'DECLARE copied NO SCROLL CURSOR FOR SELECT {columns} FROM {name}'",
+        "f'FETCH {PAGE} FROM copied'",
+        "f'SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {table}_id_seq'",
+        "f\"TRUNCATE {', '.join(wanted)} RESTART IDENTITY CASCADE\"",
+        "f'SELECT {columns} FROM {name}'",
+        "f\"SELECT setval('{name}_id_seq', {max(1, seq)}, {('true' if seq else 'false')})\"",
+    },
+    "histories.py": {
+        "f'ALTER SEQUENCE {name}_id_seq CACHE 1'",
+        "f'SELECT last_value FROM {name}_id_seq'",
+        "f'ALTER SEQUENCE {name}_id_seq RESTART WITH {last + 1:d}'",
+    },
     "versions.py": {"_TABLES[connection.dialect]", "text"},
     "waking.py": {"_DATA_VERSION", "_LISTEN"},
     "writer.py": {"NOTIFY"},
 }
-"""Scripts besides plain constants: those of the migrations, and names of constants."""
+"""Scripts besides plain constants: those of the migrations, names of constants, and tables that we name ourselves."""
 COMPARES = re.compile(r"\b(IN|NOT IN|BETWEEN|LIKE|IS|AND|OR)\b|[<>=]")
 QUOTES = re.compile(r"\b(SELECT|INSERT INTO|UPDATE \w+ SET|DELETE FROM|VALUES \(|CREATE (TABLE|INDEX)|DROP )\b")
 

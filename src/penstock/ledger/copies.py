@@ -3,6 +3,7 @@ so that what was made of one can be put into the other.
 
 These statements are the engine's own: they cross owners (I10)."""
 
+import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from penstock.privacy import make_private_file
 from penstock.runtime import Runtime
 
 PAGE = 5000
+_NAME = re.compile(r"[a-z_][a-z0-9_]*")
 _OWN = ("schema_versions", "positions")
 """Tables that a copy makes for itself."""
 
@@ -83,15 +85,24 @@ def make_ledger(path: Path, runtime: Runtime) -> None:
 
 
 def tables(copy: sqlite3.Connection) -> dict[str, str]:
-    """The tables that are copied, those first that others refer to, each with its columns."""
+    """The tables that are copied, those first that others refer to, each with its columns. Their names go into
+    statements, and the file may come from anywhere."""
     names = copy.execute(
         "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY rowid"
     ).fetchall()
     return {
-        name: ", ".join(row[1] for row in copy.execute(f"PRAGMA table_info({name})"))
+        _plain(name): ", ".join(
+            _plain(row[0]) for row in copy.execute("SELECT name FROM pragma_table_info(?)", (name,))
+        )
         for (name,) in names
         if name not in _OWN
     }
+
+
+def _plain(name: object) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r} is no table or column of a ledger: the backup was not made by Penstock")
+    return name
 
 
 class Named(msgspec.Struct, frozen=True):
@@ -192,15 +203,15 @@ def copy_in(source: Path, database: Database) -> None:
     copy = sqlite3.connect(source)
     try:
         wanted = tables(copy)
+        last = {_plain(name): int(seq) for name, seq in copy.execute("SELECT name, seq FROM sqlite_sequence")}
+        [(last["steps"],)] = copy.execute("SELECT coalesce(max(id), 0) FROM steps").fetchall()
         connection.begin()
         connection.script(f"TRUNCATE {', '.join(wanted)} RESTART IDENTITY CASCADE")
         for name, columns in wanted.items():
             rows = copy.execute(f"SELECT {columns} FROM {name}")
             connection.load(name, columns, rows)
-        last = dict(copy.execute("SELECT name, seq FROM sqlite_sequence").fetchall())
-        [(last["steps"],)] = copy.execute("SELECT coalesce(max(id), 0) FROM steps").fetchall()
         for name, seq in last.items():
-            connection.script(f"SELECT setval('{name}_id_seq', {max(1, int(seq))}, {'true' if seq else 'false'})")
+            connection.script(f"SELECT setval('{name}_id_seq', {max(1, seq)}, {'true' if seq else 'false'})")
         connection.commit()
     finally:
         copy.close()
