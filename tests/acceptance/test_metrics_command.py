@@ -94,7 +94,8 @@ def test_one_port_shows_all_processes_and_keeps_what_the_dead_did(cli: Cli, tmp_
         cli("ingest", some(tmp_path / "docs", 20), "--no-wait")
         wait_for_documents(cli, 20)
         until(lambda: worker.value("document_ended_total", status="COMPLETED") == 20, "not all is shown")
-        assert worker.value("step_completed_total", kind="embed") == 20
+        # Each process sends its own counts, once a second: one may have embedded what the other has indexed.
+        until(lambda: worker.value("step_completed_total", kind="embed") == 20, "not all embed steps are shown")
         assert worker.value("step_duration_seconds_count", kind="embed") == 20
         for pid in pids(cli):
             os.kill(pid, signal.SIGKILL)
