@@ -11,6 +11,10 @@ from tests.integration import own_steps
 from tests.integration.kit import until
 
 from penstock.app import App
+from penstock.ledger.database import Database
+from penstock.ledger.liveness import AdvisoryLiveness
+from penstock.model.nouns import WorkerId
+from penstock.runtime import Runtime
 
 WORKFLOW = "id: dozing\nsteps: {doze: {kind: enrich, method: tests.integration.own_steps.doze}}\n"
 HOLDERS = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database " \
@@ -83,3 +87,22 @@ async def test_a_worker_that_lost_its_connection_and_was_buried_is_known_again(
     app.stop()
     await work
     assert await app.list_workers() == []
+
+
+def test_a_worker_takes_its_lock_from_a_connection_that_only_it_has_lost(postgres: str, runtime: Runtime) -> None:
+    database, mine, worker = Database(postgres, runtime), AdvisoryLiveness(), WorkerId("w")
+    lost = database.connect(hot=True)
+    mine.hold(worker, lost)
+    others, again = database.connect(), database.connect(hot=True)
+    again.script("SET lock_timeout = '5s'")
+    # The server still keeps the first connection.
+    mine.hold(worker, again)
+    assert AdvisoryLiveness().dead([worker], others) == []
+    again.close()
+
+    async def is_dead() -> bool:
+        return AdvisoryLiveness().dead([worker], others) == [worker]
+
+    asyncio.run(until(is_dead, 5))
+    for connection in (lost, others):
+        connection.close()

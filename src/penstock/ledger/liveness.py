@@ -17,6 +17,7 @@ _ADVISORY_CLASS = 0x50454E53
 _HOLD = Statement("SELECT pg_advisory_lock(:class, :key)")
 _TRY = Statement("SELECT pg_try_advisory_lock(:class, :key)")
 _LET_GO = Statement("SELECT pg_advisory_unlock(:class, :key)")
+_END = Statement("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid || ' ' || backend_start = :session")
 
 
 class Liveness(Protocol):
@@ -104,11 +105,15 @@ class FileLiveness:
 
 class AdvisoryLiveness:
     def __init__(self) -> None:
-        self._held: set[WorkerId] = set()
+        self._held: dict[WorkerId, str] = {}
+        """By whom, and in which session."""
 
     def hold(self, worker: WorkerId, connection: Connection) -> None:
+        if worker in self._held:
+            # Where only we noticed that the connection was lost, the server keeps its lock, perhaps for hours.
+            connection.run(_END, session=self._held[worker])
+        self._held[worker] = connection.session
         connection.run(_HOLD, **{"class": _ADVISORY_CLASS, "key": _key(worker)})
-        self._held.add(worker)
 
     def dead(self, workers: Sequence[WorkerId], connection: Connection) -> list[WorkerId]:
         gone = []
@@ -126,7 +131,7 @@ class AdvisoryLiveness:
         return [worker for worker in workers if worker not in dead]
 
     def leave(self, worker: WorkerId) -> None:
-        self._held.discard(worker)
+        self._held.pop(worker, None)
 
     def count(self) -> int:
         """Rows tell who may be alive, not locks."""

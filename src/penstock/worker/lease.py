@@ -86,7 +86,11 @@ class Heart:
     def _connect(self) -> Connection:
         if self._connection is None:
             connection = self._ledger.database.connect(hot=True)
-            self._liveness.hold(self.worker, connection)
+            try:
+                self._liveness.hold(self.worker, connection)
+            except BaseException:
+                connection.close()
+                raise
             self._connection = connection
         return self._connection
 
