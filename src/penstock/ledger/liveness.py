@@ -11,7 +11,7 @@ from typing import Protocol
 from penstock.errors import StorageError
 from penstock.ledger.database import Connection, Database, Statement
 from penstock.model.nouns import WorkerId
-from penstock.privacy import make_folder
+from penstock.privacy import file_mode, make_folder
 
 _ADVISORY_CLASS = 0x50454E53
 _HOLD = Statement("SELECT pg_advisory_lock(:class, :key)")
@@ -47,7 +47,9 @@ class FileLiveness:
     def hold(self, worker: WorkerId, connection: Connection) -> None:
         try:
             make_folder(self._folder, self._folder)
-            descriptor = os.open(self._folder / worker, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(
+                self._folder / worker, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, file_mode(self._folder)
+            )
         except OSError as error:
             raise StorageError(f"{self._folder / worker} could not be written: {error.strerror}") from error
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -69,6 +71,9 @@ class FileLiveness:
         except FileNotFoundError:
             # A row is written after its file: no file means that the worker has left, or was swept by another.
             return True
+        except PermissionError:
+            # Another user's, who may be alive: the lease tells.
+            return False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not keep:
