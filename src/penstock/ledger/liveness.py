@@ -47,9 +47,7 @@ class FileLiveness:
     def hold(self, worker: WorkerId, connection: Connection) -> None:
         try:
             make_folder(self._folder, self._folder)
-            descriptor = os.open(
-                self._folder / worker, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, file_mode(self._folder)
-            )
+            descriptor = os.open(self._folder / worker, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, file_mode(self._folder))
         except OSError as error:
             raise StorageError(f"{self._folder / worker} could not be written: {error.strerror}") from error
         fcntl.flock(descriptor, fcntl.LOCK_EX)
