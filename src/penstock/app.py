@@ -771,19 +771,27 @@ class App:
         if self.ledger.database.dialect == "postgres":
             await self.ledger.open(migrate=True)
             empty = empty and await self.ledger.read(copies.is_empty)
-            alive = await self.count_workers()
-        else:
-            alive = await self.runtime.run_blocking("io", self._liveness().count)
-        if alive:
-            raise UsageError(f"somebody works in {places.home} (`penstock workers`): stop them, then restore")
+        await self._refuse_in_use()
         if not (empty or force):
             raise UsageError(
                 f"{places.home} is not empty: name another home, or replace what is there with --force; documents that "
                 "the backup does not know are lost then"
             )
-        if self.ledger.database.dialect == "sqlite" and self.ledger.database.path.exists():
+
+    async def _refuse_in_use(self) -> None:
+        """Before a restore, and again before it replaces anything: copying may take long."""
+        from penstock.ledger import copies
+
+        database = self.ledger.database
+        if database.dialect == "postgres":
+            alive = await self.count_workers()
+        else:
+            alive = await self.runtime.run_blocking("io", self._liveness().count)
+        if alive:
+            raise UsageError(f"somebody works in {self.config.home_path} (`penstock workers`): stop them, then restore")
+        if database.dialect == "sqlite" and database.path.exists():
             with suppress(LedgerDamaged):
-                await self.runtime.run_blocking("io", copies.single_file, self.ledger.database.path)
+                await self.runtime.run_blocking("io", copies.single_file, database.path)
 
     async def _notice_older_ledger(self) -> None:
         noticed = await self.ledger.notice(highest.read(self.config.index_path))
@@ -858,7 +866,7 @@ async def restore(
     began = app.runtime.clock()
     try:
         await app._refuse_restore(force)
-        restored = await Restore(source, app._places(), report).run()
+        restored = await Restore(source, app._places(), report).run(app._refuse_in_use)
         await app._open()
         check = await app.check(repair=True)
         return RestoreReport(restored, check, round(app.runtime.clock() - began, 3))

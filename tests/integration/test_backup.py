@@ -10,7 +10,7 @@ import stat
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.integration.damage import document_id, kinds, sql
@@ -20,6 +20,8 @@ from penstock import StorageError, UsageError, restore
 from penstock.app import App, open_app
 from penstock.errors import LeaseLost
 from penstock.ledger import copies, histories
+from penstock.ledger.database import Connection
+from penstock.ledger.liveness import FileLiveness
 from penstock.model.nouns import WorkerId
 from penstock.model.states import StepStatus
 from penstock.upkeep import backup as backups
@@ -343,6 +345,30 @@ async def test_a_home_that_is_not_empty_is_refused_and_so_is_one_where_somebody_
             with pytest.raises(UsageError, match="is in use"):
                 await restore(backup, force=True, **chosen)
     await restore(backup, force=True, **chosen)
+    async with open_app(**chosen) as app:
+        assert await found(app, WORDS) == {"a"}
+
+
+async def test_a_restore_replaces_nothing_where_somebody_began_to_work_meanwhile(tmp_path: Path) -> None:
+    home, chosen = tmp_path / "home", settings(tmp_path / "home")
+    async with open_app(**chosen) as app:
+        await put(app, "a", "The apple is red.")
+        await app.backup(tmp_path / "backup")
+        await put(app, "b", "The banana is yellow.")
+
+    def index() -> list[Path]:
+        return sorted(path.relative_to(home) for path in (home / "index").rglob("*"))
+
+    liveness, worker, before = FileLiveness(home / "workers"), WorkerId("w"), index()
+
+    def begin(progress: object) -> None:
+        liveness.hold(worker, cast(Connection, None))
+
+    with pytest.raises(UsageError, match="somebody works in"):
+        await restore(tmp_path / "backup", force=True, report=begin, **chosen)
+    assert index() == before
+    liveness.leave(worker)
+    await restore(tmp_path / "backup", force=True, **chosen)
     async with open_app(**chosen) as app:
         assert await found(app, WORDS) == {"a"}
 

@@ -6,7 +6,7 @@ A file in the home says that a restore is under way: whoever opens it before the
 import asyncio
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -67,8 +67,9 @@ class Restore:
         self._blobs = self._bytes = 0
         self._damaged: list[str] = []
 
-    async def run(self) -> Restored:
-        """The caller made sure that the home may be replaced, and that nobody works there."""
+    async def run(self, refuse_in_use: Callable[[], Awaitable[None]]) -> Restored:
+        """The caller made sure that the home may be replaced, and that nobody works there; `refuse_in_use` raises where
+        somebody has begun to."""
         manifest = await self._blocking(self._manifest)
         await self._blocking(self._begin)
         ledger, index = self._places.home / "ledger.restoring", beside(self._places.index_path)
@@ -76,6 +77,7 @@ class Restore:
         await self._copy_blobs(self._folder / manifest.ledger)
         await self._blocking(self._lay_ledger, manifest, ledger)
         await self._blocking(os.sync)
+        await refuse_in_use()
         await self._blocking(self._exchange, ledger, index)
         return Restored(manifest.documents, self._blobs, self._bytes, manifest.tables, self._damaged[:LISTED])
 
