@@ -7,7 +7,7 @@ import os
 import shutil
 import sqlite3
 import stat
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
@@ -18,9 +18,9 @@ from tests.integration.kit import found, penstock, slow, text, until
 
 from penstock import StorageError, UsageError, restore
 from penstock.app import App, open_app
-from penstock.errors import LeaseLost
+from penstock.errors import LeaseLost, LedgerAway
 from penstock.ledger import copies, histories
-from penstock.ledger.database import Connection
+from penstock.ledger.database import Connection, PostgresConnection, Row
 from penstock.ledger.liveness import FileLiveness
 from penstock.model.nouns import WorkerId
 from penstock.model.states import StepStatus
@@ -419,6 +419,29 @@ async def test_a_restore_that_is_interrupted_is_told_and_can_be_done_again(
 
 def _die(*arguments: object) -> None:
     raise KeyboardInterrupt
+
+
+async def test_a_server_that_goes_away_in_the_middle_of_a_restore_is_said_to_be(
+    tmp_path: Path, fresh_postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_app(**settings(tmp_path / "home")) as app:
+        await put(app, "a", "The apple is red.")
+        await app.backup(tmp_path / "backup")
+    load = PostgresConnection.load
+
+    def cut_short(self: PostgresConnection, table: str, columns: str, rows: Iterable[Row]) -> None:
+        if table == "steps":
+            self.cut()
+        load(self, table, columns, rows)
+
+    chosen = settings(tmp_path / "again", fresh_postgres)
+    with monkeypatch.context() as patch:
+        patch.setattr(PostgresConnection, "load", cut_short)
+        with pytest.raises(LedgerAway, match="has closed the connection"):
+            await restore(tmp_path / "backup", **chosen)
+    await restore(tmp_path / "backup", **chosen)
+    async with open_app(**chosen) as app:
+        assert await found(app, "apple") == {"a"}
 
 
 async def test_what_was_being_worked_on_goes_on_after_a_restore_without_blame(tmp_path: Path) -> None:

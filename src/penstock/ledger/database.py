@@ -410,9 +410,15 @@ class PostgresConnection:
 
     def load(self, table: str, columns: str, rows: Iterable[Row]) -> None:
         """Many rows at once."""
-        with self._db.cursor() as cursor, cursor.copy(f"COPY {table} ({columns}) FROM STDIN".encode()) as copy:
-            for row in rows:
-                copy.write_row(row)
+        self.busy_since = self._clock()
+        try:
+            with self._db.cursor() as cursor, cursor.copy(f"COPY {table} ({columns}) FROM STDIN".encode()) as copy:
+                for row in rows:
+                    copy.write_row(row)
+        except self._psycopg.Error as error:
+            raise self._understood(error) from error
+        finally:
+            self.busy_since = None
 
     def interrupt(self) -> None:
         """From another thread: what runs here ends with an error."""
