@@ -130,12 +130,13 @@ async def test_a_long_step_lets_others_into_its_room_between_two_batches(app: Ap
     order: list[str] = []
 
     async def work(name: str, batches: int, seconds: float) -> None:
-        async with room.stay(Flow(name, name)) as stay:
-            for _ in range(batches):
-                await asyncio.sleep(seconds)
-                order.append(name)
-                if stay.is_over:
-                    await stay.give_way()
+        stay = await room.stay(Flow(name, name))
+        for _ in range(batches):
+            await asyncio.sleep(seconds)
+            order.append(name)
+            if stay.is_over:
+                await stay.give_way()
+        stay.end()
 
     monkey = pytest.MonkeyPatch()
     monkey.setattr(rooms, "QUANTUM_S", 0.0)

@@ -97,10 +97,13 @@ class Bench:
             room = self._room_of(ctx.step)
             if room.is_full:
                 ctx.waiting(ROOM)
-            async with room.stay(Flow(ctx.step.owner, ctx.step.document_id)) as ctx.stay:
+            stay = ctx.stay = await room.stay(Flow(ctx.step.owner, ctx.step.document_id))
+            try:
                 ctx.waiting(None)
                 ctx.began = self.runtime.clock()
                 yield
+            finally:
+                stay.end()
             return
         async with self.all_rooms(ctx) as others:
             await self.go_alone(ctx)

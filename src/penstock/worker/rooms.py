@@ -3,13 +3,13 @@ batches."""
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
 from penstock.worker.turns import Flow, Turns
 
 QUICK_S = 1.0
 """A document that has had no more than this goes before others of its owner."""
+MOMENT_S = 0.001
 QUANTUM_S = 0.5
 """How long a step may stay before it lets others in."""
 
@@ -46,18 +46,15 @@ class Room:
         else:
             turn.set_result(None)
 
-    @asynccontextmanager
-    async def stay(self, flow: Flow) -> AsyncIterator["Stay"]:
-        stay = Stay(self, flow, self._clock)
+    async def stay(self, flow: Flow) -> "Stay":
+        """Whoever calls this ends the stay."""
         await self.enter(flow)
-        stay.begin()
-        try:
-            yield stay
-        finally:
-            stay.end()
+        return Stay(self, flow, self._clock)
 
     def used(self, flow: Flow, seconds: float) -> None:
-        self._turns.used(flow, seconds)
+        # While nobody waits, a moment is not worth counting: every step of every small document comes through here.
+        if seconds >= MOMENT_S or self._turns:
+            self._turns.used(flow, seconds)
 
     async def change_over(self, flow: Flow) -> None:
         """Let whoever is next have this place, and wait for another; if we are next ourselves, stay."""
@@ -99,10 +96,7 @@ class Stay:
         self._room = room
         self._flow = flow
         self._clock = clock
-        self._since: float | None = None
-
-    def begin(self) -> None:
-        self._since = self._clock()
+        self._since: float | None = clock()
 
     def end(self) -> None:
         if self._since is not None:
@@ -121,4 +115,4 @@ class Stay:
         self._room.used(self._flow, self._clock() - self._since)
         self._since = None
         await self._room.change_over(self._flow)
-        self.begin()
+        self._since = self._clock()
