@@ -481,6 +481,21 @@ async def test_names_in_a_backup_never_reach_a_statement(tmp_path: Path, fresh_p
         await restore(tmp_path / "saved", home=str(tmp_path / "other"), database=fresh_postgres)
 
 
+async def test_the_backup_of_another_ledger_is_not_replaced(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        async with open_app(home=str(tmp_path / name), embedder="fake") as app:
+            await app.ingest(data=name.encode(), name=f"{name}.txt")
+            if name == "one":
+                await app.backup(tmp_path / "saved")
+            else:
+                with pytest.raises(UsageError, match="another ledger"):
+                    await app.backup(tmp_path / "saved")
+    await restore(tmp_path / "saved", home=str(tmp_path / "again"))
+    async with open_app(home=str(tmp_path / "again"), embedder="fake") as app:
+        assert [entry["name"] for entry in await app.list_documents()] == ["one.txt"]
+        await app.backup(tmp_path / "saved")
+
+
 async def test_strange_folders_are_refused(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "precious").write_text("mine")

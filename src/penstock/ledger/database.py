@@ -189,6 +189,7 @@ class SqliteConnection:
         self._runtime = runtime
         self._path = path
         self._changes = 0
+        self._writes = False
         self._position: int | None = None
         self._mark = Mark(path)
         try:
@@ -221,19 +222,31 @@ class SqliteConnection:
             return self._execute(text, _clean(flat))
 
     def _execute(self, text: str, values: Sequence[Any] = ()) -> list[Row]:
-        try:
-            return self._db.execute(text, values).fetchall()
-        except sqlite3.DatabaseError as error:
-            # A disk that is full or fails; what is damaged has no class of its own. Others are the statement's fault.
-            if self.is_busy(error) or type(error) not in (sqlite3.OperationalError, sqlite3.DatabaseError):
-                raise
-            raise sqlite_error(self._path, error) from error
+        limit: float | None = None
+        while True:
+            try:
+                return self._db.execute(text, values).fetchall()
+            except sqlite3.DatabaseError as error:
+                if not self.is_busy(error):
+                    # A disk that is full or fails; what is damaged has no class of its own. Others are the
+                    # statement's fault.
+                    if type(error) not in (sqlite3.OperationalError, sqlite3.DatabaseError):
+                        raise
+                    raise sqlite_error(self._path, error) from error
+                if self._writes:
+                    raise
+                # A reader, too, has to wait while the last writer that closes takes the WAL away.
+                limit = limit or self._runtime.clock() + BUSY_LIMIT_S
+                if self._runtime.clock() > limit:
+                    raise sqlite_error(self._path, error) from error
+                self._runtime.block(0.0002 + 0.0006 * self._runtime.random())
 
     def script(self, text: str) -> list[Row]:
         return self._execute(text)
 
     def begin(self) -> None:
         self._patiently("BEGIN IMMEDIATE")
+        self._writes = True
         self._changes, self._position = self._db.total_changes, None
 
     def begin_read(self) -> None:
@@ -243,6 +256,7 @@ class SqliteConnection:
 
     def commit(self, ring: bool = False) -> None:
         self._patiently("COMMIT")
+        self._writes = False
         if self._position is not None:
             # After the commit: a kill in between leaves an older mark, which says nothing.
             self._mark.write(self._position)
@@ -254,6 +268,7 @@ class SqliteConnection:
                 self._position = row[0]
 
     def rollback(self) -> None:
+        self._writes = False
         if self._db.in_transaction:
             self._execute("ROLLBACK")
 

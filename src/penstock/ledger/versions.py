@@ -12,12 +12,19 @@ from penstock.ledger.migrations import LATEST, MIGRATIONS
 from penstock.privacy import masked
 
 _VERSION = Statement("SELECT max(version) FROM schema_versions")
+_BORN = Statement("SELECT min(applied_at) FROM schema_versions")
 _STAMP = Statement("INSERT INTO schema_versions (version, applied_at) VALUES (:version, {now})")
 _TABLES = {
     "sqlite": "SELECT count(*) FROM sqlite_schema WHERE name = 'schema_versions'",
     "postgres": "SELECT count(*) FROM pg_tables WHERE tablename = 'schema_versions' "
     "AND schemaname = ANY (current_schemas(false))",
 }
+
+
+def born(connection: Connection) -> float:
+    """When the ledger was made: no two have the same moment, and a copy keeps it."""
+    moment: float = connection.run(_BORN)[0][0]
+    return moment
 
 
 def version(connection: Connection) -> int:

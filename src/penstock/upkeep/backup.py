@@ -18,6 +18,7 @@ from penstock.blobs.copying import copy, flush, flush_one, hash_file, link, same
 from penstock.blobs.local import make_home, storage_sentence
 from penstock.errors import StorageError, UsageError
 from penstock.indexes.base import TableInfo
+from penstock.ledger import versions
 from penstock.ledger.copies import Copy, Named, copy_out
 from penstock.ledger.migrations import LATEST
 from penstock.privacy import tighten
@@ -59,6 +60,8 @@ class Manifest(msgspec.Struct, frozen=True):
     bytes: int
     damaged: list[str]
     """Blobs that were missing or broken when it was made: at most a hundred of them."""
+    born: float = 0.0
+    """When the ledger was made that this is a backup of: by that it is told from others."""
 
 
 class BackupReport(msgspec.Struct, frozen=True):
@@ -112,7 +115,8 @@ class Backup:
         """`verify` raises if the lock that keeps everything in its place was lost meanwhile."""
         began, now = self._runtime.clock(), self._runtime.now()
         stamp = self._runtime.ulid()
-        before = await self._begin()
+        born = await self._stores.ledger.read(versions.born)
+        before = await self._begin(born)
         ledger = self._folder / f"ledger-{stamp}.db"
         await self._blocking(copy_out, self._stores.ledger.database, ledger)
         files, tables = await self._index(f"index-{stamp}", before)
@@ -133,6 +137,7 @@ class Backup:
             blobs=self._blobs,
             bytes=self._bytes,
             damaged=self._damaged[:LISTED],
+            born=born,
         )
         await self._blocking(self._finish, manifest)
         return BackupReport(
@@ -147,8 +152,9 @@ class Backup:
             elapsed_s=round(self._runtime.clock() - began, 3),
         )
 
-    async def _begin(self) -> Manifest | None:
-        """The backup that is there and can be built upon. A folder with other things is none of ours."""
+    async def _begin(self, born: float) -> Manifest | None:
+        """The backup that is there and can be built upon. A folder with other things is none of ours, nor is the backup
+        of another ledger: this one would replace it."""
 
         def begin() -> Manifest | None:
             if self._folder.exists() and not self._folder.is_dir():
@@ -159,6 +165,8 @@ class Backup:
             given_up = (self._folder / PARTIAL).exists()
             if before is None and not given_up and any(self._folder.iterdir()):
                 raise UsageError(f"{self._folder} holds something else: name an empty folder, or that of a backup")
+            if before is not None and before.born != born:
+                raise UsageError(f"{self._folder} holds the backup of another ledger: name another folder")
             (self._folder / PARTIAL).touch(mode=0o600)
             flush_one(self._folder)
             return None if given_up else before
