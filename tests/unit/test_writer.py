@@ -114,8 +114,8 @@ async def test_a_lost_postgres_connection_is_replaced(runtime: Runtime, postgres
 async def test_i6_a_commit_that_sqlite_could_not_make_is_made_again(
     sqlite: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SQLite rolls back a COMMIT that fails with an I/O error, for every reader (seen with injected EIO and ENOSPC at
-    each of its system calls): to run the group again is right, and there is nothing to ask."""
+    """SQLite rolls back a COMMIT that fails with an I/O error, for every reader (seen with EIO injected into
+    fdatasync and ENOSPC into pwrite): to run the group again is right, and there is nothing to ask."""
     commit = SqliteConnection.commit
     failures = [True]
 

@@ -83,13 +83,14 @@ def _takes(folder: Path) -> bool:
     try:
         descriptor = os.open(place, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         try:
+            # At once: a kill leaves nothing behind.
+            place.unlink(missing_ok=True)
             left = memoryview(bytes(PROBE_BYTES))
             while left:
                 left = left[os.write(descriptor, left) :]
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-            place.unlink(missing_ok=True)
     except OSError:
         return False
     return True
