@@ -484,3 +484,22 @@ async def test_a_commit_of_somebody_else_is_a_conflict_and_staged_again(
     await table.delete([2], meanwhile)
     assert len(verified) > 1, "the first try met a conflict"
     assert await table.search_text("common", 99, []) == []
+
+
+def test_the_library_keeps_its_warnings_to_itself(tmp_path: Path) -> None:
+    """A vector index with an empty partition wrote a line for each of them to standard error."""
+    code = f"""
+import numpy as np, pyarrow as pa
+from pathlib import Path
+from penstock.indexes.lance import LanceIndex
+from penstock.indexes.lance_upkeep import create_vector_index
+from penstock.runtime import Runtime
+LanceIndex(Path({str(tmp_path)!r}), Runtime())
+import lance
+vectors = np.zeros((2000, 8), dtype=np.float32)
+vectors[:, 0] = np.arange(2000) % 3
+table = pa.table({{"vector": pa.FixedSizeListArray.from_arrays(vectors.reshape(-1), 8)}})
+create_vector_index(lance.write_dataset(table, {str(tmp_path / "t.lance")!r}))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr == ""

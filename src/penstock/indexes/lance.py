@@ -6,6 +6,7 @@ lock between writing files and committing them, and passes the failpoints.
 
 import functools
 import importlib
+import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
@@ -226,6 +227,8 @@ class LanceIndex:
         self._runtime = runtime
         self._tables: dict[TableInfo, LanceTable] = {}
         self._highest = Highest(self._root)
+        # Before the library is loaded: its warnings (a partition is empty) say nothing to a user.
+        os.environ.setdefault("LANCE_LOG", "error")
 
     @property
     def fingerprint(self) -> str:
