@@ -32,7 +32,7 @@ async def test_i9_a_file_that_is_too_large_is_a_dead_letter_that_names_the_setti
     assert (summary.completed, summary.failed) == (1, 1)
     reason, sentence = await letter_of(app, "large.txt")
     assert reason == "too_large"
-    assert "1,500,000 bytes" in sentence
+    assert "1.5 megabytes, and the limit is 1 " in sentence
     assert "limits.megabytes" in sentence
     document = await named(app, "large.txt")
     higher = await start_app(limits={"megabytes": 2})

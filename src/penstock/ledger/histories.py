@@ -40,11 +40,11 @@ class SetBack(msgspec.Struct, frozen=True):
 
 
 def sentence(noticed: SetBack) -> str:
-    lost = f"{noticed.missing} submits, deletes or the like are" if noticed.missing else "what came later is"
+    missing = f" Changes that are missing: {noticed.missing}." if noticed.missing else ""
     return (
-        f"the ledger is older than its index or its mark: it was put back to an earlier moment, and {lost} missing. "
-        "Put the right one back, with its -wal file, or submit the files again; `penstock check --repair` accepts it "
-        "as it is and removes what is left of the other in the index"
+        f"the ledger is an older copy: its index or its mark is newer.{missing} Put the newer ledger back, with its "
+        "-wal file, or submit the files again. `penstock check --repair` accepts this one, and removes from the index "
+        "what it does not know"
     )
 
 

@@ -18,7 +18,7 @@ async def run(ctx: StepContext) -> StepResult:
     extractor = ctx.ports.extractors[media_type]
     checkpoint, source, limits = ctx.checkpoint, ctx.source, ctx.ports.limits
     if source.size > limits.megabytes * MEGABYTE:
-        raise _beyond(ctx, f"its file has {source.size:,} bytes", "megabytes", reason="too_large")
+        raise _beyond(ctx, f"its file has {source.size / MEGABYTE:,.1f} megabytes", "megabytes", reason="too_large")
     if not checkpoint.cursor:
         await source.verify()
     source.parsed(float(checkpoint.cursor.get(PARSER_S, 0.0)))
