@@ -80,7 +80,7 @@ class Statement:
         return f"{match[1]} = r.{match[2]} AND {match[1]} = ANY ({self._array(match[2])})"
 
     def _array(self, column: str) -> str:
-        return f"%(r_{column})s::{dict(self.columns)[column]}[]"
+        return f":r_{column}::{dict(self.columns)[column]}[]"
 
     @cached_property
     def parameters(self) -> list[str]:
@@ -107,9 +107,14 @@ class Statement:
         return self._sqlite[count]
 
     @cached_property
-    def postgres(self) -> str:
-        filled = _PARAM.sub(r"%(\1)s", self._fill("postgres", "{rows}"))
-        return filled.replace("{rows}", _unnest("r", self.columns)).replace("{more}", _unnest("m", self.more))
+    def postgres(self) -> tuple[str, list[str]]:
+        """The text, and the names of its parameters in the order of their numbers. The driver, which can do this too,
+        would do it at each call of a long text."""
+        filled = self._fill("postgres", "{rows}")
+        filled = filled.replace("{rows}", _unnest("r", self.columns)).replace("{more}", _unnest("m", self.more))
+        names = list(dict.fromkeys(_PARAM.findall(filled)))
+        numbers = {name: f"${i + 1}" for i, name in enumerate(names)}
+        return _PARAM.sub(lambda match: numbers[match[1]], filled), names
 
 
 def _columns(text: str) -> list[tuple[str, str]]:
@@ -117,7 +122,7 @@ def _columns(text: str) -> list[tuple[str, str]]:
 
 
 def _unnest(alias: str, columns: list[tuple[str, str]]) -> str:
-    arrays = ", ".join(f"%({alias}_{name})s::{kind}[]" for name, kind in columns)
+    arrays = ", ".join(f":{alias}_{name}::{kind}[]" for name, kind in columns)
     return f"unnest({arrays}) AS {alias}({', '.join(name for name, _ in columns)})"
 
 
@@ -323,7 +328,12 @@ class PostgresConnection:
         self._watch = database.watch
         self.busy_since: float | None = None
         try:
-            self._db = self._psycopg.connect(**database.parameters, autocommit=True, prepare_threshold=1)
+            self._db = self._psycopg.connect(
+                **database.parameters,
+                autocommit=True,
+                prepare_threshold=1,
+                cursor_factory=self._psycopg.RawCursor,
+            )
         except self._psycopg.Error as error:
             raise _refused(database.url, error) from error
         self._watch.add(self)
@@ -370,9 +380,10 @@ class PostgresConnection:
                 by_column = zip(*table, strict=True) if table else ([] for _ in columns)
                 for (name, _), values in zip(columns, by_column, strict=True):
                     params[f"{alias}_{name}"] = _array(values)
-        return self._execute(statement.postgres, params, prepare=statement.prepare)
+        text, names = statement.postgres
+        return self._execute(text, [params[name] for name in names], prepare=statement.prepare)
 
-    def _execute(self, text: str, params: dict[str, Any] | None = None, prepare: bool | None = None) -> list[Row]:
+    def _execute(self, text: str, params: list[Any] | None = None, prepare: bool | None = None) -> list[Row]:
         self.busy_since = self._clock()
         try:
             cursor = self._db.execute(text, params, prepare=prepare)
