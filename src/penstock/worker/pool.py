@@ -56,9 +56,9 @@ WARM_UP_AFTER_S = 0.1
 LINGER_S = 0.003
 STOP_S = 1.0
 """How long running steps may look for the end of their batch before they are stopped in its middle."""
-DOOR_S = 0.5
+DOOR_S = 0.25
 """Where no place was left for so long, newcomers are let in besides:"""
-DOOR_AT_ONCE = 4
+DOOR_AT_ONCE = 16
 DOOR_LOOK = 256
 """among the next so many steps of each kind."""
 INDEX_GROUP = 64
