@@ -32,7 +32,7 @@ test: install ## Run the tests that every change must pass
 	$(BIN)/pytest --numprocesses=2 --dist=worksteal $(ARGS)
 
 crash: install ## Kill workers at every failpoint, many times over (long)
-	PENSTOCK_LONG=1 $(BIN)/pytest tests/crash tests/simulation tests/contract/test_ledger_unknown_outcome.py \
+	PENSTOCK_LONG=1 $(BIN)/pytest tests/crash tests/simulation tests/ledger/test_ledger_unknown_outcome.py \
 		tests/integration/test_server.py --timeout=3600 $(ARGS)
 
 bench: install ## Measure, and print a table

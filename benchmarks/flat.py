@@ -13,10 +13,10 @@ from typing import Any
 from benchmarks.servers import database
 from benchmarks.table import Row
 from penstock.bench.queue import percentile
-from penstock.ledger import claims, leasing, locks, queue, runs, submissions, sweeping
-from penstock.ledger.database import Connection, Database
-from penstock.ledger.store import Ledger
-from penstock.ledger.writer import Verb
+from penstock.ledger.database.database import Connection, Database
+from penstock.ledger.database.store import Ledger
+from penstock.ledger.database.writer import Verb
+from penstock.ledger.engine import claims, leasing, locks, queue, runs, submissions, sweeping
 from penstock.model.nouns import DocumentId, Owner, RunId, Step, Token, WorkerId
 from penstock.runtime import Runtime
 

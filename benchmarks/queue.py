@@ -9,7 +9,7 @@ from statistics import median
 
 from benchmarks.table import Row
 from penstock.bench.queue import Figures, measure, targets
-from penstock.ledger.database import Database
+from penstock.ledger.database.database import Database
 from penstock.runtime import Runtime
 
 ROUNDS = 5

@@ -14,18 +14,18 @@ from penstock.bench.queue import Figures
 from penstock.cli.call import SHARED
 from penstock.cli.main import penstock
 from penstock.config import Config
-from penstock.groups import BatchStart
-from penstock.jobs import Summary
-from penstock.ledger.batches import Batch, Group
-from penstock.ledger.dead_letters import DeadLetter
-from penstock.ledger.stats import ListedLock, ListedStep, LockRelease
-from penstock.replays import Discard, Replay
+from penstock.ledger.engine.dead_letters import DeadLetter
+from penstock.ledger.reads.batches import Batch, Group
+from penstock.ledger.reads.stats import ListedLock, ListedStep, LockRelease
 from penstock.search.query import Hit
 from penstock.upkeep.backup import BackupReport
 from penstock.upkeep.prune import Pruned
 from penstock.upkeep.report import CheckReport
 from penstock.upkeep.restore import Restored
 from penstock.upkeep.vacuum import Vacuumed
+from penstock.verbs.groups import BatchStart
+from penstock.verbs.jobs import Summary
+from penstock.verbs.replays import Discard, Replay
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 

@@ -1,11 +1,11 @@
-"""Write src/penstock/ledger/schema.sql, what the migrations add up to: `python scripts/schema.py`."""
+"""Write src/penstock/ledger/database/schema.sql, what the migrations add up to: `python scripts/schema.py`."""
 
 import sqlite3
 from pathlib import Path
 
-from penstock.ledger.migrations import MIGRATIONS
+from penstock.ledger.database.migrations import MIGRATIONS
 
-FILE = Path(__file__).parents[1] / "src" / "penstock" / "ledger" / "schema.sql"
+FILE = Path(__file__).parents[1] / "src" / "penstock" / "ledger" / "database" / "schema.sql"
 
 HEAD = """\
 -- What the migrations add up to, on SQLite; PostgreSQL differs only in the types of ids and times. For readers: nothing

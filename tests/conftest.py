@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-from tests.contract.ledger_kit import TABLES, Desk
+from tests.ledger.ledger_kit import TABLES, Desk
 
 from penstock.app import App, open_app
-from penstock.ledger.database import Database
-from penstock.ledger.store import Ledger
+from penstock.ledger.database.database import Database
+from penstock.ledger.database.store import Ledger
 from penstock.runtime import Runtime
 
 DIALECTS = ("sqlite", "postgres")

@@ -19,19 +19,19 @@ if TYPE_CHECKING:
         UsageError,
     )
     from penstock.events.context import HandlerContext
-    from penstock.jobs import Progress, Summary
-    from penstock.ledger.dead_letters import DeadLetter
+    from penstock.ledger.engine.dead_letters import DeadLetter
     from penstock.metrics.base import Metrics
     from penstock.metrics.prometheus import PrometheusMetrics
     from penstock.model.events import Event, EventKind, LifecycleEvent
     from penstock.model.items import Block, Chunk, Page
     from penstock.model.states import DocumentStatus
-    from penstock.replays import Discard, Replay
     from penstock.search.query import Hit
     from penstock.stages.base import StepContext, StepResult
     from penstock.upkeep.backup import BackupReport
     from penstock.upkeep.report import CheckReport
     from penstock.upkeep.vacuum import VacuumReport
+    from penstock.verbs.jobs import Progress, Summary
+    from penstock.verbs.replays import Discard, Replay
 
 __all__ = [
     "App",

@@ -12,22 +12,22 @@ from weakref import WeakSet
 
 import msgspec
 
-from penstock import arguments, groups, jobs, views
 from penstock.blobs.local import LocalBlobs, make_home
 from penstock.config import Config, check_name, load_config
 from penstock.errors import LedgerDamaged, NotFound, Refused, StorageError, UsageError
 from penstock.indexes import highest
 from penstock.intake import Intake, Item
-from penstock.jobs import Job, Report, Summary
-from penstock.ledger import batches, dead_letters, documents, generations, histories, liveness, runs, stats, work
-from penstock.ledger.batches import Batch, Group
-from penstock.ledger.database import Connection, Database
-from penstock.ledger.dead_letters import DeadLetter
-from penstock.ledger.liveness import Liveness
-from penstock.ledger.locks import Forced
-from penstock.ledger.migrations import LATEST
-from penstock.ledger.stats import ListedStep
-from penstock.ledger.store import Ledger
+from penstock.ledger.database import histories, liveness
+from penstock.ledger.database.database import Connection, Database
+from penstock.ledger.database.liveness import Liveness
+from penstock.ledger.database.migrations import LATEST
+from penstock.ledger.database.store import Ledger
+from penstock.ledger.engine import dead_letters, documents, generations, runs, work
+from penstock.ledger.engine.dead_letters import DeadLetter
+from penstock.ledger.engine.locks import Forced
+from penstock.ledger.reads import batches, stats
+from penstock.ledger.reads.batches import Batch, Group
+from penstock.ledger.reads.stats import ListedStep
 from penstock.metrics.base import NOTHING, Guarded, Metrics
 from penstock.model.nouns import DocumentId, Owner, RunId, WorkerId, Workflow
 from penstock.model.states import DocumentStatus, StepStatus
@@ -35,21 +35,23 @@ from penstock.privacy import tighten
 from penstock.runtime import Failpoints, Runtime
 from penstock.sources.folder import find, printable
 from penstock.upkeep.restoring import refuse_half_restored
+from penstock.verbs import arguments, groups, jobs, views
+from penstock.verbs.jobs import Job, Report, Summary
 from penstock.worker.broadcast import Broadcast, Listener
 from penstock.worker.look import Tally
 
 if TYPE_CHECKING:
-    from penstock.caretaker import Caretaker
     from penstock.indexes.base import Index
-    from penstock.ledger.writer import Verb
-    from penstock.orders import Orders
-    from penstock.replays import Discard, Replay, Replayer
+    from penstock.ledger.database.writer import Verb
     from penstock.search.query import Hit, Mode
     from penstock.stages.base import Ports
     from penstock.upkeep.backup import BackupReport, Tell
     from penstock.upkeep.report import CheckReport
     from penstock.upkeep.restore import Places, Restored
     from penstock.upkeep.vacuum import VacuumReport
+    from penstock.verbs.caretaker import Caretaker
+    from penstock.verbs.orders import Orders
+    from penstock.verbs.replays import Discard, Replay, Replayer
     from penstock.worker.holding import Held
     from penstock.worker.outage import Outage
     from penstock.worker.parsers.pool import ParserPool
@@ -126,13 +128,13 @@ class App:
 
     @cached_property
     def _orders(self) -> "Orders":
-        from penstock.orders import Orders
+        from penstock.verbs.orders import Orders
 
         return Orders(self.config, self.runtime, self.catalog, lambda: self.ports)
 
     @cached_property
     def _caretaker(self) -> "Caretaker":
-        from penstock.caretaker import Caretaker
+        from penstock.verbs.caretaker import Caretaker
 
         return Caretaker(
             self.config,
@@ -298,7 +300,7 @@ class App:
     async def list_workers(self) -> list[dict[str, Any]]:
         """Who works on this ledger, for any owner. One that is not alive has died, and nobody has taken back yet what
         it held."""
-        from penstock.ledger import workers
+        from penstock.ledger.database import workers
 
         liveness = self._liveness()
 
@@ -472,7 +474,7 @@ class App:
     ) -> "Discard":
         """Close dead letters by number, by reason, or (with neither) all, without another try; their documents stay
         FAILED."""
-        from penstock.replays import discard
+        from penstock.verbs.replays import discard
 
         numbers = arguments.numbers("letters", letters)
         reason = arguments.maybe("reason", reason)
@@ -631,7 +633,7 @@ class App:
         values: Mapping[str, Mapping[str, Any]] | None,
         password: str | None = None,
     ) -> "Replayer":
-        from penstock.replays import Changes, Replayer
+        from penstock.verbs.replays import Changes, Replayer
 
         for what, text in (("workflow", workflow), ("params", params), ("password", password)):
             arguments.maybe(what, text)
@@ -763,7 +765,7 @@ class App:
         self._paces = await self.ledger.read(work.paces)
 
     async def _refuse_restore(self, force: bool) -> None:
-        from penstock.ledger import copies
+        from penstock.ledger.upkeep import copies
         from penstock.upkeep.restore import is_empty
 
         places = self._places()
@@ -780,7 +782,7 @@ class App:
 
     async def _refuse_in_use(self) -> None:
         """Before a restore, and again before it replaces anything: copying may take long."""
-        from penstock.ledger import copies
+        from penstock.ledger.upkeep import copies
 
         database = self.ledger.database
         if database.dialect == "postgres":

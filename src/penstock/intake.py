@@ -16,12 +16,12 @@ from msgspec.structs import replace
 
 from penstock.blobs.base import Blobs
 from penstock.errors import SourceError, UsageError
-from penstock.ledger import groups, runs, submissions
-from penstock.ledger.groups import GroupStart
-from penstock.ledger.locks import own_key
-from penstock.ledger.runs import Known, Submitted
-from penstock.ledger.store import Ledger
-from penstock.ledger.submissions import NewDocument, Submission
+from penstock.ledger.database.store import Ledger
+from penstock.ledger.engine import groups, runs, submissions
+from penstock.ledger.engine.groups import GroupStart
+from penstock.ledger.engine.locks import own_key
+from penstock.ledger.engine.runs import Known, Submitted
+from penstock.ledger.engine.submissions import NewDocument, Submission
 from penstock.model.nouns import DocumentId, Owner, RunId, Workflow
 from penstock.runtime import Runtime
 from penstock.workflows.load import encode

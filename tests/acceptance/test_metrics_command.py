@@ -19,8 +19,8 @@ from tests.contract.test_metrics_contract import samples
 
 from penstock.cli.metrics import CLIENTS, LedgerGauges, MetricsServer, Sender, received
 from penstock.errors import UsageError
-from penstock.ledger.database import Database
-from penstock.ledger.store import Ledger
+from penstock.ledger.database.database import Database
+from penstock.ledger.database.store import Ledger
 from penstock.metrics.registry import Registry
 from penstock.runtime import Runtime
 

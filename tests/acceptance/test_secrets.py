@@ -12,7 +12,7 @@ from tests.acceptance.cli import Cli
 from tests.pdfs import Lock, numbered, pdf
 
 from penstock.errors import LedgerAway
-from penstock.ledger.patience import Patience, Use
+from penstock.ledger.database.patience import Patience, Use
 
 SECRET = "open-sesame-42"
 

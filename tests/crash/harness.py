@@ -20,7 +20,7 @@ from tests.crash.scenarios import BY_NAME, CHUNK, LARGE, WORDS, Scenario, submit
 from penstock.app import App, open_app
 from penstock.config import Config, load_config
 from penstock.indexes.base import IndexRows
-from penstock.ledger.leasing import SUSPECT
+from penstock.ledger.engine.leasing import SUSPECT
 from penstock.model.items import Chunk
 from penstock.upkeep.report import CheckReport
 

@@ -27,7 +27,7 @@ def listed() -> list[str]:
     """Every failpoint, by what the four doors say of themselves."""
     from penstock.blobs import local
     from penstock.indexes import lance
-    from penstock.ledger import writer
+    from penstock.ledger.database import writer
     from penstock.stages import embed
 
     for module in pkgutil.walk_packages(penstock.__path__, "penstock."):

@@ -24,8 +24,8 @@ from penstock.blobs.local import LocalBlobs
 from penstock.embedders.fake import FakeEmbedder
 from penstock.errors import RateLimited, StorageError, Transient
 from penstock.indexes.lance import LanceIndex, LanceTable
-from penstock.ledger import pauses
-from penstock.ledger.database import Statement
+from penstock.ledger.database.database import Statement
+from penstock.ledger.engine import pauses
 from penstock.worker import outage
 
 DOCUMENTS, RETRIES = 12, 2

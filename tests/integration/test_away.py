@@ -11,9 +11,9 @@ from tests.integration.kit import until
 
 from penstock.app import App
 from penstock.errors import LedgerAway
-from penstock.ledger import work
-from penstock.ledger.database import Database
-from penstock.ledger.store import Ledger
+from penstock.ledger.database.database import Database
+from penstock.ledger.database.store import Ledger
+from penstock.ledger.engine import work
 from penstock.runtime import Runtime
 
 CUT = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"

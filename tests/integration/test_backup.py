@@ -19,9 +19,10 @@ from tests.integration.kit import found, penstock, slow, text, until
 from penstock import StorageError, UsageError, restore
 from penstock.app import App, open_app
 from penstock.errors import LeaseLost, LedgerAway
-from penstock.ledger import copies, histories
-from penstock.ledger.database import Connection, PostgresConnection, Row
-from penstock.ledger.liveness import FileLiveness
+from penstock.ledger.database import histories
+from penstock.ledger.database.database import Connection, PostgresConnection, Row
+from penstock.ledger.database.liveness import FileLiveness
+from penstock.ledger.upkeep import copies
 from penstock.model.nouns import WorkerId
 from penstock.model.states import StepStatus
 from penstock.upkeep import backup as backups

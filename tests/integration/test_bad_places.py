@@ -15,8 +15,8 @@ from tests.integration.kit import found, penstock, text
 
 from penstock.app import App, open_app
 from penstock.errors import LedgerTooNew, PenstockError, StorageError
-from penstock.ledger import database
-from penstock.ledger.migrations import LATEST
+from penstock.ledger.database import database
+from penstock.ledger.database.migrations import LATEST
 
 Files = Callable[..., Path]
 LONG = bool(os.environ.get("PENSTOCK_LONG"))

@@ -10,7 +10,7 @@ import pytest
 from penstock.bench import bare
 from penstock.bench.place import open_place
 from penstock.bench.queue import measure, percentile
-from penstock.ledger.database import Connection, Database, PostgresConnection, Row
+from penstock.ledger.database.database import Connection, Database, PostgresConnection, Row
 from penstock.runtime import Runtime
 from penstock.worker.lease import Heart
 

@@ -12,10 +12,10 @@ from tests.integration.kit import fast, only, slow, text, until
 from penstock import Event, EventKind, open_app
 from penstock.app import App
 from penstock.errors import UsageError
-from penstock.jobs import Job, Progress
-from penstock.ledger import checkpoints, queue
+from penstock.ledger.engine import checkpoints, queue
 from penstock.model.nouns import DocumentId, Owner
 from penstock.model.states import DocumentStatus
+from penstock.verbs.jobs import Job, Progress
 from penstock.worker import broadcast
 
 Files = Callable[..., Path]

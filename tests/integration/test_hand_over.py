@@ -10,9 +10,9 @@ import pytest
 from tests.conftest import StartApp
 from tests.integration import own_steps
 
-from penstock.ledger.database import Connection, SqliteConnection, Statement
-from penstock.ledger.liveness import FileLiveness
-from penstock.ledger.writer import Verb
+from penstock.ledger.database.database import Connection, SqliteConnection, Statement
+from penstock.ledger.database.liveness import FileLiveness
+from penstock.ledger.database.writer import Verb
 from penstock.model.nouns import WorkerId
 from penstock.worker.context import Context
 from penstock.worker.execute import Bench

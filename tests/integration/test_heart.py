@@ -11,8 +11,8 @@ from tests.integration import own_steps
 from tests.integration.kit import until
 
 from penstock.app import App
-from penstock.ledger.database import Database
-from penstock.ledger.liveness import AdvisoryLiveness
+from penstock.ledger.database.database import Database
+from penstock.ledger.database.liveness import AdvisoryLiveness
 from penstock.model.nouns import WorkerId
 from penstock.runtime import Runtime
 

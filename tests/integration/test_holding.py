@@ -14,7 +14,7 @@ from tests.conftest import DIALECTS, StartApp
 from penstock.app import App
 from penstock.errors import LeaseLost, LockHeld, NotFound, UsageError
 from penstock.indexes.base import Verify
-from penstock.ledger.locks import index_key
+from penstock.ledger.engine.locks import index_key
 from penstock.model.events import EventKind
 from penstock.model.nouns import Token
 from penstock.worker.holding import WANTED_S

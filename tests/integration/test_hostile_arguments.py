@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from tests.conftest import StartApp
-from tests.contract.ledger_kit import TABLES
+from tests.ledger.ledger_kit import TABLES
 
 from penstock.app import App
 from penstock.errors import PenstockError, StorageError, UsageError
-from penstock.ledger.database import Connection, Row, Statement
+from penstock.ledger.database.database import Connection, Row, Statement
 
 SECRET = "saffron"
 TEXTS = (

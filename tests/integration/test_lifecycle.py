@@ -21,7 +21,7 @@ from tests.integration.test_metrics import Book
 
 from penstock.app import App
 from penstock.events import courier, retry
-from penstock.ledger import checksums
+from penstock.ledger.upkeep import checksums
 from penstock.model.events import EventKind
 from penstock.model.nouns import WorkerId
 

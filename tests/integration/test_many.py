@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 from tests.conftest import StartApp
-from tests.contract.ledger_kit import Desk
+from tests.ledger.ledger_kit import Desk
 
 from penstock.app import App
 from penstock.errors import NotFound, StorageError
-from penstock.ledger import runs
+from penstock.ledger.engine import runs
 from penstock.model.nouns import DocumentId, Owner
 
 MANY = 2_500

@@ -11,8 +11,8 @@ from tests.integration.kit import text, until
 
 from penstock.app import App, pool_sizes
 from penstock.errors import UsageError
-from penstock.ledger.database import Connection, Statement
-from penstock.ledger.writer import Verb
+from penstock.ledger.database.database import Connection, Statement
+from penstock.ledger.database.writer import Verb
 from penstock.worker import pool
 
 Files = Callable[..., Path]

@@ -9,7 +9,7 @@ import pytest
 from tests.integration.damage import clean, document_id, finds, kinds, sql
 
 from penstock.app import App, open_app
-from penstock.ledger import mending
+from penstock.ledger.upkeep import mending
 from penstock.upkeep.prune import Pruned
 
 NOTHING = msgspec.structs.asdict(Pruned())

@@ -11,9 +11,9 @@ from tests.integration import own_steps
 from tests.integration.kit import metas, only, text
 from tests.integration.test_workflows import define
 
-from penstock import replays
 from penstock.app import App
 from penstock.errors import ConfigError, NotFound
+from penstock.verbs import replays
 
 Files = Callable[..., Path]
 OWN = "tests.integration.own_steps"

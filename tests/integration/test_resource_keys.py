@@ -11,9 +11,9 @@ from tests.integration.kit import only, text, until
 from tests.integration.test_workflows import OWN, define, ending
 
 from penstock.app import App
-from penstock.ledger.database import Statement
-from penstock.ledger.locks import own_key
-from penstock.ledger.writer import Verb
+from penstock.ledger.database.database import Statement
+from penstock.ledger.database.writer import Verb
+from penstock.ledger.engine.locks import own_key
 from penstock.model.states import StepStatus
 from penstock.worker import pool
 

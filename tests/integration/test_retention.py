@@ -21,11 +21,11 @@ from tests.integration.damage import (
 )
 from tests.integration.kit import chunks, found, metas, named, slow, text, until_status
 
-from penstock import caretaker
 from penstock.app import App, open_app
 from penstock.config import load_config
 from penstock.errors import ConfigError, NotFound
 from penstock.upkeep.prune import DAY_S
+from penstock.verbs import caretaker
 
 GONE: dict[str, Any] = {"keep_artifacts": "until_completed"}
 

@@ -15,7 +15,7 @@ from penstock.app import App, open_app
 from penstock.embedders.fake import FakeEmbedder
 from penstock.errors import UsageError
 from penstock.indexes.base import IndexRows
-from penstock.ledger import generations
+from penstock.ledger.engine import generations
 from penstock.model.items import Chunk
 from penstock.search.query import FETCH_LEAST, Mode
 

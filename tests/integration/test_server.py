@@ -14,16 +14,17 @@ from typing import Any
 
 import pytest
 from tests.acceptance.cli import Cli, finish
-from tests.contract.ledger_kit import Desk
 from tests.integration.kit import until
 from tests.integration.servers import Server, a_server
+from tests.ledger.ledger_kit import Desk
 
 from penstock.errors import ConfigError, LedgerAway, UsageError
-from penstock.ledger import away, work, workers
-from penstock.ledger.database import Connection, Database
-from penstock.ledger.liveness import AdvisoryLiveness
-from penstock.ledger.store import Ledger
-from penstock.ledger.writer import Verb
+from penstock.ledger.database import away, workers
+from penstock.ledger.database.database import Connection, Database
+from penstock.ledger.database.liveness import AdvisoryLiveness
+from penstock.ledger.database.store import Ledger
+from penstock.ledger.database.writer import Verb
+from penstock.ledger.engine import work
 from penstock.metrics.base import NOTHING
 from penstock.model.nouns import WorkerId
 from penstock.runtime import Runtime

@@ -4,14 +4,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.contract.ledger_kit import Desk
 from tests.integration.damage import document_id, kinds, sql
 from tests.integration.kit import found
+from tests.ledger.ledger_kit import Desk
 
 from penstock.app import open_app
-from penstock.ledger import histories
-from penstock.ledger.histories import Seen
-from penstock.ledger.store import Ledger
+from penstock.ledger.database import histories
+from penstock.ledger.database.histories import Seen
+from penstock.ledger.database.store import Ledger
 
 EXACT = 2**53
 """Up to here a number in JSON is what it was."""

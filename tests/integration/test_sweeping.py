@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.conftest import StartApp
 
-from penstock.ledger import sweeping
-from penstock.ledger.database import Database
+from penstock.ledger.database.database import Database
+from penstock.ledger.engine import sweeping
 from penstock.runtime import Runtime
 from penstock.worker import pool
 

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from tests.acceptance.cli import Cli, finish
 from tests.conftest import StartApp
-from tests.contract.ledger_kit import Desk
 from tests.integration.kit import slow, text, until
+from tests.ledger.ledger_kit import Desk
 
 from penstock.app import App
 from penstock.errors import LedgerTooNew, UsageError
-from penstock.ledger import liveness, versions, workers
-from penstock.ledger.database import Database
-from penstock.ledger.migrations import LATEST, MIGRATIONS
-from penstock.ledger.store import Ledger
+from penstock.ledger.database import liveness, versions, workers
+from penstock.ledger.database.database import Database
+from penstock.ledger.database.migrations import LATEST, MIGRATIONS
+from penstock.ledger.database.store import Ledger
 from penstock.model.nouns import WorkerId
 from penstock.runtime import Runtime
 

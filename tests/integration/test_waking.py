@@ -8,15 +8,16 @@ from typing import Any
 import psycopg
 import pytest
 from tests.conftest import StartApp
-from tests.contract.ledger_kit import ANNA, Desk
 from tests.integration.kit import slow, text, until, until_status
+from tests.ledger.ledger_kit import ANNA, Desk
 
 from penstock.app import App
 from penstock.errors import StorageError, Transient
-from penstock.ledger import runs, waking
-from penstock.ledger.database import Database, Statement
-from penstock.ledger.store import Ledger
-from penstock.ledger.waking import PostgresEars
+from penstock.ledger.database import waking
+from penstock.ledger.database.database import Database, Statement
+from penstock.ledger.database.store import Ledger
+from penstock.ledger.database.waking import PostgresEars
+from penstock.ledger.engine import runs
 from penstock.runtime import Runtime
 from penstock.worker import pool
 

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from tests.contract.ledger_kit import TABLES, Desk
+from tests.ledger.ledger_kit import TABLES, Desk
 
-from penstock.ledger.database import Database
-from penstock.ledger.store import Ledger
+from penstock.ledger.database.database import Database
+from penstock.ledger.database.store import Ledger
 from penstock.runtime import Runtime
 
 T = TypeVar("T")

@@ -3,11 +3,11 @@
 import math
 from typing import Any
 
-from tests.contract.ledger_kit import ANNA, BERT, sha
+from tests.ledger.ledger_kit import ANNA, BERT, sha
 from tests.simulation.model import Model
 
-from penstock.ledger import documents, work
-from penstock.ledger.database import NOW, Connection
+from penstock.ledger.database.database import NOW, Connection
+from penstock.ledger.engine import documents, work
 from penstock.model.states import DOCUMENT_TRANSITIONS, ENDS, STEP_TRANSITIONS, DocumentStatus, StepStatus
 
 TICK = 10_000.0

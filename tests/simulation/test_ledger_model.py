@@ -11,15 +11,16 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
-from tests.contract.cuts import CutDatabase
-from tests.contract.ledger_kit import ANNA, BERT, EXPIRED_S, KEY, Desk, output, segment
+from tests.ledger.cuts import CutDatabase
+from tests.ledger.ledger_kit import ANNA, BERT, EXPIRED_S, KEY, Desk, output, segment
 from tests.simulation import model
 from tests.simulation.bench import Bench
 from tests.simulation.model import CRASHES, Model
 from tests.simulation.picture import TICK, Picture, differences, expected, keep_invariants, picture
 
-from penstock.ledger import checkpoints, claims, generations, groups, leasing, locks, mending, queue, runs, submissions
-from penstock.ledger.writer import Verb
+from penstock.ledger.database.writer import Verb
+from penstock.ledger.engine import checkpoints, claims, generations, groups, leasing, locks, queue, runs, submissions
+from penstock.ledger.upkeep import mending
 from penstock.model.events import EventKind
 from penstock.model.nouns import DocumentId, GenerationId, Owner, Step, Token, WorkerId
 from penstock.model.states import ENDS, DocumentStatus

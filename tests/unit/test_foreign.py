@@ -4,8 +4,8 @@ import pytest
 
 from penstock import foreign
 from penstock.errors import Permanent
-from penstock.ledger.database import Statement
-from penstock.ledger.store import Ledger
+from penstock.ledger.database.database import Statement
+from penstock.ledger.database.store import Ledger
 
 _ECHO = Statement("SELECT :one || ''")
 _ROWS = Statement("SELECT r.one || '' FROM {rows}", rows="one text")

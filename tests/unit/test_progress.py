@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from rich.text import Text
 
-from penstock import views
 from penstock.cli.live import Row, Screen, table
 from penstock.cli.progress import Meter, ProgressDisplay, about, line, picture, waits
-from penstock.jobs import Progress
-from penstock.ledger.documents import ArtifactProgress
+from penstock.ledger.engine.documents import ArtifactProgress
+from penstock.verbs import views
+from penstock.verbs.jobs import Progress
 from penstock.worker.look import InHand, Tally, left_s, to_come
 
 STEERING = "\x1b]0;title\x07\x1b[2Jname\n.pdf"

@@ -10,10 +10,10 @@ import pytest
 from scripts import schema
 
 from penstock.errors import LedgerTooNew, StorageError, UsageError
-from penstock.ledger import database as ledger_database
-from penstock.ledger.database import Connection, Database
-from penstock.ledger.migrations import LATEST, MIGRATIONS
-from penstock.ledger.store import Ledger
+from penstock.ledger.database import database as ledger_database
+from penstock.ledger.database.database import Connection, Database
+from penstock.ledger.database.migrations import LATEST, MIGRATIONS
+from penstock.ledger.database.store import Ledger
 from penstock.runtime import Runtime
 
 OPEN = """
@@ -75,7 +75,7 @@ async def test_a_ledger_of_a_newer_penstock_is_refused(tmp_path: Path, fresh_pos
 
 
 async def test_an_older_shared_ledger_is_migrated_only_when_told_to(fresh_postgres: str, monkeypatch: Any) -> None:
-    from penstock.ledger import versions
+    from penstock.ledger.database import versions
 
     monkeypatch.setattr(versions, "LATEST", LATEST + 1)
     monkeypatch.setattr(versions, "MIGRATIONS", (*MIGRATIONS, lambda dialect: ["CREATE TABLE later (id INTEGER)"]))
@@ -86,7 +86,7 @@ async def test_an_older_shared_ledger_is_migrated_only_when_told_to(fresh_postgr
 
 
 async def test_a_migration_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: Any) -> None:
-    from penstock.ledger import versions
+    from penstock.ledger.database import versions
 
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
     await open_ledger(url)

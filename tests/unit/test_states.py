@@ -3,7 +3,7 @@
 import pytest
 from scripts import states as drawing
 
-from penstock.ledger.migrations import m0001_initial
+from penstock.ledger.database.migrations import m0001_initial
 from penstock.model.states import (
     DOCUMENT_TRANSITIONS,
     ENDS,

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from penstock.errors import LedgerAway, Refused, StorageError, UsageError
-from penstock.ledger import database as ledger_database
-from penstock.ledger.database import Connection, Database, SqliteConnection, Statement
-from penstock.ledger.store import Ledger
-from penstock.ledger.writer import Verb, Writer
+from penstock.ledger.database import database as ledger_database
+from penstock.ledger.database.database import Connection, Database, SqliteConnection, Statement
+from penstock.ledger.database.store import Ledger
+from penstock.ledger.database.writer import Verb, Writer
 from penstock.runtime import Runtime, shielded
 
 INSERT = Statement("INSERT INTO paces (kind, seconds) SELECT r.name, 1 FROM {rows} WHERE true", rows="name text")

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, closing
 
 from penstock.bench.place import Place
-from penstock.ledger.database import Database, Statement
-from penstock.ledger.waking import LOOK_S
+from penstock.ledger.database.database import Database, Statement
+from penstock.ledger.database.waking import LOOK_S
 from penstock.runtime import Runtime
 
 TABLE = "create table bare_step(id {id} primary key, step int default 0, status text default 'todo', holder text)"

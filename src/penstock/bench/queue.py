@@ -14,12 +14,12 @@ from penstock.bench.place import Place, open_place
 from penstock.blobs.local import LocalBlobs
 from penstock.embedders.fake import FakeEmbedder
 from penstock.indexes.lance import LanceIndex
-from penstock.ledger import runs, work
-from penstock.ledger.database import Database, DialectName
-from penstock.ledger.groups import GroupStart
-from penstock.ledger.liveness import AdvisoryLiveness, FileLiveness, Liveness
-from penstock.ledger.store import Ledger
-from penstock.ledger.submissions import FirstStep, NewDocument, Submission
+from penstock.ledger.database.database import Database, DialectName
+from penstock.ledger.database.liveness import AdvisoryLiveness, FileLiveness, Liveness
+from penstock.ledger.database.store import Ledger
+from penstock.ledger.engine import runs, work
+from penstock.ledger.engine.groups import GroupStart
+from penstock.ledger.engine.submissions import FirstStep, NewDocument, Submission
 from penstock.metrics.registry import Registry
 from penstock.model.nouns import DocumentId, Owner, RunId, StepDefinition, WorkerId, Workflow
 from penstock.runtime import Runtime

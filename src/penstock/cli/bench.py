@@ -33,7 +33,7 @@ async def queue(call: Call, database: str | None, documents: int, workers: int) 
     import msgspec
 
     from penstock.bench.queue import measure, targets
-    from penstock.ledger.database import Database
+    from penstock.ledger.database.database import Database
     from penstock.runtime import Runtime
 
     call.signals.working = True

@@ -65,7 +65,7 @@ def _ingest(answer: dict[str, Any]) -> str:
     import msgspec
 
     from penstock.cli.work import summary_line
-    from penstock.jobs import Summary
+    from penstock.verbs.jobs import Summary
 
     return summary_line(msgspec.convert(answer, Summary))
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from penstock.cli.live import Row, Screen
-    from penstock.jobs import Progress
+    from penstock.verbs.jobs import Progress
     from penstock.worker.look import InHand
 
 WINDOW_S = 20.0

@@ -15,7 +15,7 @@ from penstock.cli.passwords import chosen, passwords
 from penstock.cli.progress import ProgressDisplay
 
 if TYPE_CHECKING:
-    from penstock.jobs import Summary
+    from penstock.verbs.jobs import Summary
 
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")

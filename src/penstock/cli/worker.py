@@ -12,8 +12,8 @@ from penstock.cli.output import Answer, note
 from penstock.cli.work import summary_line
 
 if TYPE_CHECKING:
-    from penstock.jobs import Summary
     from penstock.metrics.registry import Registry
+    from penstock.verbs.jobs import Summary
 
 
 @click.command()
@@ -88,8 +88,8 @@ async def _supervise(
     import msgspec
 
     from penstock.cli.supervisor import Supervisor
-    from penstock.jobs import Summary
     from penstock.runtime import Runtime
+    from penstock.verbs.jobs import Summary
 
     options = {"--home": call.home, "--config": call.config, "--owner": call.owner, "--pools": pools}
     given = [word for name, value in options.items() if value is not None for word in (name, value)]
@@ -110,7 +110,7 @@ async def _supervise(
 
 def _sum(parts: "list[Summary]") -> "Summary":
     """What they all made; the longest time."""
-    from penstock.jobs import Summary
+    from penstock.verbs.jobs import Summary
 
     made: Counter[str] = Counter()
     total = Summary(elapsed_s=max((part.elapsed_s for part in parts), default=0.0))

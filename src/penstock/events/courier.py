@@ -11,10 +11,10 @@ from penstock.errors import ConfigError, Permanent, Transient
 from penstock.events.context import HandlerContext
 from penstock.events.retry import retry_in
 from penstock.events.webhooks import Webhooks
-from penstock.ledger import lifecycle, outbox, work
-from penstock.ledger.database import Connection
-from penstock.ledger.outbox import Delivery, Undelivered
-from penstock.ledger.store import Ledger
+from penstock.ledger.database.database import Connection
+from penstock.ledger.database.store import Ledger
+from penstock.ledger.engine import lifecycle, outbox, work
+from penstock.ledger.engine.outbox import Delivery, Undelivered
 from penstock.metrics.base import NOTHING, Metrics
 from penstock.model.events import LifecycleEvent
 from penstock.model.nouns import Token, WorkerId, Workflow

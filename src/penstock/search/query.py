@@ -11,8 +11,8 @@ import msgspec
 from penstock.embedders.base import Embedder
 from penstock.errors import UsageError
 from penstock.indexes.base import Index, IndexHit, IndexTable
-from penstock.ledger import documents, generations
-from penstock.ledger.store import Ledger, Snapshot
+from penstock.ledger.database.store import Ledger, Snapshot
+from penstock.ledger.engine import documents, generations
 from penstock.model.items import Vectors
 from penstock.model.nouns import GenerationId, Owner
 from penstock.search.fuse import fuse

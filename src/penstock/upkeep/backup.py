@@ -18,9 +18,9 @@ from penstock.blobs.copying import copy, flush, flush_one, hash_file, link, same
 from penstock.blobs.local import make_home, storage_sentence
 from penstock.errors import StorageError, UsageError
 from penstock.indexes.base import TableInfo
-from penstock.ledger import versions
-from penstock.ledger.copies import Copy, Named, copy_out
-from penstock.ledger.migrations import LATEST
+from penstock.ledger.database import versions
+from penstock.ledger.database.migrations import LATEST
+from penstock.ledger.upkeep.copies import Copy, Named, copy_out
 from penstock.privacy import tighten
 from penstock.upkeep.report import Stores
 

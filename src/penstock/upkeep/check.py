@@ -6,7 +6,8 @@ the second look, at the end and on fresh state, finds again is reported."""
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from penstock.ledger import audit, histories
+from penstock.ledger.database import histories
+from penstock.ledger.upkeep import audit
 from penstock.model.nouns import WorkerId
 from penstock.upkeep.check_blobs import orphans, raw_bytes, segments
 from penstock.upkeep.check_files import files

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Sequence
 
 from penstock.artifacts.segments import digest
 from penstock.blobs.base import BlobInfo, Blobs, BlobSum
-from penstock.ledger import audit
-from penstock.ledger.audit import Piece, Raw
+from penstock.ledger.upkeep import audit
+from penstock.ledger.upkeep.audit import Piece, Raw
 from penstock.upkeep.report import Finding, Stores
 
 TEMPORARY = ".tmp-"

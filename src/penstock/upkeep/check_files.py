@@ -2,8 +2,8 @@
 the same version and has the same bytes; afterwards the checksum says nothing any more, and the rows are compared."""
 
 from penstock.errors import PenstockError
-from penstock.ledger import checksums
-from penstock.ledger.checksums import Sealed
+from penstock.ledger.upkeep import checksums
+from penstock.ledger.upkeep.checksums import Sealed
 from penstock.upkeep.check_rows import ids_of, place_of, said
 from penstock.upkeep.report import Finding, Stores
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from penstock.artifacts.segments import CHUNKS
 from penstock.errors import PenstockError
 from penstock.indexes.base import StoredRow, row_digest
-from penstock.ledger import audit, audit_index
-from penstock.ledger.audit_index import Active, Place, Source, State
+from penstock.ledger.upkeep import audit, audit_index
+from penstock.ledger.upkeep.audit_index import Active, Place, Source, State
 from penstock.upkeep.check_blobs import read_pieces
 from penstock.upkeep.report import Finding, Stores
 

@@ -12,10 +12,12 @@ from typing import Any
 import msgspec
 
 from penstock.blobs.base import BlobInfo
-from penstock.ledger import audit, backing, histories, mending, retention
-from penstock.ledger.liveness import Liveness
-from penstock.ledger.store import Ledger
-from penstock.ledger.writer import Verb
+from penstock.ledger.database import histories
+from penstock.ledger.database.liveness import Liveness
+from penstock.ledger.database.store import Ledger
+from penstock.ledger.database.writer import Verb
+from penstock.ledger.engine import backing
+from penstock.ledger.upkeep import audit, mending, retention
 from penstock.model.nouns import WorkerId
 from penstock.upkeep.check_blobs import batches, unnamed
 from penstock.upkeep.purge import hold, purge

@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 
 from penstock.errors import LeaseLost, LedgerAway, Transient
 from penstock.indexes.base import Index, IndexTable, Verify
-from penstock.ledger import generations, locks
-from penstock.ledger.generations import Purge
-from penstock.ledger.locks import index_key
-from penstock.ledger.store import Ledger
+from penstock.ledger.database.store import Ledger
+from penstock.ledger.engine import generations, locks
+from penstock.ledger.engine.generations import Purge
+from penstock.ledger.engine.locks import index_key
 from penstock.model.nouns import GenerationId, Token, WorkerId
 
 LOCK_S = 120.0

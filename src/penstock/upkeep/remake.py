@@ -5,7 +5,8 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from penstock.ledger import audit, audit_index, runs
+from penstock.ledger.engine import runs
+from penstock.ledger.upkeep import audit, audit_index
 from penstock.model.nouns import DocumentId, Owner, RunId
 from penstock.upkeep.report import Finding, Stores
 

@@ -10,8 +10,10 @@ from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any
 
 from penstock.errors import PenstockError
-from penstock.ledger import groups, histories, mending
-from penstock.ledger.writer import Verb
+from penstock.ledger.database import histories
+from penstock.ledger.database.writer import Verb
+from penstock.ledger.engine import groups
+from penstock.ledger.upkeep import mending
 from penstock.model.nouns import GenerationId, WorkerId
 from penstock.upkeep.check_rows import ids_of, place_of, said
 from penstock.upkeep.remake import Remaker

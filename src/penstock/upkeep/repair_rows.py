@@ -14,9 +14,10 @@ import numpy as np
 from penstock.artifacts.reader import ArtifactReader
 from penstock.errors import PenstockError, TornSegment
 from penstock.indexes.base import IndexRows, IndexTable, TableInfo, Verify
-from penstock.ledger import audit, audit_index, checkpoints, checksums, mending
-from penstock.ledger.audit_index import Place, Source, State
-from penstock.ledger.locks import index_key
+from penstock.ledger.engine import checkpoints
+from penstock.ledger.engine.locks import index_key
+from penstock.ledger.upkeep import audit, audit_index, checksums, mending
+from penstock.ledger.upkeep.audit_index import Place, Source, State
 from penstock.model.items import Chunk, Vectors
 from penstock.model.nouns import Artifact, ArtifactId, Segment, WorkerId
 from penstock.upkeep.purge import hold

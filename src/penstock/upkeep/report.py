@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.blobs.base import Blobs
 from penstock.indexes.base import Index
-from penstock.ledger.store import Ledger
+from penstock.ledger.database.store import Ledger
 
 LISTED = 100
 """Entries of one kind that a report spells out; the others are counted."""

@@ -18,10 +18,10 @@ from penstock.blobs.copying import copy, flush_one, hash_file, link, make_privat
 from penstock.blobs.local import make_home, storage_sentence
 from penstock.errors import LedgerDamaged, StorageError, UsageError
 from penstock.indexes import highest
-from penstock.ledger.copies import Copy, Named, begin_again, copy_in, single_file
-from penstock.ledger.database import Database
-from penstock.ledger.histories import Seen
-from penstock.ledger.mark import Mark
+from penstock.ledger.database.database import Database
+from penstock.ledger.database.histories import Seen
+from penstock.ledger.database.mark import Mark
+from penstock.ledger.upkeep.copies import Copy, Named, begin_again, copy_in, single_file
 from penstock.privacy import tighten
 from penstock.upkeep.backup import BATCH, BLOBS, LISTED, CopyProgress, Manifest, Tell, is_there, read_manifest
 from penstock.upkeep.restoring import UNDER_WAY

@@ -11,10 +11,11 @@ import msgspec
 
 from penstock.errors import LeaseLost, LockHeld
 from penstock.indexes.base import IndexTable
-from penstock.ledger import checksums, generations
-from penstock.ledger.audit_index import Place
-from penstock.ledger.locks import index_key
-from penstock.ledger.stats import ListedLock, locks
+from penstock.ledger.engine import generations
+from penstock.ledger.engine.locks import index_key
+from penstock.ledger.reads.stats import ListedLock, locks
+from penstock.ledger.upkeep import checksums
+from penstock.ledger.upkeep.audit_index import Place
 from penstock.model.nouns import Owner, Token
 from penstock.upkeep.purge import BATCH, take_out
 from penstock.upkeep.report import Stores

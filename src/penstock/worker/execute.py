@@ -21,9 +21,9 @@ from penstock.errors import (
     TornSegment,
     Transient,
 )
-from penstock.ledger import checkpoints, leasing, queue
-from penstock.ledger.locks import index_key, own_key
-from penstock.ledger.store import Ledger
+from penstock.ledger.database.store import Ledger
+from penstock.ledger.engine import checkpoints, leasing, queue
+from penstock.ledger.engine.locks import index_key, own_key
 from penstock.metrics.base import NOTHING, Metrics
 from penstock.model.nouns import ArtifactId, Step, StepDefinition, Token, WorkerId
 from penstock.model.states import DocumentStatus

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from penstock.errors import LeaseLost, LockHeld
-from penstock.ledger import locks
-from penstock.ledger.store import Ledger
+from penstock.ledger.database.store import Ledger
+from penstock.ledger.engine import locks
 from penstock.model.nouns import Token
 from penstock.runtime import shielded
 from penstock.worker.lease import Heart

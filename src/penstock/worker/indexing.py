@@ -10,7 +10,8 @@ from penstock.artifacts.fingerprints import fingerprint
 from penstock.artifacts.segments import JSON_ITEMS
 from penstock.errors import BudgetSpent, LeaseLost, PenstockError, Permanent, TableFailed, Transient
 from penstock.indexes.base import IndexRows, Verify
-from penstock.ledger import checkpoints, documents, generations, locks, queue, waking
+from penstock.ledger.database import waking
+from penstock.ledger.engine import checkpoints, documents, generations, locks, queue
 from penstock.model.nouns import Token
 from penstock.model.states import DocumentStatus
 from penstock.stages import index as stage

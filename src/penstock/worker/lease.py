@@ -7,10 +7,11 @@ import threading
 from collections.abc import Callable
 
 from penstock.errors import LedgerTooNew, PenstockError
-from penstock.ledger import leasing, versions, workers
-from penstock.ledger.database import Connection
-from penstock.ledger.liveness import Liveness
-from penstock.ledger.store import Ledger
+from penstock.ledger.database import versions, workers
+from penstock.ledger.database.database import Connection
+from penstock.ledger.database.liveness import Liveness
+from penstock.ledger.database.store import Ledger
+from penstock.ledger.engine import leasing
 from penstock.metrics.base import Metrics
 from penstock.model.nouns import Lease, StepId, Token, WorkerId
 from penstock.model.states import DocumentStatus

@@ -6,9 +6,10 @@ from typing import Any, Protocol, TypeVar
 
 from penstock import foreign
 from penstock.errors import PenstockError, StorageError, TableFailed
-from penstock.ledger import claims, leasing, locks, pauses, queue, sweeping, waking, work
-from penstock.ledger.documents import Live
-from penstock.ledger.liveness import Liveness
+from penstock.ledger.database import waking
+from penstock.ledger.database.liveness import Liveness
+from penstock.ledger.engine import claims, leasing, locks, pauses, queue, sweeping, work
+from penstock.ledger.engine.documents import Live
 from penstock.model.nouns import DocumentId, Lease, Owner, RunId, Step, StepId, Token, Workflow
 from penstock.runtime import shielded
 from penstock.worker.context import Context, RunState, begin, load

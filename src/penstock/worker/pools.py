@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from penstock.errors import UsageError
-from penstock.ledger.claims import Waiting
+from penstock.ledger.engine.claims import Waiting
 from penstock.model.nouns import StepId
 from penstock.workflows.read import is_pool_name
 

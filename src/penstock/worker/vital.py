@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from penstock.ledger.leasing import Sign
+from penstock.ledger.engine.leasing import Sign
 from penstock.model.nouns import StepId
 
 OTHERS_S = 2.0

@@ -1,0 +1,175 @@
+"""The ledger as the rest of the house holds it: write through the one writer, read on connections of its own."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from queue import Empty, SimpleQueue
+from typing import Concatenate, ParamSpec, TypeVar
+
+from penstock.errors import LedgerAway
+from penstock.ledger.database import versions
+from penstock.ledger.database.database import Connection, Database
+from penstock.ledger.database.histories import NOTICE, Seen, SetBack, is_behind
+from penstock.ledger.database.mark import Mark
+from penstock.ledger.database.writer import Item, Result, Verb, Writer
+from penstock.metrics.base import NOTHING, Metrics
+from penstock.privacy import make_private_file, tighten
+from penstock.runtime import Runtime
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Ledger:
+    def __init__(self, database: Database, metrics: Metrics = NOTHING) -> None:
+        self.database = database
+        self._runtime: Runtime = database.runtime
+        self._writer = Writer(database, metrics)
+        self._idle: SimpleQueue[Connection] = SimpleQueue()
+
+    @property
+    def commits(self) -> int:
+        return self._writer.commits
+
+    async def open(self, *, migrate: bool = True) -> None:
+        """A new ledger is made; an older one is migrated (an embedded one at once, a shared one when told to)."""
+        await self._runtime.run_blocking("read", self._open, migrate or self.database.dialect == "sqlite")
+
+    def open_here(self) -> None:
+        """The same in a thread, for a ledger that is only made or migrated here."""
+        self._open(migrate=True)
+        self._drain()
+
+    async def notice(self, generation: int) -> SetBack | None:
+        """Compare the ledger with the highest generation that its index holds, and with its mark. One that is behind
+        was put back to an earlier moment: from here on it is another history."""
+        position = Mark(self.database.path).read() if self.database.dialect == "sqlite" else 0
+        seen = Seen(generation, position)
+        if not await self.read(is_behind, seen):
+            return None
+        return await self.write(NOTICE, seen)
+
+    async def write(self, verb: Verb[Item, Result], item: Item) -> Result:
+        return await self._writer.write(verb, item)
+
+    async def rehearse(self, verb: Verb[Item, Result], item: Item) -> Result:
+        """What a write would answer, without its effect."""
+
+        def roll_back(connection: Connection) -> Result:
+            connection.begin()
+            try:
+                [answer] = verb.function(connection, [item])
+                return answer
+            finally:
+                connection.rollback()
+
+        return await self._runtime.run_blocking("read", lambda: self._with(roll_back))
+
+    def wake_others(self) -> None:
+        """Something waits for workers of other processes that no write says by itself."""
+        self._writer.wake_others()
+
+    async def read(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._runtime.run_blocking("read", lambda: self._with(lambda c: function(c, *args, **kwargs)))
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator["Snapshot"]:
+        """Reads that all see one moment of the ledger, until the block ends."""
+        connection = await self._runtime.run_blocking("read", self._begin)
+        try:
+            yield Snapshot(connection, self._runtime)
+        finally:
+            await self._runtime.run_blocking("read", self._end, connection)
+
+    async def still_ours(self) -> None:
+        """Raises `LedgerTooNew` where somebody has migrated it meanwhile."""
+        await self.read(versions.still_ours, self.database)
+
+    async def is_there(self) -> bool:
+        """Whether the database answers, now."""
+        try:
+            await self._runtime.run_blocking("read", self._once, versions.version)
+        except LedgerAway:
+            return False
+        return True
+
+    async def close(self) -> None:
+        self.database.patience.give_up()
+        self._writer.close()
+        self._drain()
+
+    def _drain(self) -> None:
+        while True:
+            try:
+                self._idle.get_nowait().close()
+            except Empty:
+                return
+
+    def _with(self, function: Callable[[Connection], T]) -> T:
+        """On a connection of its own. While the database is away we wait, for as long as our callers want us to."""
+        return self.database.patience.through(lambda: self._once(function))
+
+    def _once(self, function: Callable[[Connection], T]) -> T:
+        """One that was closed while nobody used it is no reason to give up."""
+        while True:
+            connection, fresh = self._take()
+            try:
+                answer = function(connection)
+            except LedgerAway:
+                connection.close()
+                if fresh:
+                    raise
+                self.database.patience.lost()
+                continue
+            except BaseException:
+                connection.close()
+                raise
+            self._idle.put(connection)
+            return answer
+
+    def _take(self) -> tuple[Connection, bool]:
+        """And whether it is new."""
+        try:
+            return self._idle.get_nowait(), False
+        except Empty:
+            return self.database.connect(), True
+
+    def _begin(self) -> Connection:
+        return self.database.patience.through(self._begin_once)
+
+    def _begin_once(self) -> Connection:
+        while True:
+            connection, fresh = self._take()
+            try:
+                connection.begin_read()
+                return connection
+            except LedgerAway:
+                connection.close()
+                if fresh:
+                    raise
+
+    def _end(self, connection: Connection) -> None:
+        try:
+            connection.rollback()
+        except Exception:
+            connection.close()
+            return
+        self._idle.put(connection)
+
+    def _open(self, migrate: bool) -> None:
+        if self.database.dialect == "sqlite":
+            path = self.database.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            make_private_file(path)
+            tighten((path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))))
+        self._with(lambda connection: versions.bring_up(self.database, connection, migrate=migrate))
+
+
+class Snapshot:
+    """One moment of the ledger."""
+
+    def __init__(self, connection: Connection, runtime: Runtime) -> None:
+        self._connection = connection
+        self._runtime = runtime
+
+    async def read(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._runtime.run_blocking("read", lambda: function(self._connection, *args, **kwargs))

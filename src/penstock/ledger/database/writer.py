@@ -1,0 +1,318 @@
+"""The one writer of a process. It takes a waiting write, drains what else is queued, runs the verbs of the whole group
+as sets in one transaction, commits, and then tells each waiter what became of its own write."""
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from penstock.errors import LedgerAway, PenstockError, Refused
+from penstock.ledger.database.database import NOTIFY, Connection, Database
+from penstock.ledger.database.waking import Bell
+from penstock.metrics.base import NOTHING, Metrics
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+GROUP_LIMIT = 64
+BUSY_RETRIES = 20
+
+verbs: "list[Verb[Any, Any]]" = []
+"""All that there are."""
+
+
+@dataclass(frozen=True, eq=False)
+class Verb(Generic[Item, Result]):
+    """A set-based write: one result for each item, in order. Its name is the failpoint's name, too."""
+
+    name: str
+    function: Callable[[Connection, Sequence[Item]], Sequence[Result]]
+    at_once: Callable[[Sequence[Item]], bool] = lambda items: False
+    """Whether it is one statement for these items on PostgreSQL: alone, that needs no transaction around it. One that
+    finds nothing to do, and wants to do something else instead, raises `NotAtOnce`."""
+    of: Callable[[Item], object] | None = None
+    """The step that an item is about. A set tells by step what took, so two leases of one step never share a set."""
+    wakes: Callable[[Sequence[Result]], bool] | None = None
+    """Whether these answers mean work for somebody who waits; None: never."""
+    counts: bool = False
+    """A user is told that it is done: see `Connection.count`."""
+    recall: Callable[[Connection, Sequence[Item]], Sequence[Result | None]] | None = None
+    """What was answered to those items that took, if that answer was lost on its way; None for the others. Every verb
+    has one that may be `at_once`: there is no transaction whose number could be asked for."""
+
+    def __post_init__(self) -> None:
+        verbs.append(self)
+
+
+class NotAtOnce(Exception):
+    """Nothing was done; it takes a transaction."""
+
+
+def failpoints() -> list[str]:
+    """The names of all failpoints at this door: before and after the commit of each verb."""
+    return [f"ledger.{name}.{side}" for name in (verb.name for verb in verbs) for side in ("before", "after")]
+
+
+@dataclass
+class _Attempt:
+    """One try to commit a group, as far as it got."""
+
+    alone: bool
+    results: list[Any]
+    connection: Connection
+    unsure: bool = False
+    """The commit is on its way, or was."""
+
+
+@dataclass(eq=False)
+class _Write:
+    verb: Verb[Any, Any]
+    item: Any
+    future: asyncio.Future[Any]
+    loop: asyncio.AbstractEventLoop
+
+
+class Writer:
+    def __init__(self, database: Database, metrics: Metrics = NOTHING) -> None:
+        self._database = database
+        self._queue: queue.SimpleQueue[list[_Write] | None] = queue.SimpleQueue()
+        self._handing: list[_Write] = []
+        self._thread: threading.Thread | None = None
+        self._connection: Connection | None = None
+        self._bell = Bell(database)
+        self._failpoints = database.runtime.failpoints
+        self.commits = 0
+        self._metrics = metrics
+
+    async def write(self, verb: Verb[Item, Result], item: Item) -> Result:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="penstock-ledger", daemon=True)
+            self._thread.start()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        if not self._handing:
+            # Steps that were woken together ask together: what one turn of the loop writes is handed over as one.
+            loop.call_soon(self._hand_over)
+        self._handing.append(_Write(verb, item, future, loop))
+        result: Result = await future
+        return result
+
+    def _hand_over(self) -> None:
+        writes, self._handing = self._handing, []
+        self._queue.put(writes)
+
+    def wake_others(self) -> None:
+        """Something waits for workers of other processes."""
+        if self._bell.is_heard and self._thread is not None:
+            self._bell.owed = True
+            # The thread looks up, and sees for how long it may wait now.
+            self._queue.put([])
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _work(self) -> None:
+        stopping = False
+        while not stopping:
+            try:
+                first = self._queue.get(timeout=self._bell.owed_in)
+            except queue.Empty:
+                self._ring()
+                continue
+            group: list[_Write] = []
+            while first is not None:
+                group += first
+                if len(group) >= GROUP_LIMIT:
+                    break
+                try:
+                    first = self._queue.get_nowait()
+                except queue.Empty:
+                    break
+            else:
+                stopping = True
+            if group:
+                self._settle(group)
+        if self._bell.owed:
+            self._ring()
+        if self._connection is not None:
+            self._connection.close()
+
+    def _settle(self, group: list[_Write]) -> None:
+        """One bad write must not sink the group: if the group fails, each of its writes is tried alone."""
+        if len(group) > 1 and _meet(group):
+            for write in group:
+                self._settle([write])
+            return
+        try:
+            outcomes: list[tuple[_Write, Any, Exception | None]] = [
+                (write, result, None) for write, result in zip(group, self._transact(group), strict=True)
+            ]
+        except LedgerAway as error:
+            # For all of them alike; to try each alone would only take longer.
+            outcomes = [(write, None, error) for write in group]
+        except Exception as error:
+            if len(group) > 1:
+                for write in group:
+                    self._settle([write])
+                return
+            outcomes = [(group[0], None, error)]
+        loop = group[0].loop
+        loop.call_soon_threadsafe(_resolve, outcomes)
+
+    def _transact(self, group: list[_Write]) -> list[Any]:
+        """What each write answers. A group whose commit got no answer is not simply run again: first we ask whether it
+        took. While the database is away we wait, for as long as our callers want us to."""
+        by_verb: dict[Verb[Any, Any], list[int]] = {}
+        for i, write in enumerate(group):
+            by_verb.setdefault(write.verb, []).append(i)
+        may_be_alone = self._database.dialect == "postgres" and _is_one_statement(by_verb, group)
+        busy = 0
+        doubt: _Attempt | None = None
+        while True:
+            fresh = self._connection is None
+            attempt: _Attempt | None = None
+            try:
+                connection = self._connect()
+                if doubt is not None and (answers := self._ask(connection, doubt, group)) is not None:
+                    return answers
+                doubt = None
+                attempt = _Attempt(may_be_alone and not self._bell.due, [None] * len(group), connection)
+                self._run(attempt, by_verb, group)
+                self._database.patience.answered("write")
+                return attempt.results
+            except NotAtOnce:
+                may_be_alone = False
+                continue
+            except LedgerAway as error:
+                if attempt is not None and attempt.unsure and attempt.connection.broken:
+                    doubt = attempt
+                self._drop()
+                if fresh:
+                    self._database.patience.wait(error, "write")
+                else:
+                    self._database.patience.lost()
+            except Exception as error:
+                if attempt is None:
+                    raise
+                self._abandon(attempt.connection)
+                if busy >= BUSY_RETRIES or not attempt.connection.is_busy(error):
+                    raise
+                busy += 1
+                self._database.runtime.block(0.001 + 0.01 * self._database.runtime.random())
+            # What was rung in it, nobody has heard.
+            self._bell.owed = self._bell.is_heard
+
+    def _run(self, attempt: _Attempt, by_verb: dict[Verb[Any, Any], list[int]], group: list[_Write]) -> None:
+        connection, alone = attempt.connection, attempt.alone
+        connection.alone, connection.rings = alone, alone and self._bell.may_ring
+        if alone and self._failpoints.armed:
+            self._pass(by_verb, "before")
+        if not alone:
+            connection.begin()
+        attempt.unsure = alone
+        for verb, places in by_verb.items():
+            answers = verb.function(connection, [group[i].item for i in places])
+            for place, answer in zip(places, answers, strict=True):
+                attempt.results[place] = answer
+            if verb.wakes is not None and self._bell.is_heard and verb.wakes(answers):
+                if connection.rings:
+                    self._bell.is_rung()
+                else:
+                    self._bell.owed = True
+        if any(verb.counts for verb in by_verb):
+            connection.count()
+        if not alone:
+            if ring := self._bell.due:
+                self._bell.is_rung()
+            if self._failpoints.armed:
+                self._pass(by_verb, "before")
+            attempt.unsure = True
+            connection.commit(ring)
+        self._count(by_verb)
+
+    def _count(self, by_verb: dict[Verb[Any, Any], list[int]]) -> None:
+        self.commits += 1
+        self._metrics.incr("ledger_commits")
+        if self._failpoints.armed:
+            self._pass(by_verb, "after")
+
+    def _ask(self, connection: Connection, doubt: _Attempt, group: list[_Write]) -> list[Any] | None:
+        """The answers of a group whose connection was lost, if it took; None: nothing of it did."""
+        gone = doubt.connection
+        if not doubt.alone:
+            assert gone.receipt is not None
+            outcome = connection.outcome(gone.receipt)
+            if outcome == "in progress":
+                raise LedgerAway("PostgreSQL still works on what it was sent before the connection was lost.")
+            return doubt.results if outcome == "committed" else None
+        if connection.works(gone.session):
+            raise LedgerAway("PostgreSQL still works on what it was sent before the connection was lost.")
+        verb = group[0].verb
+        assert verb.recall is not None
+        answers = list(verb.recall(connection, [write.item for write in group]))
+        lost = [i for i, answer in enumerate(answers) if answer is None]
+        if len(lost) == len(group):
+            return None
+        # The statement took, but not for these: they get the answer that they got then.
+        for i, answer in zip(lost, self._transact([group[i] for i in lost]) if lost else [], strict=True):
+            answers[i] = answer
+        return answers
+
+    def _ring(self) -> None:
+        """Outside of any group: what is owed from one that came too soon after another."""
+        self._bell.is_rung()
+        try:
+            self._connect().script(NOTIFY)
+        except Exception:
+            # They look by themselves now and then.
+            self._drop()
+
+    def _pass(self, verbs: dict[Verb[Any, Any], list[int]], side: str) -> None:
+        for verb in verbs:
+            self._failpoints.hit(f"ledger.{verb.name}.{side}")
+
+    def _connect(self) -> Connection:
+        if self._connection is None:
+            self._connection = self._database.connect(hot=True)
+        return self._connection
+
+    def _abandon(self, connection: Connection) -> None:
+        """After an error the transaction is rolled back; a connection that cannot even do that is dropped."""
+        try:
+            connection.rollback()
+        except Exception:
+            self._drop()
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(Exception):
+                connection.close()
+
+
+def _meet(group: list[_Write]) -> bool:
+    """Two writes of one verb are about the same step: a lease that is lost, and the one that came after it."""
+    seen = [(write.verb, write.verb.of(write.item)) for write in group if write.verb.of is not None]
+    return len(set(seen)) < len(seen)
+
+
+def _is_one_statement(by_verb: dict[Verb[Any, Any], list[int]], group: list[_Write]) -> bool:
+    return len(by_verb) == 1 and next(iter(by_verb)).at_once([write.item for write in group])
+
+
+def _resolve(outcomes: list[tuple[_Write, Any, Exception | None]]) -> None:
+    for write, result, error in outcomes:
+        if write.future.done():
+            continue
+        if error is None:
+            write.future.set_result(result)
+        elif isinstance(error, PenstockError):
+            write.future.set_exception(error)
+        else:
+            write.future.set_exception(Refused(f"the ledger refused {write.verb.name}: {error}"))

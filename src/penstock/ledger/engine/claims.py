@@ -1,0 +1,205 @@
+"""Claims: the next steps of some kinds, in one statement; or a free lock, and the steps behind it.
+
+These statements are the engine's own: they cross owners (I10)."""
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+import msgspec
+
+from penstock.ledger.database.database import Connection, Row, Statement
+from penstock.ledger.database.writer import Verb
+from penstock.ledger.engine import documents, outbox
+from penstock.ledger.engine.outbox import News
+from penstock.ledger.engine.queue import FREED, KEPT_PASSWORD, LIVE, OWN_KEYS, STEP, hand_on, show, step_of
+from penstock.model.events import EventKind
+from penstock.model.nouns import Owner, Step, StepId, Token, WorkerId
+from penstock.model.states import SHOWN_AS
+
+
+class ClaimRequest(msgspec.Struct, frozen=True):
+    worker: WorkerId
+    kinds: tuple[str, ...]
+    """Or the pools that steps name."""
+    count: int
+    token: Token
+    lease_s: float
+
+
+class KeyedClaim(msgspec.Struct, frozen=True):
+    """A claim of a kind, or pool, that has resource keys: take a free lock, then steps behind it."""
+
+    worker: WorkerId
+    kind: str
+    count: int
+    token: Token
+    lease_s: float
+
+
+class ClaimThese(msgspec.Struct, frozen=True):
+    """A claim of some steps by their numbers, whoever is next; those that others have by now are left out."""
+
+    worker: WorkerId
+    steps: tuple[StepId, ...]
+    token: Token
+    lease_s: float
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    step: StepId
+    owner: Owner
+    size: int
+    """Bytes of its document."""
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    step: Step
+    document: documents.Live | None
+    """None: it was deleted meanwhile."""
+
+
+_WIDTH = len(STEP.split(","))
+
+
+@cache
+def _claim_statement(kinds: int) -> Statement:
+    """One subselect per kind, each with its own order and limit: the planner walks the left end of the index (I11)."""
+    selects = " UNION ALL ".join(
+        "SELECT * FROM (SELECT id, priority, rank FROM steps WHERE status = 'PENDING' AND resource_key IS NULL "
+        f"AND coalesce(pool, kind) = :kind{i} ORDER BY priority DESC, rank LIMIT :count {{skip}}) AS k{i}"
+        for i in range(kinds)
+    )
+    return Statement(
+        "UPDATE steps SET status = 'RUNNING', lease_token = :token, epoch = epoch + 1, attempts = attempts + 1, "
+        "lease_until = {now} + :lease_s, worker_id = :worker, started_at = coalesce(started_at, {now}), "
+        "waiting_on = NULL, timeout_at = NULL "
+        f"WHERE id IN (SELECT id FROM ({selects}) AS candidates "
+        f"ORDER BY priority DESC, rank LIMIT :count) RETURNING {STEP}"
+    )
+
+
+# The same for PostgreSQL, with what the documents show and what a worker wants to know of them.
+_SHOWN = " ".join(f"WHEN '{kind}' THEN '{status}'" for kind, status in SHOWN_AS.items())
+
+
+@cache
+def _claim_at_once(kinds: int) -> Statement:
+    # As it is from now on: what we read is what was before.
+    shown = f"CASE WHEN d.status IN ({LIVE}) THEN coalesce(CASE c.kind {_SHOWN} END, d.status) ELSE d.status END"
+    columns = documents.LIVE_COLUMNS.replace("d.status", shown)
+    return Statement(
+        f"WITH claimed AS ({_claim_statement(kinds).text}), "
+        f"shown AS (UPDATE documents SET status = CASE c.kind {_SHOWN} END, "
+        f"password = {KEPT_PASSWORD.format(f'CASE c.kind {_SHOWN} END')}, updated_at = {{now}} FROM claimed c "
+        f"WHERE documents.id = c.document_id AND documents.status <> CASE c.kind {_SHOWN} END "
+        f"AND documents.status IN ({LIVE})) "
+        f"SELECT c.*, {columns} FROM claimed c LEFT JOIN documents d ON d.id = c.document_id "
+        "AND d.deleted_at IS NULL LEFT JOIN generations g ON g.id = c.generation_id"
+    )
+
+
+def _claim(connection: Connection, requests: Sequence[ClaimRequest]) -> list[list[Claimed]]:
+    answers = []
+    for request in requests:
+        kinds = {f"kind{i}": kind for i, kind in enumerate(request.kinds)}
+        common = {"count": request.count, "token": request.token, "lease_s": request.lease_s, "worker": request.worker}
+        if connection.dialect == "postgres":
+            rows = connection.run(_claim_at_once(len(kinds)), **common, **kinds)
+            claimed = [Claimed(step_of(row), documents.live_row(row[_WIDTH:])) for row in rows]
+        else:
+            claimed = _with_documents(connection, connection.run(_claim_statement(len(kinds)), **common, **kinds))
+        claimed.sort(key=lambda c: (-c.step.priority, c.step.rank))
+        outbox.tell(connection, _started([c.step for c in claimed]))
+        answers.append(claimed)
+    return answers
+
+
+def _with_documents(connection: Connection, rows: Sequence[Row]) -> list[Claimed]:
+    steps = [step_of(row) for row in rows]
+    show(connection, [(step.document_id, step.kind) for step in steps])
+    found = documents.live(connection, [(step.document_id, step.generation_id) for step in steps]) if steps else {}
+    return [Claimed(step, found.get(step.generation_id)) for step in steps]
+
+
+_CLAIM_THESE = Statement(
+    "UPDATE steps SET status = 'RUNNING', lease_token = :token, epoch = epoch + 1, attempts = attempts + 1, "
+    "lease_until = {now} + :lease_s, worker_id = :worker, started_at = coalesce(started_at, {now}), waiting_on = NULL, "
+    "timeout_at = NULL WHERE status = 'PENDING' AND id IN (SELECT s.id FROM steps s WHERE s.status = 'PENDING' "
+    "AND s.resource_key IS NULL AND s.id IN (SELECT r.step FROM {rows}) {skip}) "
+    f"RETURNING {STEP}",
+    rows="step bigint",
+)
+_WAITING = Statement(
+    "SELECT w.id, w.owner, g.size FROM (SELECT id, owner, generation_id, priority, rank FROM steps "
+    "WHERE status = 'PENDING' AND resource_key IS NULL AND coalesce(pool, kind) = :kind "
+    "ORDER BY priority DESC, rank LIMIT :count) AS w JOIN generations g ON g.id = w.generation_id "
+    "ORDER BY w.priority DESC, w.rank"
+)
+
+
+def waiting(connection: Connection, kinds: Sequence[str], count: int) -> list[Waiting]:
+    """The next so many steps of each kind, or pool, in the order in which they would be claimed."""
+    rows = [row for kind in kinds for row in connection.run(_WAITING, kind=kind, count=count)]
+    return [Waiting(StepId(row[0]), Owner(row[1]), row[2]) for row in rows]
+
+
+def _claim_these(connection: Connection, requests: Sequence[ClaimThese]) -> list[list[Claimed]]:
+    answers = []
+    for request in requests:
+        values = {"token": request.token, "lease_s": request.lease_s, "worker": request.worker}
+        rows = connection.run(_CLAIM_THESE, [(step,) for step in request.steps], **values)
+        claimed = _with_documents(connection, rows)
+        outbox.tell(connection, _started([c.step for c in claimed]))
+        answers.append(claimed)
+    return answers
+
+
+_TAKE_KEY = Statement(
+    "UPDATE locks SET token = :token, worker_id = :worker, purpose = 'step', lease_until = {now} + :lease_s "
+    "WHERE token IS NULL AND resource_key = (SELECT resource_key FROM locks WHERE kind = :kind AND ready = 1 "
+    "AND token IS NULL AND (wanted_until IS NULL OR wanted_until < {now}) "
+    "AND (paused_until IS NULL OR paused_until < {now}) "
+    "ORDER BY released_at LIMIT 1 {skip}) RETURNING resource_key"
+)
+_CLAIM_KEYED = Statement(
+    "UPDATE steps SET status = 'RUNNING', lease_token = :token, epoch = epoch + 1, attempts = attempts + 1, "
+    "lease_until = {now} + :lease_s, worker_id = :worker, started_at = coalesce(started_at, {now}), waiting_on = NULL, "
+    "timeout_at = NULL "
+    "WHERE status = 'PENDING' AND id IN (SELECT id FROM steps WHERE status = 'PENDING' AND resource_key IS NOT NULL "
+    "AND coalesce(pool, kind) = :kind AND resource_key = :key ORDER BY priority DESC, rank LIMIT :count) "
+    f"RETURNING {STEP}"
+)
+_UNTAKE_KEY = Statement(f"UPDATE locks SET {FREED}, ready = 0 WHERE resource_key = :key AND token = :token")
+
+
+def _claim_keyed(connection: Connection, requests: Sequence[KeyedClaim]) -> list[list[Step]]:
+    answers: list[list[Step]] = []
+    for request in requests:
+        taken = {"token": request.token, "worker": request.worker, "lease_s": request.lease_s, "kind": request.kind}
+        keys = connection.run(_TAKE_KEY, **taken)
+        if not keys:
+            answers.append([])
+            continue
+        key = keys[0][0]
+        count = 1 if key.startswith(OWN_KEYS) else request.count
+        rows = connection.run(_CLAIM_KEYED, key=key, count=count, **taken)
+        if not rows:
+            connection.run(_UNTAKE_KEY, key=key, token=request.token)
+            hand_on(connection, key)
+        steps = sorted((step_of(row) for row in rows), key=lambda step: (-step.priority, step.rank))
+        show(connection, [(step.document_id, step.kind) for step in steps])
+        outbox.tell(connection, _started(steps))
+        answers.append(steps)
+    return answers
+
+
+def _started(steps: Sequence[Step]) -> Iterator[News]:
+    for step in steps:
+        if step.position == 0 and step.lease.epoch == 1:
+            yield News(EventKind.ITEM_START, step, of_step=False)
+        yield News(EventKind.STEP_START, step, "RUNNING")
+
+
+CLAIM = Verb("claim", _claim)
+CLAIM_THESE = Verb("claim_these", _claim_these)
+CLAIM_KEYED = Verb("claim_keyed", _claim_keyed)

@@ -1,0 +1,234 @@
+"""Dead letters: runs, and events on their way to a handler, that ran out of attempts or met a permanent error, with
+what a person needs to act."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.ledger.database.database import Connection, Row, Statement
+from penstock.ledger.database.writer import Verb
+from penstock.ledger.engine.documents import Origin
+from penstock.ledger.engine.lifecycle import event_id
+from penstock.model.nouns import DocumentId, Json, Owner, Workflow
+
+_BURY = Statement(
+    "INSERT INTO dead_letters (owner, document_id, run_id, step, kind, reason, error, traceback, page, attempts, "
+    "state, created_at) SELECT r.owner, r.document, r.run, r.step, r.kind, r.reason, r.error, r.traceback, r.page, "
+    "r.attempts, 'OPEN', {now} FROM {rows} WHERE true",
+    rows="owner text, document text, run text, step text, kind text, reason text, error text, traceback text, "
+    "page int, attempts int",
+)
+
+
+def bury(connection: Connection, letters: Sequence[tuple[object, ...]]) -> None:
+    connection.run(_BURY, letters)
+
+
+class LetterEvent(msgspec.Struct, frozen=True):
+    """The event that could not be delivered."""
+
+    kind: str
+    id: str
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    id: int
+    document_id: str | None
+    """None: an event of a group."""
+    name: str | None
+    source: str | None
+    step: str
+    """Of an event: its handler."""
+    kind: str
+    reason: str
+    error: str
+    traceback: str | None
+    page: int | None
+    attempts: int
+    created_at: float
+    collection: str | None = None
+    workflow: str = ""
+    """Of the run that failed: its workflow's id, its parameter set, and what each step was given."""
+    params: str | None = None
+    parameters: Json = {}
+    event: LetterEvent | None = None
+    """None: a run failed."""
+    handler: str | None = None
+    """Who was to be told of the event."""
+
+
+class Buried(msgspec.Struct, frozen=True):
+    """A dead letter as a replay needs it."""
+
+    id: int
+    document_id: DocumentId
+    reason: str
+    origin: Origin | None
+    """None: nobody could be told of an event."""
+
+
+_LETTER = (
+    "SELECT l.id, l.document_id, d.name, d.source, l.step, l.kind, l.reason, l.error, l.traceback, l.page, "
+    "l.attempts, l.created_at, d.collection, s.body, e.kind, e.run_id, e.group_id, e.id FROM dead_letters l "
+    "LEFT JOIN documents d ON d.id = l.document_id LEFT JOIN runs x ON x.id = l.run_id "
+    "LEFT JOIN events e ON e.id = l.event_id LEFT JOIN snapshots s ON s.hash = coalesce(x.snapshot, e.snapshot) "
+    "WHERE l.owner = :owner AND l.state = 'OPEN' "
+)
+_ORIGIN = "d.collection, x.snapshot, x.settings, x.priority, d.status"
+_OPEN = (
+    "LEFT JOIN documents d ON d.id = l.document_id LEFT JOIN runs x ON x.id = l.run_id "
+    "WHERE l.owner = :owner AND l.state = 'OPEN' "
+)
+_OF_REASON = _OPEN + "AND (:reason = '' OR l.reason = :reason) "
+_BURIED = f"SELECT l.id, l.document_id, l.reason, {_ORIGIN} FROM "
+_PAGE = Statement(
+    f"{_BURIED} dead_letters l {_OF_REASON} AND l.id > :after AND l.id <= :until ORDER BY l.id LIMIT :count"
+)
+_NAMED = Statement(
+    f"{_BURIED} {{rows}} JOIN dead_letters l ON l.id = r.letter {_OPEN} ORDER BY l.id", rows="letter bigint"
+)
+_WAITING = Statement(
+    f"SELECT l.reason, count(*), {_ORIGIN} FROM dead_letters l {_OF_REASON} GROUP BY l.reason, {_ORIGIN}"
+)
+_LAST = Statement("SELECT coalesce(max(id), 0) FROM dead_letters WHERE owner = :owner AND state = 'OPEN'")
+_LIST = Statement(_LETTER + "ORDER BY l.id DESC LIMIT :count")
+_GET = Statement(_LETTER + "AND l.id = :id")
+_OF = Statement(
+    "SELECT l.id, l.reason FROM {rows} JOIN dead_letters l ON l.document_id = r.document "
+    "WHERE {l.owner} AND l.state = 'OPEN' AND l.event_id IS NULL",
+    rows="document text",
+)
+_REASONS = Statement(
+    "SELECT reason, count(*), min(created_at) FROM dead_letters WHERE owner = :owner AND state = 'OPEN' "
+    "GROUP BY reason ORDER BY 2 DESC, 1"
+)
+_CLOSE = Statement(
+    "UPDATE dead_letters SET state = :state, closed_at = {now} WHERE {owner} AND state = 'OPEN' "
+    "AND event_id IS NULL AND document_id IN (SELECT r.document FROM {rows})",
+    rows="document text",
+)
+_DISCARD = Statement(
+    "UPDATE dead_letters SET state = 'DISCARDED', closed_at = {now} WHERE {owner} AND state = 'OPEN' "
+    "AND id IN (SELECT r.letter FROM {rows}) RETURNING id, document_id",
+    rows="letter bigint",
+)
+_FORGET_PASSWORD = Statement(
+    "UPDATE documents SET password = NULL WHERE {owner} AND password IS NOT NULL "
+    "AND id IN (SELECT r.document FROM {rows})",
+    rows="document text",
+)
+_OF_EVENTS = Statement(
+    "SELECT l.id, l.event_id, l.handler, e.run_id, e.group_id FROM {rows} JOIN dead_letters l ON l.id = r.letter "
+    "JOIN events e ON e.id = l.event_id WHERE l.owner = :owner AND l.state = 'OPEN' ORDER BY l.id",
+    rows="letter bigint",
+)
+_REPLAYED = Statement(
+    "UPDATE dead_letters SET state = 'REPLAYED', closed_at = {now} FROM {rows} "
+    "WHERE dead_letters.id = r.letter AND dead_letters.state = 'OPEN'",
+    rows="letter bigint",
+)
+_DELIVER_AGAIN = Statement(
+    "UPDATE deliveries SET status = 'PENDING', attempts = 0, not_before = {now}, finished_at = NULL FROM {rows} "
+    "WHERE deliveries.event_id = r.event AND deliveries.handler = r.place AND deliveries.status = 'FAILED'",
+    rows="event bigint, place int",
+)
+
+
+def _letter(row: Row) -> DeadLetter:
+    workflow = msgspec.json.decode(row[13], type=Workflow)
+    fields = [*row[:13], workflow.id, workflow.asked.params if workflow.asked else None]
+    letter = DeadLetter(*fields)
+    kind, run, group, number = row[14:]
+    if number is None:
+        given = {step.name: step.parameters for step in workflow.steps if step.parameters}
+        return msgspec.structs.replace(letter, parameters=given)
+    event = LetterEvent(kind, event_id(run, group, number))
+    return msgspec.structs.replace(letter, event=event, handler=letter.step)
+
+
+def newest(owner: Owner, connection: Connection, count: int) -> list[DeadLetter]:
+    rows = connection.run(_LIST, owner=owner, count=count)
+    return [_letter(row) for row in rows]
+
+
+def get(owner: Owner, connection: Connection, letter: int) -> DeadLetter | None:
+    rows = connection.run(_GET, owner=owner, id=letter)
+    return _letter(rows[0]) if rows else None
+
+
+def of(owner: Owner, connection: Connection, documents: Sequence[str | None]) -> list[tuple[int, str]]:
+    """Numbers and reasons of the open ones of these documents, oldest first; not of their events."""
+    rows = connection.run(_OF, [(document,) for document in documents], owner=owner)
+    return sorted((row[0], row[1]) for row in rows)
+
+
+def by_reason(owner: Owner, connection: Connection) -> list[tuple[str, int, float]]:
+    """How many are open for each reason, and since when."""
+    return [(row[0], row[1], row[2]) for row in connection.run(_REASONS, owner=owner)]
+
+
+def _buried(row: Row) -> Buried:
+    return Buried(row[0], row[1], row[2], _origin(row[3:]))
+
+
+def _origin(row: Row) -> Origin | None:
+    return Origin(*row) if row[1] is not None else None
+
+
+def page(owner: Owner, connection: Connection, reason: str, *, after: int, until: int, count: int) -> list[Buried]:
+    """Open ones with a number above `after`, oldest first; those of one reason, if one is given."""
+    rows = connection.run(_PAGE, owner=owner, reason=reason, after=after, until=until, count=count)
+    return [_buried(row) for row in rows]
+
+
+def named(owner: Owner, connection: Connection, letters: Sequence[int]) -> list[Buried]:
+    rows = connection.run(_NAMED, [(letter,) for letter in dict.fromkeys(letters)], owner=owner)
+    return [_buried(row) for row in rows]
+
+
+def waiting(owner: Owner, connection: Connection, reason: str) -> list[tuple[str, Origin | None, int]]:
+    """How many are open, by reason and by what their runs were started with; None: of events."""
+    return [(row[0], _origin(row[2:]), row[1]) for row in connection.run(_WAITING, owner=owner, reason=reason)]
+
+
+def last(owner: Owner, connection: Connection) -> int:
+    """The newest of them."""
+    number: int = connection.run(_LAST, owner=owner)[0][0]
+    return number
+
+
+def close(owner: Owner, connection: Connection, documents: Sequence[str], state: str) -> None:
+    connection.run(_CLOSE, [(document,) for document in documents], owner=owner, state=state)
+
+
+def _discard(connection: Connection, requests: Sequence[tuple[Owner, tuple[int, ...]]]) -> list[set[int]]:
+    answers = []
+    for owner, letters in requests:
+        rows = connection.run(_DISCARD, [(letter,) for letter in letters], owner=owner)
+        if documents := [(row[1],) for row in rows if row[1] is not None]:
+            connection.run(_FORGET_PASSWORD, documents, owner=owner)
+        answers.append({row[0] for row in rows})
+    return answers
+
+
+class EventReplay(msgspec.Struct, frozen=True):
+    """Letters of events, by number."""
+
+    owner: Owner
+    letters: tuple[int, ...]
+
+
+def _replay_events(connection: Connection, requests: Sequence[EventReplay]) -> list[set[str]]:
+    """They are due again, attempts at zero. The ids of the events."""
+    answers = []
+    for request in requests:
+        chosen = connection.run(_OF_EVENTS, [(letter,) for letter in request.letters], owner=request.owner)
+        if chosen:
+            connection.run(_REPLAYED, [(row[0],) for row in chosen])
+            connection.run(_DELIVER_AGAIN, [(row[1], row[2]) for row in chosen])
+        answers.append({event_id(row[3], row[4], row[1]) for row in chosen})
+    return answers
+
+
+DISCARD = Verb("discard", _discard)
+REPLAY_EVENTS = Verb("replay_events", _replay_events, wakes=any)

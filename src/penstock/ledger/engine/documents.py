@@ -1,0 +1,303 @@
+"""Documents as their owner sees them."""
+
+import json
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.ledger.database.database import Connection, Row, Statement
+from penstock.ledger.database.writer import Verb
+from penstock.model.nouns import Document, DocumentId, Generation, GenerationId, Owner, StepView
+from penstock.model.states import DocumentStatus, StepStatus
+
+_DOCUMENT = (
+    "SELECT d.id, d.owner, d.collection, d.source, d.name, d.media_type, d.size, d.sha256, d.metadata, d.status, "
+    "d.retry_count, d.error, g.pages, g.chunks, d.created_at, d.updated_at, g.id IS NOT NULL, "
+    "coalesce(g.sha256 <> d.sha256, false), g.artifacts_dropped_at FROM documents d "
+    "LEFT JOIN generations g ON g.document_id = d.id AND g.state = 'ACTIVE' "
+    "WHERE d.owner = :owner AND d.deleted_at IS NULL "
+)
+_GET = Statement(_DOCUMENT + "AND d.id = :id")
+# By whether a status and a place to go on from are given: each has an index to walk, so that whoever asks for the few
+# that failed does not walk past all others.
+_LISTS = {
+    (of_status, goes_on): Statement(
+        _DOCUMENT
+        + "AND d.status = :status " * of_status
+        + "AND d.id < :before " * goes_on
+        + "AND (:collection = '' OR d.collection = :collection) ORDER BY d.id DESC LIMIT :count"
+    )
+    for of_status in (False, True)
+    for goes_on in (False, True)
+}
+_STATES = Statement(
+    "SELECT d.id, d.status FROM {rows} JOIN documents d ON d.id = r.document WHERE {d.owner}",
+    rows="document text",
+)
+_KNOWN = Statement(
+    "SELECT d.id, d.deleted_at IS NULL FROM {rows} JOIN documents d ON d.id = r.document WHERE {d.owner}",
+    rows="document text",
+)
+_UNDER = Statement(
+    "SELECT id, source FROM documents WHERE owner = :owner AND collection = :collection AND deleted_at IS NULL "
+    "AND source {bytes} >= :low AND source {bytes} < :high ORDER BY source {bytes}"
+)
+_PREFIX = Statement(
+    "SELECT id FROM documents WHERE owner = :owner AND deleted_at IS NULL AND id {bytes} >= :low "
+    "AND id {bytes} < :high LIMIT 2"
+)
+_EXACT = Statement("SELECT id FROM documents WHERE owner = :owner AND deleted_at IS NULL AND id = :id")
+WAITING_ON = (
+    "CASE WHEN s.status = 'PENDING' AND EXISTS (SELECT 1 FROM locks l WHERE l.resource_key = s.resource_key "
+    "AND l.paused_until IS NOT NULL) THEN 'index' WHEN s.status = 'PENDING' AND EXISTS "
+    "(SELECT 1 FROM locks l WHERE l.resource_key = s.resource_key "
+    "AND l.lease_until > {now}) THEN 'lock' ELSE s.waiting_on END"
+)
+"""What a step waits on: for a lock nobody waits but the step itself, so only the lock tells."""
+_STEPS = Statement(
+    f"SELECT s.name, s.kind, s.status, s.attempts, {WAITING_ON}, s.started_at, s.finished_at, s.meta, s.progress_at "
+    "FROM steps s WHERE s.owner = :owner AND s.document_id = :id "
+    "AND s.generation_id = (SELECT max(generation_id) FROM runs WHERE document_id = :id) ORDER BY s.position"
+)
+_RUN = Statement(
+    "SELECT x.id, x.status, x.generation_id, s.body FROM runs x JOIN snapshots s ON s.hash = x.snapshot "
+    "WHERE x.owner = :owner AND x.document_id = :id ORDER BY x.generation_id DESC LIMIT 1"
+)
+_ACTIVE = Statement("SELECT id FROM generations WHERE owner = :owner AND document_id = :id AND state = 'ACTIVE'")
+_COLLECTION = Statement(
+    "SELECT index_version, embedder, dimensions FROM collections WHERE owner = :owner AND name = :name"
+)
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """A document, whether search finds it, and whether what it finds is an older version."""
+
+    document: Document
+    searchable: bool
+    stale: bool
+    artifacts_dropped_at: float | None
+    """Of what search finds: when its pages, chunks and vectors were let go of on purpose."""
+
+
+def _document(row: Row) -> Document:
+    return Document(
+        id=row[0],
+        owner=row[1],
+        collection=row[2],
+        source=row[3],
+        name=row[4],
+        media_type=row[5],
+        size=row[6],
+        sha256=row[7],
+        metadata=json.loads(row[8]),
+        status=DocumentStatus(row[9]),
+        retry_count=row[10],
+        error=row[11],
+        pages=row[12],
+        chunks=row[13],
+        created_at=row[14],
+        updated_at=row[15],
+    )
+
+
+def _listed(row: Row) -> Listed:
+    has_active = bool(row[16])
+    return Listed(_document(row), has_active and (row[13] or 0) > 0, has_active and bool(row[17]), row[18])
+
+
+def get(owner: Owner, connection: Connection, document: str) -> Listed | None:
+    rows = connection.run(_GET, owner=owner, id=document)
+    return _listed(rows[0]) if rows else None
+
+
+LIVE_COLUMNS = (
+    "d.id, d.owner, d.collection, d.source, d.name, d.media_type, d.size, d.sha256, d.metadata, d.status, "
+    "d.retry_count, d.error, NULL, NULL, d.created_at, d.updated_at, g.id, g.document_id, g.index_version, g.raw_key, "
+    "g.size, g.sha256"
+)
+_LIVE = Statement(
+    f"SELECT {LIVE_COLUMNS} FROM {{rows}} JOIN documents d ON d.id = r.document "
+    "JOIN generations g ON g.id = r.generation WHERE d.deleted_at IS NULL",
+    rows="document text, generation bigint",
+)
+
+
+Live = tuple[Document, Generation]
+
+
+def live_row(row: Row) -> Live | None:
+    """Of these columns."""
+    if row[0] is None:
+        return None
+    return _document(row[:16]), Generation(GenerationId(row[16]), DocumentId(row[17]), *row[18:])
+
+
+def live(connection: Connection, ids: Sequence[tuple[DocumentId, GenerationId]]) -> dict[GenerationId, Live]:
+    """The documents of claimed steps with their generations, whoever owns them; a deleted one is not among them."""
+    found = (live_row(row) for row in connection.run(_LIVE, ids))
+    return {pair[1].id: pair for pair in found if pair is not None}
+
+
+_PASSWORD = Statement("SELECT password FROM documents WHERE owner = :owner AND id = :id AND deleted_at IS NULL")
+
+
+def password(owner: Owner, connection: Connection, document: DocumentId) -> str | None:
+    """What unlocks it. Nobody but its extraction asks."""
+    rows = connection.run(_PASSWORD, owner=owner, id=document)
+    return str(rows[0][0]) if rows and rows[0][0] is not None else None
+
+
+def resolve(owner: Owner, connection: Connection, prefix: str) -> DocumentId | None:
+    """A document by its id or an unambiguous beginning of it."""
+    if not prefix:
+        return None
+    prefix = prefix.upper()
+    # On PostgreSQL a whole id is found by its index, and a part of one is looked for among all of the owner's.
+    rows = connection.run(_EXACT, owner=owner, id=prefix)
+    rows = rows or connection.run(_PREFIX, owner=owner, low=prefix, high=prefix + "~")
+    return DocumentId(rows[0][0]) if len(rows) == 1 else None
+
+
+def known(owner: Owner, connection: Connection, ids: Sequence[str], *, deleted: bool) -> dict[str, DocumentId]:
+    """Those of the ids that are documents; `deleted`: also of those that are no more."""
+    rows = connection.run(_KNOWN, [(i,) for i in ids], owner=owner)
+    return {row[0]: DocumentId(row[0]) for row in rows if deleted or row[1]}
+
+
+def newest(
+    owner: Owner, connection: Connection, *, status: str, collection: str, before: str, count: int
+) -> list[Listed]:
+    given = {name: value for name, value in (("status", status), ("before", before)) if value}
+    rows = connection.run(_LISTS[bool(status), bool(before)], owner=owner, collection=collection, count=count, **given)
+    return [_listed(row) for row in rows]
+
+
+def statuses(owner: Owner, connection: Connection, ids: Sequence[str]) -> dict[str, DocumentStatus]:
+    rows = connection.run(_STATES, [(i,) for i in ids], owner=owner)
+    return {row[0]: DocumentStatus(row[1]) for row in rows}
+
+
+def under(owner: Owner, connection: Connection, collection: str, prefix: str) -> list[tuple[DocumentId, str]]:
+    """Documents whose source begins with a prefix: what `--prune` compares a folder with."""
+    high = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+    rows = connection.run(_UNDER, owner=owner, collection=collection, low=prefix, high=high)
+    return [(DocumentId(row[0]), row[1]) for row in rows]
+
+
+class LastRun(msgspec.Struct, frozen=True):
+    id: str
+    status: str
+    generation: int
+    body: str
+
+
+def last_run(owner: Owner, connection: Connection, document: DocumentId) -> LastRun | None:
+    rows = connection.run(_RUN, owner=owner, id=document)
+    return LastRun(*rows[0]) if rows else None
+
+
+def steps(owner: Owner, connection: Connection, document: DocumentId) -> list[StepView]:
+    return [
+        StepView(row[0], row[1], StepStatus(row[2]), row[3], row[4], row[5], row[6], json.loads(row[7]), row[8])
+        for row in connection.run(_STEPS, owner=owner, id=document)
+    ]
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """What a document's newest run was started with, and what became of the document."""
+
+    collection: str
+    snapshot: str
+    settings: str
+    priority: int
+    status: str
+
+
+_ORIGINS = Statement(
+    "SELECT d.id, d.collection, x.snapshot, x.settings, x.priority, d.status FROM {rows} "
+    "JOIN documents d ON d.id = r.document AND d.owner = :owner AND d.deleted_at IS NULL "
+    "JOIN runs x ON x.document_id = d.id "
+    "AND x.generation_id = (SELECT max(generation_id) FROM runs WHERE runs.document_id = d.id)",
+    rows="document text",
+)
+
+
+def origins(owner: Owner, connection: Connection, ids: Sequence[DocumentId]) -> dict[DocumentId, Origin]:
+    rows = connection.run(_ORIGINS, [(document,) for document in ids], owner=owner)
+    return {DocumentId(row[0]): Origin(*row[1:]) for row in rows}
+
+
+def active_generation(owner: Owner, connection: Connection, document: DocumentId) -> int | None:
+    rows = connection.run(_ACTIVE, owner=owner, id=document)
+    return rows[0][0] if rows else None
+
+
+class ArtifactProgress(msgspec.Struct, frozen=True):
+    step: str
+    kind: str
+    complete: bool
+    items: int
+    cursor: str
+    updated_at: float
+
+
+_PROGRESS = Statement(
+    "SELECT f.step, a.kind, a.state = 'COMPLETE', a.items, a.cursor, a.updated_at FROM artifact_refs f "
+    "JOIN artifacts a ON a.id = f.artifact_id JOIN generations g ON g.id = f.generation_id "
+    "LEFT JOIN steps s ON s.document_id = g.document_id AND s.generation_id = g.id AND s.name = f.step "
+    "WHERE a.owner = :owner AND f.generation_id = :generation ORDER BY coalesce(s.position, 0), a.id"
+)
+
+
+def progress(owner: Owner, connection: Connection, generation: int) -> list[ArtifactProgress]:
+    """In the order of the steps: of two of one kind the last one counts, as it does for the steps that follow."""
+    rows = connection.run(_PROGRESS, owner=owner, generation=generation)
+    return [ArtifactProgress(row[0], row[1], bool(row[2]), *row[3:]) for row in rows]
+
+
+class Collection(msgspec.Struct, frozen=True):
+    index_version: int
+    embedder: str | None
+    dimensions: int | None
+
+
+def collection(owner: Owner, connection: Connection, name: str) -> Collection | None:
+    rows = connection.run(_COLLECTION, owner=owner, name=name)
+    return Collection(*rows[0]) if rows else None
+
+
+_CLAIM_EMBEDDER = Statement(
+    "UPDATE collections SET embedder = :embedder, dimensions = :dimensions "
+    "WHERE owner = :owner AND name = :name AND embedder IS NULL"
+)
+
+
+_RENAME_EMBEDDER = Statement(
+    "UPDATE collections SET embedder = :embedder WHERE owner = :owner AND name = :name AND embedder = :former"
+)
+
+
+class Binding(msgspec.Struct, frozen=True):
+    """An embedder is about to write into a collection."""
+
+    owner: Owner
+    collection: str
+    embedder: str
+    dimensions: int
+    former_names: tuple[str, ...] = ()
+    """Of the same embedder: a collection that is bound to one of them is bound to the new name from now on."""
+
+
+def _bind(connection: Connection, bindings: Sequence[Binding]) -> list[Collection | None]:
+    """The first embedder that writes into a collection is its embedder; the answer says which that is."""
+    answers = []
+    for b in bindings:
+        place = {"owner": b.owner, "name": b.collection}
+        connection.run(_CLAIM_EMBEDDER, embedder=b.embedder, dimensions=b.dimensions, **place)
+        for former in b.former_names:
+            connection.run(_RENAME_EMBEDDER, embedder=b.embedder, former=former, **place)
+        answers.append(collection(b.owner, connection, b.collection))
+    return answers
+
+
+BIND = Verb("bind", _bind)

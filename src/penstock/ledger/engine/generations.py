@@ -1,0 +1,188 @@
+"""Generations: one attempt each to make a document searchable. Flips, what search must not show, and purges."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.ledger.database.database import Connection, Statement
+from penstock.ledger.database.writer import Verb
+from penstock.ledger.engine import backing
+from penstock.model.nouns import DocumentId, GenerationId, Owner, StepId, Token
+
+_REPLACE = Statement(
+    "UPDATE generations SET state = 'SUPERSEDED' FROM {rows} "
+    "WHERE {generations.document_id = r.document} AND generations.state = 'ACTIVE' RETURNING id",
+    rows="document text",
+)
+_ACTIVATE = Statement(
+    "UPDATE generations SET state = 'ACTIVE', flipped_at = {now}, pages = r.page_count, chunks = r.chunk_count "
+    "FROM {rows} WHERE {generations.id = r.generation}",
+    rows="generation bigint, page_count int, chunk_count int",
+)
+_PURGE = Statement(
+    "INSERT INTO purges (generation_id, owner, collection, index_version, not_before) "
+    "SELECT g.id, g.owner, g.collection, g.index_version, {now} + :grace FROM {rows} "
+    "JOIN generations g ON g.id = r.generation WHERE true ON CONFLICT (generation_id) DO NOTHING",
+    rows="generation bigint",
+)
+
+
+def activate(
+    connection: Connection,
+    flips: Sequence[tuple[GenerationId, DocumentId, int | None, int]],
+    grace_s: float,
+) -> None:
+    """The old one goes out as the new one comes in; its rows stay a while for readers that began before."""
+    replaced = connection.run(_REPLACE, [(document,) for _, document, _, _ in flips])
+    connection.run(_ACTIVATE, [(generation, pages, chunks) for generation, _, pages, chunks in flips])
+    schedule_purge(connection, [GenerationId(row[0]) for row in replaced], grace_s)
+
+
+def schedule_purge(connection: Connection, ids: Sequence[GenerationId], grace_s: float) -> None:
+    if ids:
+        connection.run(_PURGE, [(generation,) for generation in ids], grace=grace_s)
+
+
+_RETIRE = Statement(
+    "UPDATE generations SET state = 'SUPERSEDED' FROM {rows} "
+    "WHERE {generations.document_id = r.document} AND generations.state = 'BUILDING' RETURNING id",
+    rows="document text",
+)
+_RETIRE_ALL = Statement(
+    "UPDATE generations SET state = 'SUPERSEDED' FROM {rows} "
+    "WHERE {generations.document_id = r.document} AND generations.state IN ('BUILDING', 'ACTIVE') RETURNING id",
+    rows="document text",
+)
+
+
+def retire(connection: Connection, documents: Sequence[DocumentId], grace_s: float, *, active: bool = False) -> None:
+    """Give up what is being built (and, for a delete, what is searchable): a purge row sees to its leftovers."""
+    if documents:
+        statement = _RETIRE_ALL if active else _RETIRE
+        rows = connection.run(statement, [(document,) for document in documents])
+        schedule_purge(connection, [GenerationId(row[0]) for row in rows], grace_s)
+
+
+class Writing(msgspec.Struct, frozen=True):
+    step_id: StepId
+    token: Token
+    generation: GenerationId
+
+
+_UNWRITTEN = Statement(
+    "SELECT g.id, g.written FROM {rows} JOIN generations g ON g.id = r.generation AND g.state = 'BUILDING' "
+    "JOIN steps s ON s.id = r.step AND s.lease_token = r.lease",
+    rows="generation bigint, step bigint, lease text",
+)
+_WRITTEN = Statement(
+    "UPDATE generations SET written = 1 FROM {rows} WHERE {generations.id = r.generation}", rows="generation bigint"
+)
+
+
+def _write(connection: Connection, writings: Sequence[Writing]) -> list[bool | None]:
+    """Said before the first row goes into the index: from here on search knows what to leave out. Answers whether
+    rows may be there already, from an attempt before; None: the lease is lost."""
+    rows = connection.run(_UNWRITTEN, [(w.generation, w.step_id, w.token) for w in writings])
+    before = {row[0]: bool(row[1]) for row in rows}
+    fresh = [(generation,) for generation, written in before.items() if not written]
+    if fresh:
+        connection.run(_WRITTEN, fresh)
+    return [before.get(w.generation) for w in writings]
+
+
+_HIDDEN = Statement(
+    "SELECT id FROM generations WHERE owner = :owner AND collection = :collection AND index_version = :version "
+    "AND written = 1 AND state <> 'ACTIVE'"
+)
+_VISIBLE = Statement(
+    "SELECT g.id, d.id, d.name, d.source, d.metadata FROM {rows} JOIN generations g ON g.id = r.generation "
+    "JOIN documents d ON d.id = g.document_id "
+    "WHERE g.state = 'ACTIVE' AND g.owner = :owner AND d.deleted_at IS NULL",
+    rows="generation bigint",
+)
+
+
+def hidden(owner: Owner, connection: Connection, collection: str, version: int) -> list[GenerationId]:
+    """Generations with rows in the index that a search must not show: building, superseded, deleted."""
+    rows = connection.run(_HIDDEN, owner=owner, collection=collection, version=version)
+    return [GenerationId(row[0]) for row in rows]
+
+
+class Visible(msgspec.Struct, frozen=True):
+    document_id: DocumentId
+    name: str
+    source: str
+    metadata: str
+
+
+def visible(owner: Owner, connection: Connection, candidates: Sequence[GenerationId]) -> dict[GenerationId, Visible]:
+    """Those of the candidates that are active in this snapshot, with their documents (I5)."""
+    rows = connection.run(_VISIBLE, [(generation,) for generation in candidates], owner=owner)
+    return {GenerationId(row[0]): Visible(DocumentId(row[1]), *row[2:]) for row in rows}
+
+
+class Purge(msgspec.Struct, frozen=True):
+    generation: GenerationId
+    owner: Owner
+    collection: str
+    version: int
+
+
+# Nothing leaves the index while it is being copied.
+_DUE = Statement(
+    "SELECT generation_id, owner, collection, index_version FROM purges WHERE not_before <= (SELECT {now}) + :ahead "
+    f"AND NOT {backing.RUNNING} ORDER BY not_before LIMIT :count"
+)
+_DUE_IN = Statement(
+    "SELECT generation_id FROM purges WHERE owner = :owner AND collection = :collection AND index_version = :version "
+    f"AND not_before <= (SELECT {{now}}) AND NOT {backing.RUNNING} ORDER BY not_before LIMIT :count"
+)
+_POSTPONE = Statement(
+    "UPDATE purges SET not_before = {now} + :pause WHERE generation_id IN (SELECT r.generation FROM {rows})",
+    rows="generation bigint",
+)
+_DONE = Statement(
+    "DELETE FROM purges WHERE generation_id IN (SELECT r.generation FROM {rows})", rows="generation bigint"
+)
+_PURGED = Statement(
+    "UPDATE generations SET state = 'PURGED', written = 0 FROM {rows} "
+    "WHERE {generations.id = r.generation} AND generations.state = 'SUPERSEDED'",
+    rows="generation bigint",
+)
+_FORGET = Statement(
+    "DELETE FROM artifact_refs WHERE generation_id IN (SELECT r.generation FROM {rows})", rows="generation bigint"
+)
+
+
+def due_purges(connection: Connection, count: int, ahead_s: float = 0.0) -> list[Purge]:
+    rows = connection.run(_DUE, count=count, ahead=ahead_s)
+    return [Purge(GenerationId(row[0]), Owner(row[1]), row[2], row[3]) for row in rows]
+
+
+def due_purges_in(
+    owner: Owner, connection: Connection, collection: str, version: int, count: int
+) -> list[GenerationId]:
+    """Those of one table."""
+    where = {"owner": owner, "collection": collection, "version": version}
+    return [GenerationId(row[0]) for row in connection.run(_DUE_IN, count=count, **where)]
+
+
+def _postpone(connection: Connection, groups: Sequence[tuple[tuple[GenerationId, ...], float]]) -> list[None]:
+    """Their table cannot be changed: not again for so many seconds."""
+    for generations, seconds in groups:
+        connection.run(_POSTPONE, [(generation,) for generation in generations], pause=seconds)
+    return [None for _ in groups]
+
+
+def _purged(connection: Connection, groups: Sequence[tuple[GenerationId, ...]]) -> list[None]:
+    """Their rows are out of the index, durably: the work is done, and their artifacts are free for prune."""
+    rows = [(generation,) for group in groups for generation in group]
+    connection.run(_PURGED, rows)
+    connection.run(_FORGET, rows)
+    connection.run(_DONE, rows)
+    return [None for _ in groups]
+
+
+WRITE = Verb("write", _write)
+POSTPONE = Verb("postpone", _postpone)
+PURGED = Verb("purge", _purged)

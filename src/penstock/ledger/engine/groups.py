@@ -1,0 +1,178 @@
+"""Run groups: the runs that were started together. `open_runs` is counted down in the very transaction that ends a run,
+and the one that reaches 0 on a sealed group writes GROUP_END, once for each completion (I8)."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from penstock.ledger.database.database import Connection, Row, Statement
+from penstock.ledger.database.writer import Verb
+from penstock.ledger.engine import outbox
+from penstock.model.events import EventKind
+from penstock.model.nouns import Owner
+
+SUBMIT_S = 300.0
+"""A submit that adds nothing to its group for so long has died."""
+
+
+class GroupStart(msgspec.Struct, frozen=True):
+    """The group that the runs of a submission belong to. Its row comes with the first of them."""
+
+    id: str
+    workflow: str
+    params: str | None = None
+    seal: bool = False
+    """This is the last of the submit: nothing more comes."""
+
+
+def added(count: str, source: str) -> str:
+    """So many runs more; the first of them make the group. They are open, so it does not end by being sealed here."""
+    return (
+        "INSERT INTO groups (id, owner, collection, batch, workflow, params, snapshot, tells_end, sealed, "
+        "submitting_until, total_runs, open_runs, created_at) SELECT :family, :owner, :collection, :batch, :workflow, "
+        f":params, :snapshot, :tells_end, :sealed, {{now}} + :submit_s, {count}, {count}, {{now}} {source} "
+        "ON CONFLICT (id) DO UPDATE SET sealed = excluded.sealed, submitting_until = excluded.submitting_until, "
+        "total_runs = groups.total_runs + excluded.total_runs, open_runs = groups.open_runs + excluded.open_runs, "
+        "finished_at = NULL RETURNING total_runs"
+    )
+
+
+ADD = Statement(added(":count", "WHERE true"))
+
+
+def values(group: GroupStart, snapshot: str, seal: bool) -> dict[str, object]:
+    """What `added` asks for."""
+    return {
+        "family": group.id,
+        "workflow": group.workflow,
+        "params": group.params,
+        "tells_end": int(outbox.has_handlers(snapshot, EventKind.GROUP_END)),
+        "sealed": int(group.seal and seal),
+        "submit_s": SUBMIT_S,
+    }
+
+
+def tell_started(owner: Owner, connection: Connection, snapshot: str, group: str) -> None:
+    if outbox.has_handlers(snapshot, EventKind.GROUP_START):
+        outbox.tell_groups(connection, EventKind.GROUP_START, [(owner, snapshot, group, 0)])
+
+
+# The new values in terms of the old ones; `r.n` runs end here.
+_OVER = "sealed = 1 AND open_runs = r.n"
+_COUNT_DOWN = (
+    "UPDATE groups SET open_runs = open_runs - r.n, "
+    f"completions = completions + CASE WHEN {_OVER} THEN 1 ELSE 0 END, "
+    f"finished_at = CASE WHEN {_OVER} THEN {{now}} END "
+)
+_CLOSE = Statement(
+    _COUNT_DOWN
+    + "FROM {rows} WHERE {groups.id = r.name} RETURNING owner, snapshot, id, completions, tells_end, finished_at",
+    rows="name text, n int",
+)
+_SEAL = Statement(
+    "UPDATE groups SET sealed = 1, completions = completions + CASE WHEN open_runs = 0 THEN 1 ELSE 0 END, "
+    "finished_at = CASE WHEN open_runs = 0 THEN {now} END "
+    "WHERE id = :id AND sealed = 0 AND (:alive = 1 OR submitting_until < {now}) "
+    "RETURNING owner, snapshot, id, completions, tells_end, finished_at"
+)
+_ABANDONED = Statement(
+    "SELECT id FROM groups WHERE sealed = 0 AND submitting_until < (SELECT {now}) "
+    "ORDER BY submitting_until LIMIT :count"
+)
+_REOPEN = Statement(
+    "UPDATE groups SET open_runs = open_runs + r.n, total_runs = total_runs + r.more, finished_at = NULL "
+    "FROM {rows} WHERE {groups.id = r.name}",
+    rows="name text, n int, more int",
+)
+
+
+def close(connection: Connection, groups: Iterable[str | None]) -> None:
+    """A run of each of these groups has ended, just now, in this transaction."""
+    counts = Counter(group for group in groups if group is not None)
+    if counts:
+        _tell_ended(connection, connection.run(_CLOSE, sorted(counts.items())))
+
+
+def reopen(connection: Connection, groups: Iterable[str | None], *, new: bool = False) -> None:
+    """A run of each of these groups goes on; `new`: another one took its place."""
+    counts = Counter(group for group in groups if group is not None)
+    if counts:
+        connection.run(_REOPEN, [(group, n, n if new else 0) for group, n in sorted(counts.items())])
+
+
+def seal(connection: Connection, ids: Sequence[str], *, alive: bool = True) -> list[bool]:
+    """Nothing more comes. True where it still was open for more. Not `alive`: only if its submitter is dead still."""
+    answers = []
+    for group in ids:
+        rows = connection.run(_SEAL, id=group, alive=int(alive))
+        _tell_ended(connection, rows)
+        answers.append(bool(rows))
+    return answers
+
+
+def seal_abandoned(connection: Connection, count: int) -> None:
+    """Their submitter died: what it has handed in is all there will be."""
+    seal(connection, [row[0] for row in connection.run(_ABANDONED, count=count)], alive=False)
+
+
+def _tell_ended(connection: Connection, rows: Sequence[Row]) -> None:
+    ended = [(row[0], row[1], row[2], row[3]) for row in rows if row[5] is not None and row[4]]
+    outbox.tell_groups(connection, EventKind.GROUP_END, ended)
+
+
+# A retry with other values is another run of the same document: only the newest counts.
+_COUNTS = Statement(
+    "SELECT x.group_id, x.status, d.status = 'NOT_INDEXABLE', count(*) FROM {rows} "
+    "JOIN runs x ON x.group_id = r.name JOIN documents d ON d.id = x.document_id WHERE NOT EXISTS (SELECT 1 "
+    "FROM runs y WHERE y.document_id = x.document_id AND y.generation_id > x.generation_id "
+    "AND y.group_id = x.group_id) GROUP BY 1, 2, 3",
+    rows="name text",
+)
+
+
+def counts(connection: Connection, ids: Sequence[str]) -> dict[str, dict[str, int]]:
+    """The runs of each group by status. NOT_INDEXABLE are those that completed with nothing to search in them."""
+    found: dict[str, dict[str, int]] = {group: {} for group in ids}
+    for group, status, textless, n in connection.run(_COUNTS, [(group,) for group in ids]) if ids else []:
+        name = "NOT_INDEXABLE" if textless and status == "COMPLETED" else status
+        found[group][name] = found[group].get(name, 0) + n
+    return found
+
+
+# In its own transaction, and with the row held: nobody ends a run of it between the count and the write.
+_HOLD = Statement("SELECT id FROM groups WHERE id = :id {hold}")
+_RECOUNT = Statement(
+    "UPDATE groups SET open_runs = (SELECT count(*) FROM runs x WHERE x.group_id = groups.id AND x.status = 'OPEN'), "
+    "finished_at = NULL WHERE id = :id RETURNING open_runs, sealed"
+)
+_END = Statement(
+    "UPDATE groups SET completions = completions + 1, finished_at = {now} WHERE id = :id "
+    "RETURNING owner, snapshot, id, completions, tells_end, finished_at"
+)
+
+
+def _recount(connection: Connection, ids: Sequence[str]) -> list[bool]:
+    """What the group's runs say is what counts."""
+    answers = []
+    for group in ids:
+        connection.run(_HOLD, id=group)
+        rows = connection.run(_RECOUNT, id=group)
+        if rows and rows[0] == (0, 1):
+            _tell_ended(connection, connection.run(_END, id=group))
+        answers.append(bool(rows))
+    return answers
+
+
+# The same two as parts of one statement that ends runs on PostgreSQL: `closed` holds the groups of those runs.
+COUNTED = (
+    f", counted AS ({_COUNT_DOWN}FROM (SELECT group_id, count(*)::int AS n FROM closed "
+    "WHERE group_id IS NOT NULL GROUP BY group_id ORDER BY group_id) AS r WHERE groups.id = r.group_id "
+    "RETURNING groups.*), "
+    "told AS (INSERT INTO events (kind, owner, snapshot, group_id, completion, at) "
+    "SELECT 'GROUP_END', owner, snapshot, id, completions, {now} FROM counted "
+    "WHERE finished_at IS NOT NULL AND tells_end = 1)"
+)
+
+SEAL: Verb[str, bool] = Verb("seal", lambda connection, ids: seal(connection, ids))
+RECOUNT = Verb("recount", _recount)

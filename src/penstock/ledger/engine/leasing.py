@@ -1,0 +1,277 @@
+"""Leases while they last and when they lapse: heartbeat, alone, reap, due, leave.
+
+Every write of a step is gated on its lease token (I3). These statements are the engine's own: they cross owners
+(I10)."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.ledger.database.database import Connection, Row, Statement
+from penstock.ledger.database.writer import Verb
+from penstock.ledger.engine import groups, outbox
+from penstock.ledger.engine.queue import FREED, STEP, StepFailure, bury, ready_steps, step_of
+from penstock.model.nouns import Lease, StepId, Token, WorkerId
+
+REAP_BATCH = 1000
+SUSPECT = 2
+"""Crashes without progress after which a step runs alone."""
+ROOM = "room"
+"""What a step waits on that has not begun, because its worker is full."""
+UNBEGUN = 20
+"""Claims without progress up to which a step that had not begun when its worker died goes unsuspected."""
+
+
+class Sign(msgspec.Struct, frozen=True):
+    """What is new about a step that its worker holds."""
+
+    step: StepId
+    waiting_on: str | None
+    moved: bool
+    """It made progress."""
+    timeout_s: float | None = None
+    """From now on so long until others take it away; None: as it was."""
+
+
+class Beat(msgspec.Struct, frozen=True):
+    worker: WorkerId
+    leases: tuple[Lease, ...]
+    locks: tuple[tuple[str, Token], ...]
+    signs: tuple[Sign, ...]
+    """Of those leases about which there is something to say."""
+    lease_s: float
+
+
+class Reap(msgspec.Struct, frozen=True):
+    held: frozenset[StepId]
+    """What the reaper itself works on: it never reaps its own."""
+    dead: tuple[WorkerId, ...]
+    """Workers known to be dead, whatever their leases say."""
+    crashes: int
+
+
+class Reaped(msgspec.Struct, frozen=True):
+    reset: tuple[str, ...]
+    """Kinds of the steps that wait again."""
+    failed: tuple[str, ...]
+    """Kinds of those that took their worker down once too often."""
+    workers: int
+    locks: int
+
+    @property
+    def steps(self) -> int:
+        return len(self.reset) + len(self.failed)
+
+
+# A beat waits for no step: who writes to several in his own order would wait for it in turn, and one of them be ended.
+_AT_REST = Statement("SELECT id FROM steps WHERE id IN (SELECT r.step FROM {rows}) {skip}", rows="step bigint")
+_STILL_OURS = Statement(
+    "SELECT s.id FROM {rows} JOIN steps s ON s.id = r.step AND s.lease_token = r.token", rows="step bigint, token text"
+)
+_BEAT = Statement(
+    "UPDATE steps SET lease_until = {now} + :lease_s FROM {rows} "
+    "WHERE {steps.id = r.step} AND steps.lease_token = r.token RETURNING id",
+    rows="step bigint, token text",
+)
+# The same for those about which there is something to say.
+_SIGN = Statement(
+    "UPDATE steps SET lease_until = {now} + :lease_s, waiting_on = r.waiting, "
+    "progress_at = CASE WHEN r.moved = 1 THEN {now} ELSE progress_at END, "
+    "timeout_at = CASE WHEN r.timeout IS NULL THEN timeout_at ELSE {now} + r.timeout END FROM {rows} "
+    "WHERE {steps.id = r.step} AND steps.lease_token = r.token RETURNING id",
+    rows="step bigint, token text, waiting text, moved int, timeout float8",
+)
+_BEAT_LOCKS = Statement(
+    "UPDATE locks SET lease_until = {now} + :lease_s FROM {rows} "
+    "WHERE locks.resource_key = r.key AND locks.token = r.token RETURNING resource_key",
+    rows="key text, token text",
+)
+_SEEN = Statement("UPDATE workers SET seen_at = {now} WHERE id = :worker")
+
+
+class Beaten(msgspec.Struct, frozen=True):
+    alive: frozenset[StepId]
+    locks: frozenset[str]
+    passed: frozenset[StepId] = frozenset()
+    """Somebody writes to them just now: what was to be said of them is not in the ledger."""
+
+
+def _heartbeat(connection: Connection, beats: Sequence[Beat]) -> list[Beaten]:
+    """Extends the leases that are still ours, and tells which these are: the others are lost."""
+    answers = []
+    for beat in beats:
+        # Before the steps: there are those who hold a lock and want its steps.
+        held = connection.run(_BEAT_LOCKS, list(beat.locks), lease_s=beat.lease_s) if beat.locks else []
+        passed = _in_use(connection, beat.leases)
+        signs = {sign.step: sign for sign in beat.signs}
+        ours = [x for x in beat.leases if x.step_id not in passed]
+        silent = [(x.step_id, x.token) for x in ours if x.step_id not in signs]
+        told = [_sign_row(x, signs[x.step_id]) for x in ours if x.step_id in signs]
+        rows = connection.run(_BEAT, silent, lease_s=beat.lease_s) if silent else []
+        rows += connection.run(_SIGN, told, lease_s=beat.lease_s) if told else []
+        if passed:
+            rows += connection.run(_STILL_OURS, [(x.step_id, x.token) for x in beat.leases if x.step_id in passed])
+        connection.run(_SEEN, worker=beat.worker)
+        alive = frozenset(StepId(row[0]) for row in rows)
+        answers.append(Beaten(alive, frozenset(row[0] for row in held), passed))
+    return answers
+
+
+def _in_use(connection: Connection, leases: Sequence[Lease]) -> frozenset[StepId]:
+    """Those that another transaction writes to. SQLite has one writer at a time."""
+    if not leases or connection.dialect == "sqlite":
+        return frozenset()
+    steps = {lease.step_id for lease in leases}
+    return frozenset(steps - {StepId(row[0]) for row in connection.run(_AT_REST, [(step,) for step in sorted(steps)])})
+
+
+def _sign_row(lease: Lease, sign: Sign) -> tuple[object, ...]:
+    return (lease.step_id, lease.token, sign.waiting_on, int(sign.moved), sign.timeout_s)
+
+
+# `(SELECT {now})`, here and in due: PostgreSQL's clock moves while a statement runs, so it would be asked for each row
+# of the index, and the index be read to its end.
+_EXPIRED = Statement(
+    "SELECT id, lease_token FROM steps WHERE status = 'RUNNING' AND lease_until < (SELECT {now}) "
+    "ORDER BY lease_until LIMIT :count"
+)
+_OVERDUE = Statement(
+    "SELECT id, lease_token FROM steps WHERE status = 'RUNNING' AND timeout_at IS NOT NULL "
+    "AND timeout_at < (SELECT {now}) ORDER BY timeout_at LIMIT :count"
+)
+_OF_THE_DEAD = Statement(
+    "SELECT id, lease_token FROM steps WHERE status = 'RUNNING' AND worker_id IN (SELECT r.worker FROM {rows})",
+    rows="worker text",
+)
+# Many steps die with a worker, and at most one of them killed it. The first crashes count for whoever was there;
+# from then on a step is a suspect, runs alone, and only a crash while it did so counts. One that had not begun is none,
+# but that is known as of the last heartbeat only: somebody who kills right after he began is found out in the end.
+_REAP = Statement(
+    "UPDATE steps SET status = CASE WHEN crashes + 1 >= :limit AND alone = 1 THEN 'FAILED' ELSE 'PENDING' END, "
+    f"crashes = CASE WHEN alone = 0 AND (crashes >= {SUSPECT} OR waiting_on = '{ROOM}' AND attempts < {UNBEGUN}) "
+    "THEN crashes ELSE crashes + 1 END, alone = 0, "
+    "lease_token = NULL, waiting_on = NULL, "
+    "error = 'the worker ' || worker_id || CASE WHEN r.overdue = 1 THEN ' hung in this step: no progress within its "
+    "timeout' ELSE ' died or was stopped while this step ran' END "
+    f"FROM {{rows}} WHERE {{steps.id = r.step}} AND steps.lease_token = r.lease "
+    f"AND (r.overdue = 0 OR steps.timeout_at < {{now}}) RETURNING {STEP}, status",
+    rows="step bigint, lease text, overdue int",
+)
+# Who hangs beats on, for its locks too.
+_FREE_HUNG = Statement(
+    f"UPDATE locks SET {FREED} WHERE token IN (SELECT r.lease FROM {{rows}})",
+    rows="lease text",
+)
+_SWEEP = Statement(
+    f"UPDATE locks SET {FREED} "
+    "WHERE token IS NOT NULL AND (lease_until < {now} OR worker_id IN (SELECT r.id FROM {rows})) "
+    "RETURNING resource_key",
+    rows="id text",
+)
+_BURY_WORKERS = Statement("DELETE FROM workers WHERE id IN (SELECT r.id FROM {rows}) RETURNING id", rows="id text")
+
+
+def _reap(connection: Connection, requests: Sequence[Reap]) -> list[Reaped]:
+    """Takes back the steps and locks of the dead: by lease, whatever worker it was, but never what we hold (I7). A step
+    that hangs is taken from the living as well; what hangs here, the worker ends itself."""
+    answers = []
+    for request in requests:
+        dead = [(worker,) for worker in request.dead]
+        lapsed = connection.run(_EXPIRED, count=REAP_BATCH) + (connection.run(_OF_THE_DEAD, dead) if dead else [])
+        found = dict.fromkeys(connection.run(_OVERDUE, count=REAP_BATCH), 1)
+        found |= dict.fromkeys(lapsed, 0)
+        taken = sorted((step, token, hung) for (step, token), hung in found.items() if step not in request.held)
+        rows = connection.run(_REAP, taken, limit=request.crashes) if taken else []
+        reaped = {row[0] for row in rows}
+        hung = sorted({(token,) for step, token, hung in taken if hung and step in reaped})
+        if hung:
+            connection.run(_FREE_HUNG, hung)
+        failed = [
+            StepFailure(step_of((row[0], "", *row[2:])), "crash_loop", _crash_sentence(request.crashes, row))
+            for row in rows
+            if row[-1] == "FAILED"
+        ]
+        bury(connection, failed)
+        ready_steps(connection, [StepId(row[0]) for row in rows if row[-1] == "PENDING"])
+        swept = connection.run(_SWEEP, dead)
+        outbox.free(connection, request.dead)
+        groups.seal_abandoned(connection, REAP_BATCH)
+        buried = connection.run(_BURY_WORKERS, dead)
+        reset = tuple(row[10] for row in rows if row[-1] == "PENDING")
+        answers.append(Reaped(reset, tuple(f.step.kind for f in failed), len(buried), len(swept)))
+    return answers
+
+
+def _crash_sentence(limit: int, row: Row) -> str:
+    return (
+        f"step {row[11]!r} took its worker down, or hung it, {limit} times in a row without progress: the document may "
+        f"be what does it. Look at it, then `penstock retry {row[5]}`"
+    )
+
+
+_ALONE = Statement(
+    "UPDATE steps SET alone = 1 FROM {rows} WHERE {steps.id = r.step} AND steps.lease_token = r.lease RETURNING id",
+    rows="step bigint, lease text",
+)
+
+
+def _go_alone(connection: Connection, leases: Sequence[Lease]) -> list[bool]:
+    """A suspect begins, with nothing else running in its worker: if that dies now, we know why."""
+    took = {row[0] for row in connection.run(_ALONE, [(lease.step_id, lease.token) for lease in leases])}
+    return [lease.step_id in took for lease in leases]
+
+
+# Picked once and for all: as a subquery, PostgreSQL may run it anew for each row, and find other rows each time.
+_DROP = Statement(
+    "UPDATE steps SET status = 'CANCELLED', lease_token = NULL, finished_at = {now} FROM {rows} "
+    "WHERE {steps.id = r.step} AND steps.lease_token = r.lease RETURNING id",
+    rows="step bigint, lease text",
+)
+
+
+def _drop(connection: Connection, leases: Sequence[Lease]) -> list[None]:
+    """Steps whose document is gone: there is nothing to do for them, now or later."""
+    connection.run(_DROP, [(lease.step_id, lease.token) for lease in leases])
+    return [None for _ in leases]
+
+
+_HAND_OVER = Statement(
+    "UPDATE steps SET status = 'PENDING', lease_token = NULL, waiting_on = NULL, alone = 0 "
+    "WHERE status = 'RUNNING' AND worker_id = :worker RETURNING id"
+)
+_FREE_LOCKS = Statement(f"UPDATE locks SET {FREED} WHERE token IS NOT NULL AND worker_id = :worker")
+_LEAVE = Statement("DELETE FROM workers WHERE id = :worker")
+
+
+def _leave(connection: Connection, names: Sequence[WorkerId]) -> list[None]:
+    """A worker goes. What it still holds, because a claim came through while it stopped, it hands over."""
+    for worker in names:
+        left = [StepId(row[0]) for row in connection.run(_HAND_OVER, worker=worker)]
+        connection.run(_FREE_LOCKS, worker=worker)
+        ready_steps(connection, left)
+        connection.run(_LEAVE, worker=worker)
+    return [None for _ in names]
+
+
+_DUE = Statement(
+    "WITH picked AS MATERIALIZED (SELECT id FROM steps WHERE status = 'ERROR' AND not_before <= (SELECT {now}) "
+    "ORDER BY not_before LIMIT :count {skip}) "
+    "UPDATE steps SET status = 'PENDING', not_before = NULL WHERE id IN (SELECT id FROM picked) RETURNING id"
+)
+
+
+def _due(connection: Connection, counts: Sequence[int]) -> list[int]:
+    answers = []
+    for count in counts:
+        moved = [StepId(row[0]) for row in connection.run(_DUE, count=count)]
+        ready_steps(connection, moved)
+        answers.append(len(moved))
+    return answers
+
+
+HEARTBEAT = Verb("heartbeat", _heartbeat)
+DROP = Verb("drop", _drop)
+LEAVE = Verb("leave", _leave, wakes=bool)
+GO_ALONE = Verb("alone", _go_alone, of=lambda lease: lease.step_id)
+REAP = Verb("reap", _reap, wakes=lambda answers: any(reaped.steps for reaped in answers))
+DUE = Verb("due", _due, wakes=any)

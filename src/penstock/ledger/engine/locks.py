@@ -1,0 +1,140 @@
+"""Resource locks for what is not a step: purge, vacuum, repair, a user's own code. Steps take theirs in the claim
+(queue.py). A person may take a lock away from whoever holds it; that is written down."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.ledger.database.database import Connection, Statement
+from penstock.ledger.database.writer import Verb
+from penstock.ledger.engine.queue import FREED, OWN_KEYS, hand_on, ready_steps
+from penstock.model.nouns import Owner, StepId, Token, WorkerId
+
+
+def index_key(owner: str, collection: str, version: int) -> str:
+    """One writer per index table."""
+    return f"index:{owner}/{collection}/{version}"
+
+
+def own_key(owner: str, collection: str, named: str | None) -> str | None:
+    """What a workflow names for a step of its own: a wall stands between the keys of two owners."""
+    if named is None:
+        return None
+    return f"{OWN_KEYS}{owner}/" + named.replace("{owner}", owner).replace("{collection}", collection)
+
+
+def prefixes(owner: str) -> tuple[str, str]:
+    """What the keys of an owner's locks begin with."""
+    return f"index:{owner}/", f"{OWN_KEYS}{owner}/"
+
+
+class Acquire(msgspec.Struct, frozen=True):
+    key: str
+    token: Token
+    worker: WorkerId
+    purpose: str
+    lease_s: float
+    wanted_s: float = 0.0
+    """If it is held: for so long no step takes it before us, as a busy indexer lets go of it for an instant only. Less
+    than 0: we wait no longer."""
+
+
+class Force(msgspec.Struct, frozen=True):
+    """A person takes a lock of this owner away from its holder."""
+
+    owner: Owner
+    key: str
+    by: str
+
+
+class Forced(msgspec.Struct, frozen=True):
+    worker: WorkerId
+    purpose: str
+    steps: int
+    """Steps that its holder worked on: they wait again."""
+
+
+_ACQUIRE = Statement(
+    "INSERT INTO locks (resource_key, token, worker_id, purpose, lease_until) "
+    "VALUES (:key, :token, :worker, :purpose, {now} + :lease_s) ON CONFLICT (resource_key) DO UPDATE SET "
+    "token = excluded.token, worker_id = excluded.worker_id, purpose = excluded.purpose, "
+    "lease_until = excluded.lease_until, wanted_until = NULL, "
+    # A lapsed lock changes hands: `checksums` must see that somebody held it.
+    "released_at = CASE WHEN locks.token IS NULL THEN locks.released_at ELSE {now} END "
+    "WHERE locks.token IS NULL OR locks.lease_until < {now} RETURNING resource_key"
+)
+_WANT = Statement("UPDATE locks SET wanted_until = {now} + :wanted_s WHERE resource_key = :key AND token IS NOT NULL")
+# A group of steps that was worked on ends a pause; a purge or a vacuum says nothing about what steps do.
+_RELEASE = Statement(
+    f"UPDATE locks SET {FREED}, failures = CASE WHEN purpose = 'step' THEN 0 ELSE failures END, "
+    "paused_until = CASE WHEN purpose = 'step' THEN NULL ELSE paused_until END, "
+    "error = CASE WHEN purpose = 'step' THEN NULL ELSE error END "
+    "WHERE resource_key = :key AND token = :token RETURNING resource_key"
+)
+_HELD = Statement("SELECT 1 FROM locks WHERE resource_key = :key AND token = :token AND lease_until > {now}")
+
+
+# Found by its lease: a step that its holder has ended, or lost, is not touched. Nobody is to blame: the attempt is
+# given back. Steps before locks, as heartbeats do it.
+_HAND_BACK = Statement(
+    "UPDATE steps SET status = 'PENDING', lease_token = NULL, waiting_on = NULL, alone = 0, "
+    "attempts = CASE WHEN attempts > 0 THEN attempts - 1 ELSE 0 END "
+    "WHERE status = 'RUNNING' AND resource_key = :key AND lease_token = :token RETURNING id"
+)
+_HOLDER = Statement(
+    "SELECT token, worker_id, purpose, lease_until FROM locks WHERE resource_key = :key AND token IS NOT NULL"
+)
+_WRITE_DOWN = Statement(
+    "INSERT INTO lock_releases (owner, resource_key, worker_id, purpose, lease_until, steps, released_by, released_at) "
+    "VALUES (:owner, :key, :worker, :purpose, :until, :steps, :by, {now})"
+)
+
+
+def _acquire(connection: Connection, requests: Sequence[Acquire]) -> list[bool]:
+    answers = []
+    for r in requests:
+        values = {"key": r.key, "token": r.token, "worker": r.worker, "purpose": r.purpose, "lease_s": r.lease_s}
+        took = bool(connection.run(_ACQUIRE, **values))
+        if not took and r.wanted_s:
+            connection.run(_WANT, key=r.key, wanted_s=r.wanted_s)
+        answers.append(took)
+    return answers
+
+
+def _release(connection: Connection, held: Sequence[tuple[str, Token]]) -> list[bool]:
+    return [give_back(connection, key, token) for key, token in held]
+
+
+def give_back(connection: Connection, key: str, token: Token) -> bool:
+    """Within a transaction that may do more than that."""
+    took = bool(connection.run(_RELEASE, key=key, token=token))
+    if took:
+        hand_on(connection, key)
+    return took
+
+
+def _force(connection: Connection, requests: Sequence[Force]) -> list[Forced | None]:
+    """The lock is free, the steps behind it wait again, and it is written down who did that: all of it, or nothing."""
+    return [_take_away(connection, request) for request in requests]
+
+
+def _take_away(connection: Connection, request: Force) -> Forced | None:
+    if not request.key.startswith(prefixes(request.owner)):
+        return None
+    for token, worker, purpose, until in connection.run(_HOLDER, key=request.key):
+        steps = [StepId(row[0]) for row in connection.run(_HAND_BACK, key=request.key, token=token)]
+        ready_steps(connection, steps)
+        if give_back(connection, request.key, token):
+            row = {"owner": request.owner, "key": request.key, "worker": worker, "purpose": purpose, "until": until}
+            connection.run(_WRITE_DOWN, **row, steps=len(steps), by=request.by)
+            return Forced(WorkerId(worker), purpose, len(steps))
+    return None
+
+
+def held(connection: Connection, key: str, token: Token) -> bool:
+    return bool(connection.run(_HELD, key=key, token=token))
+
+
+ACQUIRE = Verb("acquire", _acquire)
+RELEASE = Verb("release_lock", _release)
+FORCE = Verb("force_release", _force, wakes=any)

@@ -1,0 +1,253 @@
+"""How runs come into being: generation, run, first step, rank and group, with the document itself where it is new. One
+statement on PostgreSQL, several on SQLite."""
+
+import json
+from collections.abc import Sequence
+from functools import cache
+
+import msgspec
+
+from penstock.ledger.database.database import RING, Connection, Statement
+from penstock.ledger.engine import groups, outbox
+from penstock.ledger.engine.queue import ready
+from penstock.model.events import EventKind
+from penstock.model.nouns import DocumentId, Json, Owner, RunId
+
+
+class NewDocument(msgspec.Struct, frozen=True):
+    """A file whose bytes are safe, or that is known to be unchanged (`raw_key` is None)."""
+
+    id: DocumentId
+    run_id: RunId
+    source: str
+    name: str
+    sha256: str
+    size: int
+    raw_key: str | None
+    metadata: Json
+    key: str | None = None
+
+
+class FirstStep(msgspec.Struct, frozen=True):
+    name: str
+    kind: str
+    pool: str | None = None
+    resource_key: str | None = None
+
+
+class Submission(msgspec.Struct, frozen=True):
+    """Documents of one owner and collection that are submitted together."""
+
+    owner: Owner
+    collection: str
+    documents: tuple[NewDocument, ...]
+    snapshot: str
+    body: str
+    settings: str
+    """Fingerprint of everything that decides the outcome besides the bytes."""
+    first: FirstStep
+    priority: int = 0
+    batch: str | None = None
+    retry: bool = False
+    password: str | None = None
+    """What unlocks them; a failed one is tried again with it."""
+    group: groups.GroupStart | None = None
+    """The group that new runs belong to; None: that of the run before."""
+
+
+class Beginning(msgspec.Struct, frozen=True):
+    """A run that is to begin, of a document that is there."""
+
+    run_id: RunId
+    document_id: DocumentId
+    raw_key: str
+    size: int
+    sha256: str
+    group_id: str | None = None
+    """Of the run before; where the submission has a group, that counts."""
+
+
+_COLLECTION = Statement(
+    "INSERT INTO collections (owner, name, created_at) VALUES (:owner, :collection, {now}) ON CONFLICT DO NOTHING"
+)
+_SNAPSHOT = Statement(
+    "INSERT INTO snapshots (hash, body, added_at) VALUES (:snapshot, :body, {now}) ON CONFLICT DO NOTHING"
+)
+_ENTER = Statement(
+    "INSERT INTO documents (id, owner, collection, source, name, size, sha256, metadata, status, batch, created_at, "
+    "updated_at) SELECT r.document, :owner, :collection, r.source, r.name, r.size, r.sha256, r.metadata, 'PENDING', "
+    ":batch, {now}, {now} FROM {rows} WHERE true "
+    "ON CONFLICT (source, owner, collection) WHERE deleted_at IS NULL DO NOTHING RETURNING id",
+    rows="document text, size bigint, sha256 text, source text, name text, metadata text",
+)
+_GENERATION = Statement(
+    "INSERT INTO generations (document_id, owner, collection, index_version, state, raw_key, size, sha256, created_at) "
+    "SELECT r.document, :owner, :collection, coalesce((SELECT c.index_version FROM collections c "
+    "WHERE c.owner = :owner AND c.name = :collection), 1), 'BUILDING', r.raw_key, r.size, r.sha256, {now} "
+    "FROM {rows} WHERE true RETURNING document_id, id",
+    rows="document text, raw_key text, size bigint, sha256 text",
+)
+_RUN = Statement(
+    "INSERT INTO runs (id, document_id, generation_id, owner, snapshot, settings, status, priority, rank, group_id, "
+    "created_at) SELECT r.run, r.document, r.generation, :owner, :snapshot, :settings, 'OPEN', :priority, r.rank, "
+    "r.family, {now} FROM {rows} WHERE true",
+    rows="run text, document text, generation bigint, rank bigint, family text",
+)
+_STEP = Statement(
+    "INSERT INTO steps (run_id, position, document_id, generation_id, owner, snapshot, name, kind, pool, "
+    "resource_key, status, priority, rank, created_at) SELECT r.run, 0, r.document, r.generation, :owner, :snapshot, "
+    ":step, :kind, :pool, :key, 'PENDING', :priority, r.rank, {now} FROM {rows} WHERE true",
+    rows="run text, document text, generation bigint, rank bigint",
+)
+# Start-time fair queuing: an owner starts at the front of what has not begun, never before it.
+_FRONT = Statement(
+    "SELECT coalesce((SELECT min(rank) FROM steps WHERE status = 'PENDING' AND epoch = 0 AND priority = :priority), "
+    "(SELECT max(last_rank) FROM ranks WHERE priority = :priority), 0) AS front, "
+    "coalesce((SELECT last_rank FROM ranks WHERE priority = :priority AND owner = :owner), 0) AS own"
+)
+_LAST_RANK = Statement(
+    "INSERT INTO ranks (owner, priority, last_rank) VALUES (:owner, :priority, :rank) "
+    "ON CONFLICT (priority, owner) DO UPDATE SET last_rank = excluded.last_rank"
+)
+
+
+def is_one_statement(s: Submission) -> bool:
+    """All there is to do for it, if it is new."""
+    if s.first.resource_key is not None or s.password is not None or len(s.documents) != 1:
+        return False
+    if s.group is not None:
+        outbox.learn(s.snapshot, s.body)
+    told = s.group is not None and outbox.has_handlers(s.snapshot, EventKind.GROUP_START)
+    return not told and all(d.raw_key is not None and d.key is None for d in s.documents)
+
+
+def enter(connection: Connection, s: Submission, documents: Sequence[NewDocument], *, seal: bool) -> set[DocumentId]:
+    """Documents with their bytes, and their runs: of those whose source nobody has submitted before. `seal`: the group
+    may be sealed with them."""
+    if not documents:
+        return set()
+    new = [(d, Beginning(d.run_id, d.id, d.raw_key or "", d.size, d.sha256)) for d in documents]
+    if connection.dialect == "postgres":
+        texts = [(d.source, d.name, json.dumps(d.metadata)) for d, _ in new]
+        return _begin_at_once(connection, s, [beginning for _, beginning in new], seal, texts)
+    values = _values(s, seal)
+    connection.run(_COLLECTION, **values)
+    rows = [(d.id, d.size, d.sha256, d.source, d.name, json.dumps(d.metadata)) for d, _ in new]
+    entered = {DocumentId(row[0]) for row in connection.run(_ENTER, rows, **values)}
+    begin(connection, s, [beginning for d, beginning in new if d.id in entered], seal=seal)
+    return entered
+
+
+def begin(connection: Connection, s: Submission, runs: Sequence[Beginning], *, seal: bool = False) -> None:
+    if not runs:
+        return
+    if connection.dialect == "postgres":
+        _begin_at_once(connection, s, runs, seal)
+    else:
+        _begin(connection, s, runs, seal)
+    if s.group is None:
+        groups.reopen(connection, [run.group_id for run in runs], new=True)
+
+
+def _begin(connection: Connection, s: Submission, runs: Sequence[Beginning], seal: bool) -> None:
+    values = _values(s, seal)
+    connection.run(_SNAPSHOT, **values)
+    contents = [(run.document_id, run.raw_key, run.size, run.sha256) for run in runs]
+    made: dict[DocumentId, int] = dict(connection.run(_GENERATION, contents, **values))
+    [(front, own)] = connection.run(_FRONT, **values)
+    first = max(front, own) + 1
+    connection.run(_LAST_RANK, rank=first + len(runs) - 1, **values)
+    rows = [(run.run_id, run.document_id, made[run.document_id], first + i) for i, run in enumerate(runs)]
+    in_groups = [(*row, s.group.id if s.group else run.group_id) for row, run in zip(rows, runs, strict=True)]
+    connection.run(_RUN, in_groups, **values)
+    connection.run(_STEP, rows, **values)
+    _wait_behind_key(connection, s.first)
+    # Last: whoever ends a run of the group waits for us from here on.
+    if s.group is not None:
+        [(total,)] = connection.run(groups.ADD, count=len(runs), **values)
+        _tell_begun(connection, s, total, len(runs))
+
+
+def _wait_behind_key(connection: Connection, first: FirstStep) -> None:
+    if first.resource_key is not None:
+        ready(connection, [(first.resource_key, first.pool or first.kind)])
+
+
+def _tell_begun(connection: Connection, s: Submission, total: int, count: int) -> None:
+    if s.group is not None and total == count:
+        groups.tell_started(s.owner, connection, s.snapshot, s.group.id)
+
+
+def _values(s: Submission, seal: bool) -> dict[str, object]:
+    """All that the statements ask for besides their rows."""
+    if s.body:
+        outbox.learn(s.snapshot, s.body)
+    values: dict[str, object] = {
+        "owner": s.owner,
+        "collection": s.collection,
+        "snapshot": s.snapshot,
+        "body": s.body,
+        "settings": s.settings,
+        "priority": s.priority,
+        "batch": s.batch,
+        "step": s.first.name,
+        "kind": s.first.kind,
+        "pool": s.first.pool,
+        "key": s.first.resource_key,
+    }
+    return values if s.group is None else values | groups.values(s.group, s.snapshot, seal)
+
+
+# The same in one statement, for PostgreSQL, where each costs a round trip. `begun` has all that the rows need: nothing
+# is joined, and `IS TRUE` keeps the planner from making a join of it.
+_ENTERED = "WHERE (r.document IN (SELECT id FROM entered)) IS TRUE"
+
+
+@cache
+def _at_once(entering: bool, in_group: bool) -> Statement:
+    def part(name: str, text: str) -> str:
+        return f", {name} AS (" + text.split(" RETURNING")[0].replace("{rows}", "begun r") + ")"
+
+    begun = (
+        "SELECT n.*, nextval('generations_id_seq') AS generation, "
+        "n.place + (SELECT greatest(front, own) FROM front) AS rank FROM (SELECT r.*, row_number() OVER () AS place "
+        f"FROM {{rows}} {_ENTERED if entering else ''}) AS n"
+    )
+    generation = _GENERATION.text.replace("(document_id", "(id, document_id").replace(
+        "SELECT ", "SELECT r.generation, ", 1
+    )
+    ranked = _LAST_RANK.text.replace(
+        "VALUES (:owner, :priority, :rank)", "SELECT :owner, :priority, max(rank) FROM begun HAVING count(*) > 0"
+    ).replace("= excluded.last_rank", "= greatest(ranks.last_rank, excluded.last_rank)")
+    text = f"WITH front AS MATERIALIZED ({_FRONT.text})" + f", entered AS ({_ENTER.text})" * entering
+    text += f", begun AS MATERIALIZED ({begun})" + part("named", _COLLECTION.text) + part("kept", _SNAPSHOT.text)
+    text += part("made", generation) + part("ranked", ranked) + part("ran", _RUN.text) + part("first", _STEP.text)
+    if in_group:
+        text += f", grouped AS ({groups.added('count(*)', 'FROM begun HAVING count(*) > 0')})"
+    total = "(SELECT total_runs FROM grouped)" if in_group else "0"
+    rings = f", {RING}" * entering
+    columns = "run text, document text, raw_key text, size bigint, sha256 text, family text"
+    return Statement(
+        f"{text} SELECT document, {total}{rings} FROM begun",
+        rows=columns + ", source text, name text, metadata text" * entering,
+    )
+
+
+def _begin_at_once(
+    connection: Connection,
+    s: Submission,
+    runs: Sequence[Beginning],
+    seal: bool,
+    texts: Sequence[tuple[str, ...]] | None = None,
+) -> set[DocumentId]:
+    """`texts`: what documents have besides, if they are to be entered along with their runs."""
+    rows = [
+        (run.run_id, run.document_id, run.raw_key, run.size, run.sha256, s.group.id if s.group else run.group_id, *text)
+        for run, text in zip(runs, texts or [()] * len(runs), strict=True)
+    ]
+    statement = _at_once(texts is not None, s.group is not None)
+    begun = connection.run(statement, rows, rings=connection.rings, **_values(s, seal))
+    if begun:
+        _wait_behind_key(connection, s.first)
+        _tell_begun(connection, s, begun[0][1], len(begun))
+    return {DocumentId(row[0]) for row in begun}

@@ -1,0 +1,127 @@
+"""What should be in the index, by an own reading of the ledger: the other half of `audit.py`.
+
+These statements are the engine's own: they cross owners (I10); `owner` "" means all."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.ledger.database.database import Connection
+from penstock.ledger.upkeep.audit import PAGE, question
+
+
+class Place(msgspec.Struct, frozen=True, order=True):
+    """An index table that the ledger names."""
+
+    owner: str
+    collection: str
+    version: int
+
+
+_PLACES = question(
+    "SELECT c.owner, c.name, c.index_version, c.dimensions FROM collections c "
+    "WHERE <c.owned> UNION SELECT g.owner, g.collection, g.index_version, NULL FROM generations g "
+    "WHERE g.state <> 'PURGED' AND <g.owned>"
+)
+
+
+def places(connection: Connection, owner: str) -> dict[Place, int | None]:
+    """All tables that collections and their generations name, with the dimensions that their vectors should have."""
+    found: dict[Place, int | None] = {}
+    for row in connection.run(_PLACES, owner=owner):
+        place = Place(*row[:3])
+        found[place] = row[3] or found.get(place)
+    return found
+
+
+class Active(msgspec.Struct, frozen=True):
+    generation: int
+    chunks: int
+
+
+_ACTIVES = question(
+    "SELECT g.id, coalesce(g.chunks, 0) FROM generations g WHERE g.id > :after AND g.owner = :owner "
+    "AND g.collection = :collection AND g.index_version = :version AND g.state = 'ACTIVE' ORDER BY g.id LIMIT :count"
+)
+_ACTIVES_AGAIN = question(
+    "SELECT g.id, coalesce(g.chunks, 0) FROM {rows} JOIN generations g ON g.id = r.generation "
+    "WHERE g.owner = :owner AND g.collection = :collection AND g.index_version = :version AND g.state = 'ACTIVE' "
+    "ORDER BY g.id",
+    rows="generation bigint",
+)
+
+
+def actives(connection: Connection, place: Place, after: int) -> list[Active]:
+    where = {"owner": place.owner, "collection": place.collection, "version": place.version}
+    return [Active(*row) for row in connection.run(_ACTIVES, after=after, count=PAGE, **where)]
+
+
+def actives_again(connection: Connection, place: Place, wanted: Sequence[int]) -> list[Active]:
+    where = {"owner": place.owner, "collection": place.collection, "version": place.version}
+    return [Active(*row) for row in connection.run(_ACTIVES_AGAIN, [(one,) for one in wanted], **where)]
+
+
+class State(msgspec.Struct, frozen=True):
+    """What the ledger says of a generation that rows in the index name."""
+
+    state: str
+    place: Place
+    document: str
+    name: str
+    chunks: int
+    epoch: int
+    """The highest that a step of it had."""
+    lost: bool
+    """Rows cannot be made of its artifacts: these were let go of on purpose, or are damaged."""
+    followed: bool
+    """A run of its document is open, and will replace it."""
+
+
+_ROW_SOURCES = (
+    "FROM artifact_refs f JOIN artifacts a ON a.id = f.artifact_id AND a.kind IN ('chunk', 'embed') "
+    "WHERE f.generation_id = g.id"
+)
+_STATES = question(
+    "SELECT g.id, g.state, g.owner, g.collection, g.index_version, g.document_id, d.name, coalesce(g.chunks, 0), "
+    "coalesce((SELECT max(s.epoch) FROM steps s WHERE s.document_id = g.document_id AND s.generation_id = g.id), 0), "
+    f"g.chunks > 0 AND ((SELECT count(DISTINCT a.kind) {_ROW_SOURCES}) < 2 "
+    f"OR EXISTS (SELECT 1 {_ROW_SOURCES} AND a.state <> 'COMPLETE')), "
+    "EXISTS (SELECT 1 FROM runs x WHERE x.document_id = g.document_id "
+    "AND x.status = 'OPEN') FROM {rows} JOIN generations g ON g.id = r.generation "
+    "JOIN documents d ON d.id = g.document_id",
+    rows="generation bigint",
+)
+
+
+def states(connection: Connection, wanted: Sequence[int]) -> dict[int, State]:
+    rows = connection.run(_STATES, [(one,) for one in wanted])
+    return {
+        row[0]: State(row[1], Place(*row[2:5]), row[5], row[6], row[7], row[8], bool(row[9]), bool(row[10]))
+        for row in rows
+    }
+
+
+class Source(msgspec.Struct, frozen=True):
+    """The artifact that rows of a generation are made of."""
+
+    artifact: int
+    fingerprint: str
+    complete: bool
+    items: int
+    segments: int
+
+
+_SOURCES = question(
+    "SELECT g.id, a.kind, a.id, a.fingerprint, a.state, a.items, a.segments FROM {rows} "
+    "JOIN generations g ON g.id = r.generation JOIN artifact_refs f ON f.generation_id = g.id "
+    "JOIN artifacts a ON a.id = f.artifact_id AND a.kind IN ('chunk', 'embed') "
+    "LEFT JOIN steps s ON s.document_id = g.document_id AND s.generation_id = g.id AND s.name = f.step "
+    "ORDER BY g.id, coalesce(s.position, 0)",
+    rows="generation bigint",
+)
+
+
+def sources(connection: Connection, wanted: Sequence[int]) -> dict[tuple[int, str], Source]:
+    """By generation and kind; of several steps of one kind the last counts, as it does for the index."""
+    rows = connection.run(_SOURCES, [(one,) for one in wanted])
+    return {(row[0], row[1]): Source(row[2], row[3], row[4] == "COMPLETE", row[5], row[6]) for row in rows}

@@ -1,0 +1,226 @@
+"""A ledger as one file, at one moment: what a backup holds of it. The file is an embedded ledger whatever the database,
+so that what was made of one can be put into the other.
+
+These statements are the engine's own: they cross owners (I10)."""
+
+import re
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+
+from penstock.errors import StorageError, UsageError
+from penstock.ledger.database import histories
+from penstock.ledger.database.database import (
+    Connection,
+    Database,
+    PostgresConnection,
+    SqliteConnection,
+    Statement,
+    sqlite_error,
+)
+from penstock.ledger.database.histories import Seen
+from penstock.ledger.database.store import Ledger
+from penstock.ledger.engine import leasing, outbox
+from penstock.ledger.engine.backing import outlast_prune
+from penstock.model.nouns import WorkerId
+from penstock.privacy import make_private_file
+from penstock.runtime import Runtime
+
+PAGE = 5000
+_NAME = re.compile(r"[a-z_][a-z0-9_]*")
+_OWN = ("schema_versions", "positions")
+"""Tables that a copy makes for itself."""
+
+
+def copy_out(database: Database, target: Path) -> None:
+    """One moment of the ledger, while others write. Its lock is ours, so that prune holds still."""
+    target.unlink(missing_ok=True)
+    make_private_file(target)
+    if database.dialect == "sqlite":
+        _copy_file(database.path, target)
+    else:
+        _copy_tables(database, target)
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    try:
+        there, copy = sqlite3.connect(source), sqlite3.connect(target)
+        try:
+            there.backup(copy)
+            # One file, without a WAL beside it.
+            copy.execute("PRAGMA journal_mode=DELETE").fetchall()
+        finally:
+            there.close()
+            copy.close()
+    except sqlite3.Error as error:
+        raise sqlite_error(source, error) from error
+
+
+def _copy_tables(database: Database, target: Path) -> None:
+    source = database.connect()
+    try:
+        outlast_prune(source)
+        source.begin_read()
+        make_ledger(target, database.runtime)
+        with sqlite3.connect(target) as copy:
+            for name, columns in tables(copy).items():
+                source.script(f"DECLARE copied NO SCROLL CURSOR FOR SELECT {columns} FROM {name}")
+                places = ", ".join("?" * (columns.count(",") + 1))
+                while rows := source.script(f"FETCH {PAGE} FROM copied"):
+                    copy.executemany(f"INSERT INTO {name} ({columns}) VALUES ({places})", rows)
+                source.script("CLOSE copied")
+            copy.execute("DELETE FROM sqlite_sequence")
+            for (name,) in copy.execute("SELECT name FROM sqlite_schema WHERE sql LIKE '%AUTOINCREMENT%'").fetchall():
+                copy.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", (name, _last(source, name)))
+        copy.execute("PRAGMA journal_mode=DELETE").fetchall()
+        copy.close()
+        source.rollback()
+    finally:
+        source.close()
+
+
+def _last(connection: Connection, table: str) -> int:
+    found: int = connection.script(f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {table}_id_seq")[0][0]
+    return found
+
+
+def make_ledger(path: Path, runtime: Runtime) -> None:
+    """An embedded ledger of this version; an older one is brought to it."""
+    Ledger(Database(f"sqlite:///{path}", runtime)).open_here()
+
+
+def tables(copy: sqlite3.Connection) -> dict[str, str]:
+    """The tables that are copied, those first that others refer to, each with its columns. Their names go into
+    statements, and the file may come from anywhere."""
+    names = copy.execute(
+        "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY rowid"
+    ).fetchall()
+    return {
+        _plain(name): ", ".join(
+            _plain(row[0]) for row in copy.execute("SELECT name FROM pragma_table_info(?)", (name,))
+        )
+        for (name,) in names
+        if name not in _OWN
+    }
+
+
+def _plain(name: object) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r} is no table or column of a ledger: the backup was not made by Penstock")
+    return name
+
+
+class Named(msgspec.Struct, frozen=True):
+    """A blob that the ledger needs."""
+
+    key: str
+    sha256: str
+    size: int
+    raw: bool
+
+
+_NAMED = """
+SELECT raw_key, min(sha256), min(size), 1 FROM generations WHERE state <> 'PURGED' GROUP BY raw_key
+UNION ALL SELECT key, sha256, size, 0 FROM segments
+"""
+
+
+class Copy:
+    """A copy of a ledger, to be read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._db = sqlite3.connect(f"file:{quote(bytes(path))}?mode=ro&immutable=1", uri=True, check_same_thread=False)
+
+    def blobs(self, count: int) -> Iterator[list[Named]]:
+        cursor = self._db.execute(_NAMED)
+        while rows := cursor.fetchmany(count):
+            yield [Named(key, sha256, size, bool(raw)) for key, sha256, size, raw in rows]
+
+    def named(self, keys: Sequence[str]) -> set[str]:
+        places = ", ".join("?" * len(keys))
+        found = self._db.execute(
+            f"SELECT raw_key FROM generations WHERE state <> 'PURGED' AND raw_key IN ({places}) "
+            f"UNION SELECT key FROM segments WHERE key IN ({places})",
+            [*keys, *keys],
+        )
+        return {row[0] for row in found}
+
+    def count(self) -> tuple[int, int]:
+        """Documents and blobs."""
+        [(documents,)] = self._db.execute("SELECT count(*) FROM documents WHERE deleted_at IS NULL")
+        [(blobs,)] = self._db.execute(f"SELECT count(*) FROM ({_NAMED})")
+        return documents, blobs
+
+    def close(self) -> None:
+        self._db.close()
+
+
+_HOLDERS = Statement(
+    "SELECT id FROM workers UNION SELECT worker_id FROM steps WHERE status = 'RUNNING' "
+    "UNION SELECT worker_id FROM locks WHERE token IS NOT NULL "
+    "UNION SELECT worker_id FROM deliveries WHERE token IS NOT NULL"
+)
+
+
+def begin_again(path: Path, seen: Seen, runtime: Runtime) -> None:
+    """Make a copy a ledger that can be worked with: what its workers held waits again, without blame, and ids are those
+    of a new history."""
+    make_ledger(path, runtime)
+    connection = SqliteConnection(path, runtime)
+    try:
+        connection.begin()
+        gone = [WorkerId(row[0]) for row in connection.run(_HOLDERS) if row[0] is not None]
+        leasing.LEAVE.function(connection, gone)
+        outbox.free(connection, gone)
+        histories.begin(connection, "restored", seen)
+        connection.commit()
+    finally:
+        connection.close()
+    single_file(path)
+
+
+def single_file(path: Path) -> None:
+    """Bring what is in its WAL into the ledger itself. UsageError: somebody has it open."""
+    try:
+        ledger = sqlite3.connect(path, timeout=0)
+        try:
+            ledger.execute("PRAGMA journal_mode=DELETE").fetchall()
+        finally:
+            ledger.close()
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise UsageError(f"the ledger {path} is in use: stop whoever works with it") from error
+        raise sqlite_error(path, error) from error
+    except sqlite3.Error as error:
+        raise sqlite_error(path, error) from error
+
+
+def is_empty(connection: Connection) -> bool:
+    return not connection.script("SELECT 1 FROM documents LIMIT 1")
+
+
+def copy_in(source: Path, database: Database) -> None:
+    """Put a copy into a PostgreSQL ledger, in the place of all that it holds: in one transaction."""
+    connection = database.connect()
+    if not isinstance(connection, PostgresConnection):
+        raise StorageError("an embedded ledger is put back as a file")
+    copy = sqlite3.connect(source)
+    try:
+        wanted = tables(copy)
+        last = {_plain(name): int(seq) for name, seq in copy.execute("SELECT name, seq FROM sqlite_sequence")}
+        [(last["steps"],)] = copy.execute("SELECT coalesce(max(id), 0) FROM steps").fetchall()
+        connection.begin()
+        connection.script(f"TRUNCATE {', '.join(wanted)} RESTART IDENTITY CASCADE")
+        for name, columns in wanted.items():
+            rows = copy.execute(f"SELECT {columns} FROM {name}")
+            connection.load(name, columns, rows)
+        for name, seq in last.items():
+            connection.script(f"SELECT setval('{name}_id_seq', {max(1, seq)}, {'true' if seq else 'false'})")
+        connection.commit()
+    finally:
+        copy.close()
+        connection.close()

@@ -1,0 +1,207 @@
+"""What `check --repair` and `prune` change in the ledger. Each verb asks again, in its own transaction, whether what
+was seen is still so: a finding may be seconds old. Recovery only re-queues; it never does a step's work.
+
+These statements are the engine's own: they cross owners (I10)."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.ledger.database.database import Connection, Row, Statement
+from penstock.ledger.database.writer import Verb
+from penstock.ledger.engine import backing, generations, groups
+from penstock.ledger.engine.queue import FREED, GRACE_S, ready, ready_steps
+from penstock.ledger.upkeep.audit import question
+from penstock.ledger.upkeep.audit_index import Place
+from penstock.model.nouns import GenerationId, StepId
+
+
+def _wake(connection: Connection, keys: Sequence[tuple[str, str]]) -> list[bool]:
+    ready(connection, list(keys))
+    return [True for _ in keys]
+
+
+# The lease is over: its holder can neither commit to the index nor flip.
+_FREE = Statement(
+    f"UPDATE locks SET {FREED} WHERE resource_key = :key AND lease_until < {{now}} RETURNING resource_key"
+)
+
+
+def _free(connection: Connection, keys: Sequence[str]) -> list[bool]:
+    return [bool(connection.run(_FREE, key=key)) for key in keys]
+
+
+_RETIRE = Statement(
+    "UPDATE generations SET state = 'SUPERSEDED' WHERE id = :generation AND (state = 'SUPERSEDED' OR "
+    "(state IN ('ACTIVE', 'BUILDING') AND EXISTS (SELECT 1 FROM documents d WHERE d.id = generations.document_id "
+    "AND d.deleted_at IS NOT NULL))) RETURNING id"
+)
+_UNPURGE = Statement(
+    "DELETE FROM purges WHERE generation_id = :generation AND EXISTS (SELECT 1 FROM generations g "
+    "JOIN documents d ON d.id = g.document_id WHERE g.id = :generation AND g.state IN ('ACTIVE', 'BUILDING') "
+    "AND d.deleted_at IS NULL) RETURNING generation_id"
+)
+
+
+def _retire(connection: Connection, wanted: Sequence[GenerationId]) -> list[bool]:
+    """Replaced or deleted without a purge row: give it one."""
+    taken = [bool(connection.run(_RETIRE, generation=generation)) for generation in wanted]
+    leaving = [generation for generation, took in zip(wanted, taken, strict=True) if took]
+    generations.schedule_purge(connection, leaving, GRACE_S)
+    return taken
+
+
+def _unpurge(connection: Connection, wanted: Sequence[GenerationId]) -> list[bool]:
+    return [bool(connection.run(_UNPURGE, generation=generation)) for generation in wanted]
+
+
+_LAST_STEP = question(
+    "SELECT x.id, s.id FROM documents d JOIN runs x ON x.document_id = d.id AND <newest> "
+    "JOIN generations g ON g.id = x.generation_id AND g.state = 'BUILDING' JOIN steps s ON s.run_id = x.id AND <last> "
+    "WHERE d.id = :document AND d.deleted_at IS NULL AND d.status NOT IN <ends> "
+    "AND s.status IN ('COMPLETED', 'FAILED', 'CANCELLED') AND NOT EXISTS (SELECT 1 FROM runs o "
+    "WHERE o.document_id = d.id AND o.status = 'OPEN' AND o.id <> x.id)"
+)
+_REOPEN = Statement(
+    "UPDATE runs SET status = 'OPEN', finished_at = NULL WHERE id = :run AND status <> 'OPEN' RETURNING group_id"
+)
+_REQUEUE = Statement(
+    "UPDATE steps SET status = 'PENDING', attempts = 0, crashes = 0, errors = 0, not_before = NULL, finished_at = NULL "
+    "WHERE id = :step AND status IN ('COMPLETED', 'FAILED', 'CANCELLED')"
+)
+
+
+def _requeue(connection: Connection, documents: Sequence[str]) -> list[bool]:
+    """The last step of an unfinished document's run is done once more: what it made is found by its fingerprint, and
+    the step behind it is inserted as ever."""
+    answers = []
+    for document in documents:
+        rows = connection.run(_LAST_STEP, document=document)
+        for run, step in rows:
+            groups.reopen(connection, [row[0] for row in connection.run(_REOPEN, run=run)])
+            connection.run(_REQUEUE, step=step)
+            ready_steps(connection, [StepId(step)])
+        answers.append(bool(rows))
+    return answers
+
+
+_BURY = question(
+    "INSERT INTO dead_letters (owner, document_id, run_id, step, kind, reason, error, attempts, state, created_at) "
+    "SELECT d.owner, d.id, x.id, s.name, s.kind, 'unknown', "
+    "coalesce(d.error, s.error, 'it failed, and why was not kept: try it once more'), s.attempts, 'OPEN', {now} "
+    "FROM documents d JOIN runs x ON x.document_id = d.id AND <newest> JOIN steps s ON s.run_id = x.id AND <last> "
+    "WHERE d.id = :document AND d.deleted_at IS NULL AND d.status = 'FAILED' AND NOT EXISTS "
+    "(SELECT 1 FROM dead_letters l WHERE l.run_id = x.id AND l.state IN ('OPEN', 'DISCARDED')) RETURNING id"
+)
+
+
+def _bury(connection: Connection, documents: Sequence[str]) -> list[bool]:
+    return [bool(connection.run(_BURY, document=document)) for document in documents]
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """An artifact goes back to where this segment began."""
+
+    artifact: int
+    ordinal: int
+
+
+_CURSOR = Statement("SELECT cursor, first FROM segments WHERE artifact_id = :artifact AND ordinal = :ordinal")
+_BACK = question(
+    "UPDATE artifacts AS a SET state = 'BUILDING', builder = NULL, token = NULL, cursor = :cursor, items = :items, "
+    "segments = :ordinal, updated_at = {now} WHERE a.id = :artifact AND NOT <built> RETURNING id"
+)
+_DROP = Statement("DELETE FROM segments WHERE artifact_id = :artifact AND ordinal >= :ordinal")
+
+
+def _cut(connection: Connection, cuts: Sequence[Cut]) -> list[bool]:
+    """Nobody reads a broken segment again: whoever needs the artifact next goes on from there. One that is being built
+    right now is left to its builder."""
+    answers = []
+    for cut in cuts:
+        torn = connection.run(_CURSOR, artifact=cut.artifact, ordinal=cut.ordinal)
+        cursor, items = torn[0] if torn and cut.ordinal else ("{}", 0)
+        where = {"artifact": cut.artifact, "ordinal": cut.ordinal if torn else 0}
+        took = bool(connection.run(_BACK, cursor=cursor, items=items, **where))
+        if took:
+            connection.run(_DROP, **where)
+        answers.append(took)
+    return answers
+
+
+# What an index step noted about rows that went with the table is worth nothing.
+_RESTART = Statement(
+    "UPDATE artifacts SET cursor = '{}', builder = NULL, token = NULL, updated_at = {now} WHERE kind = 'index' "
+    "AND state = 'BUILDING' AND id IN (SELECT f.artifact_id FROM artifact_refs f JOIN generations g "
+    "ON g.id = f.generation_id WHERE g.owner = :owner AND g.collection = :collection AND g.index_version = :version "
+    "AND g.state = 'BUILDING')"
+)
+
+
+def _restart(connection: Connection, places: Sequence[Place]) -> list[None]:
+    for place in places:
+        connection.run(_RESTART, owner=place.owner, collection=place.collection, version=place.version)
+    return [None for _ in places]
+
+
+class Forget(msgspec.Struct, frozen=True):
+    """Artifacts that nobody needs and nobody has touched for a while."""
+
+    artifacts: tuple[int, ...]
+    older_than_s: float
+
+
+class Forgotten(msgspec.Struct, frozen=True):
+    """What the rows named: the blobs may go now."""
+
+    artifacts: int
+    blobs: tuple[tuple[str, int], ...]
+
+
+_OLD = "<unused> AND NOT <built> AND a.updated_at < {now} - :older ORDER BY a.id"
+_FORGETTABLE = question(f"SELECT a.id FROM artifacts a WHERE a.id > :after AND a.id <= :until AND {_OLD}")
+_HELD = question(
+    f"SELECT a.id FROM artifacts a WHERE a.id IN (SELECT r.id FROM {{rows}}) AND {_OLD} {{skip}}", rows="id bigint"
+)
+# On PostgreSQL a reference may have come while we waited for nothing: ask again now that the rows are ours.
+_STILL = question("SELECT a.id FROM {rows} JOIN artifacts a ON a.id = r.id WHERE <unused>", rows="id bigint")
+_DROP_SEGMENTS = Statement(
+    "DELETE FROM segments WHERE artifact_id IN (SELECT r.id FROM {rows}) RETURNING key, size", rows="id bigint"
+)
+_DROP_ARTIFACTS = Statement("DELETE FROM artifacts WHERE id IN (SELECT r.id FROM {rows})", rows="id bigint")
+
+
+def forgettable(connection: Connection, after: int, until: int, older_than_s: float) -> list[int]:
+    """Those among the artifacts of a range: only they need a look within a transaction that writes."""
+    return [row[0] for row in connection.run(_FORGETTABLE, after=after, until=until, older=older_than_s)]
+
+
+def _forget(connection: Connection, requests: Sequence[Forget]) -> list[Forgotten]:
+    answers = []
+    if backing.holds_prune(connection):
+        return [Forgotten(0, ()) for _ in requests]
+    for request in requests:
+        held = connection.run(_HELD, [(one,) for one in request.artifacts], older=request.older_than_s)
+        answers.append(Forgotten(*remove_artifacts(connection, held)))
+    return answers
+
+
+def remove_artifacts(connection: Connection, held: Sequence[Row]) -> tuple[int, tuple[tuple[str, int], ...]]:
+    """Artifacts whose rows are ours, with their segments, unless somebody refers to them by now. How many went, and
+    the keys and sizes of the blobs that they named."""
+    still = connection.run(_STILL, held) if held else []
+    blobs = connection.run(_DROP_SEGMENTS, still) if still else []
+    if still:
+        connection.run(_DROP_ARTIFACTS, still)
+    return len(still), tuple((row[0], row[1]) for row in blobs)
+
+
+WAKE = Verb("wake", _wake)
+FREE = Verb("free_lock", _free)
+RETIRE = Verb("retire", _retire)
+UNPURGE = Verb("unpurge", _unpurge)
+REQUEUE = Verb("requeue", _requeue)
+BURY = Verb("bury", _bury)
+CUT = Verb("cut", _cut)
+RESTART = Verb("restart_index", _restart)
+FORGET = Verb("forget", _forget)

@@ -1,0 +1,185 @@
+"""Upkeep as an app calls it: each call has a name that lives as a worker's does, so that whoever comes next takes back
+the locks of one that died."""
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from penstock.blobs.base import Blobs
+from penstock.config import Config, check_name
+from penstock.errors import NotFound, PenstockError, UsageError
+from penstock.indexes.base import Index
+from penstock.ledger.database.liveness import Liveness
+from penstock.ledger.database.store import Ledger
+from penstock.ledger.engine import backing, documents, locks
+from penstock.ledger.engine.locks import Forced, index_key
+from penstock.ledger.reads import stats
+from penstock.ledger.upkeep import audit_index
+from penstock.metrics.base import Metrics
+from penstock.model.nouns import Owner, WorkerId
+from penstock.runtime import Runtime
+from penstock.upkeep.backup import Backup, BackupReport, Tell
+from penstock.upkeep.prune import DAY_S, Ages, Prune, tend
+from penstock.upkeep.report import CheckReport, Stores
+from penstock.upkeep.vacuum import VacuumReport, vacuum
+from penstock.worker.holding import Held, hold
+from penstock.worker.lease import Heart, reap
+from penstock.worker.retry import RetryPolicy
+
+TEND_S = 60.0
+"""Between two looks of a worker whether it is time to prune."""
+BACKUP_WAIT_S = 60.0
+"""For a backup that somebody else makes."""
+
+
+class Caretaker:
+    def __init__(
+        self,
+        config: Config,
+        runtime: Runtime,
+        ledger: Ledger,
+        blobs: Blobs,
+        index: Callable[[], Index],
+        liveness: Callable[[], Liveness],
+        metrics: Metrics,
+    ) -> None:
+        self._config = config
+        self._runtime = runtime
+        self._ledger = ledger
+        self._blobs = blobs
+        self._index = index
+        self._liveness = liveness
+        self._metrics = metrics
+
+    async def check(
+        self, owner: Owner | None, *, repair: bool, sample: float, progress: Callable[[str, int], None] | None
+    ) -> CheckReport:
+        from penstock.upkeep.check import check
+
+        stores = replace(self.stores(owner), sample=sample, chance=self._runtime.random)
+        if not repair:
+            return await check(stores, WorkerId(self._runtime.ulid()), progress=progress)
+        async with self.alive() as heart:
+            return await check(stores, heart.worker, repair=True, progress=progress)
+
+    async def prune(self, older_than_s: float | None, *, dry_run: bool) -> dict[str, int]:
+        async with self.alive() as heart:
+            prune = Prune(self.stores(None), heart.worker, self._ages(older_than_s), dry_run=dry_run)
+            await prune.rows()
+            await prune.leftovers(self._liveness())
+        return msgspec.structs.asdict(prune.pruned)
+
+    async def backup(self, folder: Path, tell: Tell | None) -> BackupReport:
+        async with self.alive() as heart, self._hold(heart, backing.LOCK, BACKUP_WAIT_S, "backup") as held:
+            return await Backup(self.stores(None), folder, tell).run(held.verify)
+
+    async def vacuum(
+        self, owner: Owner, collection: str | None, wait_s: float | None, *, force: bool, by: str | None
+    ) -> VacuumReport:
+        places = sorted(await self._ledger.read(audit_index.places, owner))
+        if collection is not None:
+            where = check_name("collection", collection)
+            places = [place for place in places if place.collection == where]
+            if not places:
+                raise NotFound(f"no collection {where!r}: nothing was ever ingested into it")
+
+        async with self.alive() as heart:
+
+            @asynccontextmanager
+            async def take(key: str) -> AsyncIterator[Held]:
+                if force:
+                    with suppress(NotFound):
+                        await self.release_lock(owner, key, force=True, by=by)
+                async with self._hold(heart, key, wait_s, "vacuum") as held:
+                    yield held
+
+            return await vacuum(self.stores(owner), places, take)
+
+    @asynccontextmanager
+    async def hold_index(self, owner: Owner, collection: str, max_wait: float | None) -> AsyncIterator[Held]:
+        known = await self._ledger.read(partial(documents.collection, owner), collection)
+        key = index_key(owner, collection, known.index_version if known is not None else 1)
+        async with self.alive() as heart, self._hold(heart, key, max_wait, "hold") as held:
+            yield held
+
+    async def release_lock(self, owner: Owner, key: str, *, force: bool, by: str | None) -> Forced:
+        nobody = NotFound(f"nobody holds a lock {key!r}: `penstock lock list` shows them")
+        if not force:
+            held = {lock.key: lock for lock in await self._ledger.read(partial(stats.locks, owner))}.get(key)
+            if held is None:
+                raise nobody
+            where = f" on {held.host}, pid {held.pid}" if held.host else ""
+            raise UsageError(
+                f"the lock {key} is held by worker {held.worker}{where} (for: {held.purpose}): wait for it, or take it "
+                "away with --force, and its work is done again"
+            )
+        done = await self._ledger.write(locks.FORCE, locks.Force(owner, key, by or _somebody()))
+        if done is None:
+            raise nobody
+        return done
+
+    async def tend(self, worker: WorkerId) -> None:
+        """Prune beside the work, for as long as that goes on."""
+
+        async def start() -> Prune:
+            # A worker that indexes nothing loads the library only now, and not within the loop.
+            await self._runtime.run_blocking("index", self._index)
+            return Prune(self.stores(None), worker, self._ages(None))
+
+        while True:
+            await self._runtime.sleep(TEND_S)
+            try:
+                await tend(self._ledger, worker, self._liveness(), start)
+            except PenstockError:
+                # Another time: no work waits for it, and what is wrong the work will meet.
+                continue
+
+    def stores(self, owner: Owner | None) -> Stores:
+        return Stores(self._ledger, self._blobs, self._index(), owner or "")
+
+    @asynccontextmanager
+    async def alive(self) -> AsyncIterator[Heart]:
+        name = WorkerId(self._runtime.ulid())
+        heart = Heart(self._ledger, self._liveness(), name, self._config.worker.lease_s, lambda lost: None)
+        await heart.start()
+        try:
+            await self._reap(name)
+            yield heart
+        finally:
+            await heart.stop()
+
+    @asynccontextmanager
+    async def _hold(self, heart: Heart, key: str, max_wait: float | None, purpose: str) -> AsyncIterator[Held]:
+        lease_s, again = self._config.worker.lease_s, partial(self._reap, heart.worker)
+        async with hold(self._ledger, heart, key, lease_s, max_wait, again, purpose) as held:
+            yield held
+
+    async def _reap(self, name: WorkerId) -> int:
+        return await reap(self._ledger, self._liveness(), name, frozenset(), RetryPolicy().crashes, self._metrics)
+
+    def _ages(self, older_than_s: float | None) -> Ages:
+        def keep(collection: str) -> float | None:
+            days = self._config.keep_days(collection)
+            return None if days is None else days * DAY_S
+
+        if older_than_s is not None:
+            return Ages(keep, older_than_s, older_than_s)
+        return Ages(keep, self._config.retention.history_days * DAY_S, DAY_S)
+
+
+def _somebody() -> str:
+    """The user and the machine, for a person who asks who it was."""
+    import getpass
+    import socket
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        # No name for this number, as in many containers.
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,378 @@
+"""Submit and work until it is done: what `ingest` and `run` are."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.intake import Intake, Item, Order
+from penstock.ledger.database.store import Ledger
+from penstock.ledger.engine import dead_letters, documents, outbox, work
+from penstock.model.nouns import Document, DocumentId, Owner
+from penstock.model.states import ENDS, DocumentStatus
+from penstock.runtime import Runtime
+from penstock.worker.look import MADE, InHand, left_s, to_come
+
+if TYPE_CHECKING:
+    from penstock.worker.pool import Worker
+
+STATUS_BATCH = 2000
+PROGRESS_S = 0.25
+RUN_LOOK_S = 1.0
+"""Counting what is left takes longer the more is left."""
+REMARKS = 5
+
+
+class Remark(msgspec.Struct, frozen=True):
+    """Why a document did not become searchable."""
+
+    document_id: str
+    name: str
+    status: DocumentStatus
+    reason: str
+    error: str
+
+
+class Summary(msgspec.Struct):
+    """What became of the documents that a call named (or, for `run`, touched), by their state at its end."""
+
+    submitted: int = 0
+    skipped: int = 0
+    completed: int = 0
+    not_indexable: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    pending: int = 0
+    elapsed_s: float = 0.0
+    refused: int = 0
+    """Files that could not be read: never accepted, told in `problems`."""
+    deleted: int = 0
+    stale_settings: int = 0
+    """Skipped as COMPLETED, but made with other settings than today's."""
+    budget_spent: bool = False
+    interrupted: bool = False
+    problems: list[str] = []
+    failed_before: int = 0
+    """Skipped, because the same bytes failed, were cancelled or had no text before: `retry` tries them again."""
+    made: dict[str, int] = {}
+    """What this call made itself: {"pages", "chunks", "embedded", "indexed"}."""
+    reasons: dict[str, int] = {}
+    """Why documents failed, or had no text: how many for each reason."""
+    remarks: list[Remark] = []
+    """Up to five documents for each reason."""
+    group: str | None = None
+    """The runs that this call started: `group show` tells about them."""
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """A look at a job while it runs."""
+
+    submitting: bool
+    found: int
+    skipped: int
+    total: int
+    ended: int
+    elapsed_s: float
+    failed: int = 0
+    made: dict[str, int] = {}
+    """By this call so far: {"pages", "chunks", "embedded", "indexed"}."""
+    to_come: dict[str, int] = {}
+    """About how many more there will be, of what can be said."""
+    left_s: float | None = None
+    """About how long it will take."""
+    waiting: dict[str, int] = {}
+    """Steps by what they wait on."""
+    in_hand: tuple[InHand, ...] = ()
+    """Documents that are being worked on, the longest first."""
+
+
+@dataclass
+class Job:
+    """The documents a call is about. `named` keeps their last known status; None: not looked at yet."""
+
+    owner: Owner
+    ledger: Ledger
+    runtime: Runtime
+    summary: Summary = field(default_factory=Summary)
+    named: dict[DocumentId, DocumentStatus | None] = field(default_factory=dict)
+    submitting: bool = False
+
+    worker: "Worker | None" = None
+
+    def __post_init__(self) -> None:
+        self._began = self.runtime.clock()
+        self._open: set[DocumentId] = set()
+        self._failed = 0
+        self._size = 0
+
+    def add(self, document: DocumentId, size: int = 0) -> None:
+        self.named[document] = None
+        self._size += size
+        self._open.add(document)
+
+    async def refresh(self) -> None:
+        """Ask for those that had not ended when we last looked, and of which our own worker knows nothing."""
+        self._hear()
+        unknown = list(self._open)
+        for i in range(0, len(unknown), STATUS_BATCH):
+            part = unknown[i : i + STATUS_BATCH]
+            statuses = await self.ledger.read(partial(documents.statuses, self.owner), part)
+            for document in part:
+                self._learn(document, statuses.get(document, DocumentStatus.CANCELLED))
+
+    def _hear(self) -> None:
+        if self.worker is None:
+            return
+        news = self.worker.bench.record.tally.news
+        for document, status in news:
+            if document in self._open:
+                self._learn(document, status)
+        news.clear()
+
+    def _learn(self, document: DocumentId, status: DocumentStatus) -> None:
+        self.named[document] = status
+        if status in ENDS:
+            self._open.discard(document)
+            self._failed += status == DocumentStatus.FAILED
+
+    @property
+    def ended(self) -> bool:
+        return not self.submitting and not self._open
+
+    def progress(self, **known: int) -> Progress:
+        """`known`: what somebody else has counted."""
+        self._hear()
+        s = self.summary
+        looked = Progress(
+            self.submitting,
+            s.submitted + s.skipped + s.refused,
+            s.skipped,
+            len(self.named),
+            len(self.named) - len(self._open),
+            self.runtime.clock() - self._began,
+            self._failed,
+        )
+        progress = msgspec.structs.replace(looked, **known)
+        if self.worker is None:
+            return progress
+        tally, hands = self.worker.bench.record.tally, self.worker.in_hand()
+        more = to_come(tally, hands, progress.total, progress.ended, self._size or None)
+        return msgspec.structs.replace(
+            progress,
+            made=tally.named(),
+            to_come=more,
+            left_s=None if self.submitting else left_s(tally, more, self.runtime.clock()),
+            waiting=dict(Counter(hand.waiting_on for hand in hands if hand.waiting_on)),
+            in_hand=tuple(hands),
+        )
+
+    def finish(self) -> Summary:
+        s = self.summary
+        for status in self.named.values():
+            match status:
+                case DocumentStatus.COMPLETED:
+                    s.completed += 1
+                case DocumentStatus.NOT_INDEXABLE:
+                    s.not_indexable += 1
+                case DocumentStatus.FAILED:
+                    s.failed += 1
+                case DocumentStatus.CANCELLED:
+                    s.cancelled += 1
+                case _:
+                    s.pending += 1
+        s.elapsed_s = round(self.runtime.clock() - self._began, 3)
+        return s
+
+
+Report = Callable[[Progress], None]
+
+AGAIN = (DocumentStatus.FAILED, DocumentStatus.CANCELLED, DocumentStatus.NOT_INDEXABLE)
+
+
+async def submit(job: Job, intake: Intake, order: Order, items: Iterable[Item], accepted: Callable[[], None]) -> None:
+    """Everything is accepted before anything else decides about the job's end. `accepted`: there is work."""
+    job.submitting = True
+    try:
+        async for receipts in intake.submit(order, items):
+            fresh = False
+            for receipt in receipts:
+                answer = receipt.submitted
+                if answer is None:
+                    job.summary.refused += 1
+                    job.summary.problems.append(receipt.problem or receipt.item.source)
+                elif answer.outcome == "skipped":
+                    job.summary.skipped += 1
+                    job.summary.failed_before += answer.status in AGAIN
+                    job.summary.stale_settings += answer.stale_settings
+                else:
+                    job.summary.submitted += 1
+                    if answer.outcome == "submitted" and order.group is not None:
+                        job.summary.group = order.group.id
+                    job.add(answer.document_id, receipt.size)
+                    fresh = True
+            if fresh:
+                accepted()
+    finally:
+        job.submitting = False
+
+
+async def ingest(
+    job: Job,
+    intake: Intake,
+    order: Order,
+    items: Iterable[Item],
+    start: "Callable[[], Worker] | None",
+    report: Report | None,
+) -> Summary:
+    """Submit, and work alongside until the job's documents have ended. `start` is None where nobody waits."""
+    worker: Worker | None = None
+    working: asyncio.Task[None] | None = None
+
+    def accepted() -> None:
+        nonlocal worker, working
+        if start is None:
+            return
+        if worker is None:
+            worker = job.worker = start()
+            working = asyncio.create_task(worker.run(done))
+        worker.wake()
+
+    async def done() -> bool:
+        await job.refresh()
+        return job.ended
+
+    ticker = asyncio.create_task(_tick(job, report)) if report else None
+    try:
+        await submit(job, intake, order, items, accepted)
+        if working is not None and worker is not None:
+            worker.wake()
+            await working
+    except BaseException:
+        if working is not None and worker is not None:
+            worker.stop()
+            await asyncio.gather(working, return_exceptions=True)
+        raise
+    finally:
+        if ticker is not None:
+            ticker.cancel()
+    await job.refresh()
+    if report:
+        report(job.progress())
+    return await _close(job, {job.owner: job.named})
+
+
+async def run(job: Job, worker: "Worker", report: Report | None) -> Summary:
+    """Work off what is queued, for every owner, then stop."""
+
+    async def done() -> bool:
+        return not (await job.ledger.read(work.left)).steps
+
+    job.worker = worker
+    ticker = asyncio.create_task(_tick_run(job, report)) if report else None
+    try:
+        await worker.run(done)
+    finally:
+        if ticker is not None:
+            ticker.cancel()
+    named: Named = {}
+    for owner, touched in worker.touched.items():
+        part = Job(owner, job.ledger, job.runtime)
+        for document in touched:
+            part.add(document)
+        await part.refresh()
+        job.named.update(part.named)
+        named[owner] = part.named
+    left = await job.ledger.read(work.left)
+    summary = await _close(job, named)
+    summary.budget_spent = worker.bench.budget.spent and left.anything
+    return summary
+
+
+async def _close(job: Job, named: "Named") -> Summary:
+    summary, worker = job.finish(), job.worker
+    summary.made = worker.bench.record.tally.named() if worker else dict.fromkeys(MADE.values(), 0)
+    if worker is not None:
+        if worker.bench.budget.spent:
+            summary.budget_spent = summary.pending > 0 or (await job.ledger.read(outbox.waiting)).due
+        summary.interrupted = worker.told_to_stop
+    if summary.failed or summary.not_indexable:
+        for owner, statuses in named.items():
+            await _explain(owner, job.ledger, statuses, summary)
+    return summary
+
+
+Named = dict[Owner, dict[DocumentId, DocumentStatus | None]]
+
+
+async def _explain(
+    owner: Owner, ledger: Ledger, statuses: dict[DocumentId, DocumentStatus | None], summary: Summary
+) -> None:
+    """Why documents did not become searchable: counted, and some of them told."""
+    failed = [document for document, status in statuses.items() if status == DocumentStatus.FAILED]
+    reasons: Counter[str] = Counter(summary.reasons)
+    for i in range(0, len(failed), STATUS_BATCH):
+        for number, reason in await ledger.read(partial(dead_letters.of, owner), failed[i : i + STATUS_BATCH]):
+            reasons[reason] += 1
+            if reasons[reason] > REMARKS:
+                continue
+            letter = await ledger.read(partial(dead_letters.get, owner), number)
+            if letter is not None and letter.document_id is not None:
+                document, name = letter.document_id, letter.name or ""
+                summary.remarks.append(Remark(document, name, DocumentStatus.FAILED, reason, letter.error))
+    textless = [document for document, status in statuses.items() if status == DocumentStatus.NOT_INDEXABLE]
+    if textless:
+        reasons["no_text"] += len(textless)
+    for document in textless[:REMARKS]:
+        entry = await ledger.read(partial(documents.get, owner), document)
+        if entry is not None:
+            d = entry.document
+            summary.remarks.append(Remark(d.id, d.name, DocumentStatus.NOT_INDEXABLE, "no_text", _no_text(d)))
+    summary.reasons = dict(reasons.most_common())
+
+
+def _no_text(document: Document) -> str:
+    if document.size == 0:
+        return "the file is empty"
+    media_type = document.media_type or ""
+    if media_type == "application/pdf" or media_type.startswith("image/"):
+        return "no text in it: probably a scan"
+    return "no text in it"
+
+
+async def _tick_run(job: Job, report: Report) -> None:
+    """`run` names no documents: its progress is how many of the open runs have ended since it began."""
+    most = left = 0
+
+    async def look() -> None:
+        nonlocal most, left
+        left = await job.ledger.read(work.open_runs)
+        most = max(most, left)
+
+    def progress() -> Progress:
+        assert job.worker is not None
+        failed = job.worker.bench.record.tally.ended[DocumentStatus.FAILED]
+        return job.progress(total=most, ended=most - left, failed=failed)
+
+    await _report(job, look, RUN_LOOK_S, lambda: report(progress()))
+
+
+async def _tick(job: Job, report: Report) -> None:
+    await _report(job, job.refresh, PROGRESS_S, lambda: report(job.progress()))
+
+
+async def _report(job: Job, look: Callable[[], Awaitable[None]], every_s: float, report: Callable[[], None]) -> None:
+    """What the process knows is told often; the ledger is asked as often as is cheap."""
+    clock = job.runtime.clock
+    due = clock()
+    while True:
+        began = clock()
+        if began >= due:
+            await look()
+            # With many documents a look takes longer: it may cost a twentieth of the time.
+            due = began + max(every_s, 20 * (clock() - began))
+        report()
+        await job.runtime.sleep(PROGRESS_S)

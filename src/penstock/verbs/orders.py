@@ -1,0 +1,105 @@
+"""What a call asks for becomes an order: the workflow with all its values, and the fingerprint of everything that
+decides what comes out, besides the bytes."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from penstock.artifacts.fingerprints import fingerprint
+from penstock.config import Config
+from penstock.errors import NoDefinition
+from penstock.intake import Order
+from penstock.ledger.engine.documents import Origin
+from penstock.ledger.engine.groups import GroupStart
+from penstock.model.nouns import Asked, Owner, Workflow
+from penstock.runtime import Runtime
+from penstock.stages.base import Ports
+from penstock.stages.registry import STAGES
+from penstock.verbs import arguments
+from penstock.verbs.replays import Changes
+from penstock.workflows.catalog import Catalog
+from penstock.workflows.load import encode, merged, remember, with_defaults, with_parameters, with_webhooks
+
+
+class Orders:
+    def __init__(self, config: Config, runtime: Runtime, catalog: Catalog, ports: Callable[[], Ports]) -> None:
+        self._config = config
+        self._runtime = runtime
+        self._catalog = catalog
+        self._ports = ports
+
+    def asked(self, collection: str, workflow: str | None, params: str | None) -> Asked:
+        """The names that hold where some or none are given."""
+        arguments.maybe("workflow", workflow)
+        arguments.maybe("params", params)
+        own = self._config.collections.get(collection)
+        return Asked(
+            workflow or (own.workflow if own else None) or self._config.workflow,
+            params or (own.params if own else None) or self._config.params,
+        )
+
+    def workflow(self, collection: str, asked: Asked) -> Workflow:
+        """As a run of the collection would keep it."""
+        found = self._catalog.workflow(asked.workflow)
+        found = with_defaults(found, {"chunk": self._config.chunk_parameters(collection)})
+        found = with_webhooks(found, self._config.webhooks)
+        return self._with_values(found, asked.params, asked.values)
+
+    def start(
+        self,
+        owner: Owner,
+        collection: str,
+        asked: Asked,
+        *,
+        priority: int = 0,
+        batch: str | None = None,
+        retry: bool = False,
+        password: str | None = None,
+    ) -> Order:
+        """What is started makes a group of its own, by these names."""
+        chosen = remember(self.workflow(collection, asked), asked)
+        family = GroupStart(self._runtime.ulid(), chosen.id, asked.params)
+        return Order(owner, collection, chosen, self._settings(chosen), priority, batch, retry, password, family)
+
+    def again(self, owner: Owner, origin: Origin, snapshot: Workflow, changes: Changes) -> tuple[Order, str | None]:
+        """Another try with the workflow and the values that a run had, as they are defined today, unless others are
+        named. Where their definition is gone, the run's own snapshot is all there is: the note says so."""
+        own, note = snapshot.asked or Asked(snapshot.id), None
+        if changes.workflow is not None:
+            asked = self.asked(origin.collection, changes.workflow, changes.params)
+            asked = Asked(asked.workflow, asked.params, merged(changes.values))
+        elif changes.params is not None:
+            asked = Asked(own.workflow, changes.params, merged(changes.values))
+        else:
+            asked = Asked(own.workflow, own.params, merged(own.values, changes.values))
+        try:
+            chosen = remember(self.workflow(origin.collection, asked), asked)
+        except NoDefinition as error:
+            if changes.workflow is not None:
+                raise
+            # Other values that were named now are not what is gone: if they are, this raises.
+            chosen = remember(self._with_values(snapshot, changes.params, changes.values), asked)
+            note = (
+                f"documents of {snapshot.id!r} go on with the workflow and the values that they started with: {error}"
+            )
+        settings = self._settings(chosen)
+        return Order(owner, origin.collection, chosen, settings, origin.priority, password=changes.password), note
+
+    def _with_values(self, workflow: Workflow, params: str | None, values: Mapping[str, Mapping[str, Any]]) -> Workflow:
+        if params is not None:
+            found = self._catalog.parameter_set(params)
+            workflow = with_parameters(workflow, found.config, f"parameter set {found.id!r}")
+        return with_parameters(workflow, values, "the values given") if values else workflow
+
+    def _settings(self, chosen: Workflow) -> str:
+        ports = self._ports()
+        versions = [
+            (step.kind, STAGES[step.kind].version(ports, step.parameters, None))
+            for step in chosen.steps
+            if step.kind in STAGES and step.method is None
+        ]
+        extractors = {media_type: extractor.version for media_type, extractor in ports.extractors.items()}
+        # Neither who is told about it nor by which names it was found decides what is made.
+        plain = msgspec.structs.replace(chosen, lifecycle_events={}, asked=None)
+        return fingerprint(encode(plain)[0], versions, extractors)

@@ -1,0 +1,201 @@
+"""Replay: documents that failed are tried again, page by page, as they were or with other values.
+
+The same run goes on where nothing changed that decides its outcome; otherwise a new one starts, and takes over all that
+would come out the same."""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from penstock.errors import NotFound
+from penstock.intake import Order, submission
+from penstock.ledger.database.store import Ledger
+from penstock.ledger.engine import dead_letters, documents, runs, submissions, work
+from penstock.ledger.engine.dead_letters import Buried
+from penstock.ledger.engine.documents import Origin
+from penstock.model.nouns import DocumentId, Owner, RunId, Workflow
+from penstock.model.states import DocumentStatus
+from penstock.runtime import Runtime
+from penstock.workflows.load import decode
+
+BATCH = 500
+"""Documents of one transaction."""
+LISTED = 1_000
+"""Ids in an answer; what is more is only counted."""
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """What is to be another than when a run started."""
+
+    workflow: str | None = None
+    params: str | None = None
+    values: Mapping[str, Mapping[str, Any]] = {}
+    password: str | None = None
+
+
+class Replay(msgspec.Struct):
+    """What a replay did, or with `dry_run` would do."""
+
+    replayed: list[DocumentId] = []
+    """The first thousand of them."""
+    count: int = 0
+    resumed: int = 0
+    """Runs that go on from their checkpoint."""
+    started: int = 0
+    """New runs: what decides their outcome is not what it was."""
+    events: int = 0
+    """Events that are told again; `count` is of documents."""
+    by_reason: dict[str, int] = {}
+    notes: list[str] = []
+    dry_run: bool = False
+
+
+class Discard(msgspec.Struct):
+    """Dead letters that were closed."""
+
+    discarded: list[int] = []
+    """The first thousand of them."""
+    count: int = 0
+    by_reason: dict[str, int] = {}
+    dry_run: bool = False
+
+
+Reorder = Callable[[Origin, Workflow, Changes], tuple[Order, str | None]]
+"""The order for another try of what came from there with this workflow, and what a person should know about it."""
+
+
+class Replayer:
+    """One call of `retry` or `replay`."""
+
+    def __init__(self, owner: Owner, ledger: Ledger, runtime: Runtime, reorder: Reorder, changes: Changes) -> None:
+        self._owner = owner
+        self._ledger = ledger
+        self._runtime = runtime
+        self._reorder = reorder
+        self._changes = changes
+        self._orders: dict[Origin, Order] = {}
+        self.answer = Replay()
+
+    async def retry(self, ids: Sequence[DocumentId]) -> set[DocumentId]:
+        """Documents, whatever ended their runs."""
+        origins = await self._ledger.read(lambda c: documents.origins(self._owner, c, ids))
+        for origin in set(origins.values()):
+            await self._order(origin)
+        done: set[DocumentId] = set()
+        for i in range(0, len(ids), BATCH):
+            done |= await self._again({document: origins[document] for document in ids[i : i + BATCH]})
+        return done
+
+    async def replay(self, letters: Sequence[int] | None, reason: str | None, *, dry_run: bool) -> Replay:
+        """Dead letters by their numbers, of one reason, or all."""
+        self.answer.dry_run = dry_run
+        # Before anything is changed: a value that does not fit one of the workflows is refused for all.
+        for word, origin, count in await self._waiting(letters, reason):
+            order = await self._order(origin) if origin is not None else None
+            if dry_run:
+                self._tell(word, origin, order, count)
+        if not dry_run:
+            async for page in _pages(self._owner, self._ledger, letters, reason):
+                await self._events([letter for letter in page if letter.origin is None])
+                done = await self._again({x.document_id: x.origin for x in page if x.origin is not None})
+                for letter in page:
+                    if letter.origin is not None and letter.document_id in done:
+                        self._tell(letter.reason, letter.origin, await self._order(letter.origin), 1)
+                        self.answer.replayed += [letter.document_id] if self.answer.count <= LISTED else []
+        return self.answer
+
+    async def _events(self, letters: Sequence[Buried]) -> None:
+        if letters:
+            replay = dead_letters.EventReplay(self._owner, tuple(letter.id for letter in letters))
+            await self._ledger.write(dead_letters.REPLAY_EVENTS, replay)
+            for letter in letters:
+                self._tell(letter.reason, None, None, 1)
+
+    async def _waiting(self, letters: Sequence[int] | None, reason: str | None) -> list[tuple[str, Origin | None, int]]:
+        if letters is None:
+            return await self._ledger.read(lambda c: dead_letters.waiting(self._owner, c, reason or ""))
+        return [(letter.reason, letter.origin, 1) for letter in await _named(self._owner, self._ledger, letters)]
+
+    def _tell(self, reason: str, origin: Origin | None, order: Order | None, count: int) -> None:
+        answer = self.answer
+        if origin is None or order is None:
+            answer.events += count
+        else:
+            answer.count += count
+            answer.resumed += count if _goes_on(origin, order) else 0
+            answer.started += 0 if _goes_on(origin, order) else count
+        answer.by_reason[reason] = answer.by_reason.get(reason, 0) + count
+
+    async def _order(self, origin: Origin) -> Order:
+        if origin not in self._orders:
+            body = await self._ledger.read(work.snapshot, origin.snapshot)
+            self._orders[origin], note = self._reorder(origin, decode(body), self._changes)
+            if note is not None and note not in self.answer.notes:
+                self.answer.notes.append(note)
+        return self._orders[origin]
+
+    async def _again(self, origins: Mapping[DocumentId, Origin]) -> set[DocumentId]:
+        """One transaction for those of one origin."""
+        alike: dict[Origin, list[DocumentId]] = {}
+        for document, origin in origins.items():
+            alike.setdefault(origin, []).append(document)
+        done: set[DocumentId] = set()
+        for origin, ids in alike.items():
+            order = await self._order(origin)
+            part = submission(order, tuple(_again(document, RunId(self._runtime.ulid())) for document in ids))
+            retried = await self._ledger.write(runs.RETRY, runs.Retry(part))
+            done |= retried
+        return done
+
+
+async def discard(
+    owner: Owner, ledger: Ledger, letters: Sequence[int] | None, reason: str | None, *, dry_run: bool
+) -> Discard:
+    """Dead letters are closed, by their numbers, of one reason, or all; their documents stay FAILED."""
+    answer = Discard(dry_run=dry_run)
+    async for page in _pages(owner, ledger, letters, reason):
+        ids = tuple(letter.id for letter in page)
+        done = set(ids)
+        if not dry_run:
+            done = await ledger.write(dead_letters.DISCARD, (owner, ids))
+        for letter in page:
+            if letter.id in done:
+                answer.count += 1
+                answer.by_reason[letter.reason] = answer.by_reason.get(letter.reason, 0) + 1
+                answer.discarded += [letter.id] if answer.count <= LISTED and not dry_run else []
+    return answer
+
+
+async def _pages(
+    owner: Owner, ledger: Ledger, letters: Sequence[int] | None, reason: str | None
+) -> AsyncIterator[list[Buried]]:
+    """Open dead letters, oldest first. One that is buried meanwhile, because a replay failed again, is left alone."""
+    if letters is not None:
+        named = await _named(owner, ledger, letters)
+        for i in range(0, len(named), BATCH):
+            yield named[i : i + BATCH]
+        return
+    after, until = 0, await ledger.read(lambda c: dead_letters.last(owner, c))
+    look = partial(dead_letters.page, owner)
+    while page := await ledger.read(look, reason or "", after=after, until=until, count=BATCH):
+        yield page
+        after = page[-1].id
+
+
+async def _named(owner: Owner, ledger: Ledger, letters: Sequence[int]) -> list[Buried]:
+    found = await ledger.read(lambda c: dead_letters.named(owner, c, letters))
+    missing = set(letters) - {letter.id for letter in found}
+    if missing:
+        raise NotFound(f"no open dead letter {min(missing)}: `penstock dlq list` shows them")
+    return found
+
+
+def _goes_on(origin: Origin, order: Order) -> bool:
+    return origin.settings == order.settings and origin.status != DocumentStatus.NOT_INDEXABLE
+
+
+def _again(document: DocumentId, run: RunId) -> submissions.NewDocument:
+    """What a retry names; the ledger knows the rest."""
+    return submissions.NewDocument(document, run, "", "", "", 0, None, {})

@@ -1,0 +1,528 @@
+"""One scenario for each verb of the ledger: what comes before it, and what is written."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from msgspec.structs import replace
+from tests.ledger.ledger_kit import ANNA, EXPIRED_S, KEY, LEASE_S, Desk, output
+from tests.ledger.test_ledger_outbox import body, dispatch, submit, take, to
+from tests.ledger.test_ledger_retention import age, purge, searchable
+
+from penstock.ledger.database import histories, workers
+from penstock.ledger.database.writer import Verb
+from penstock.ledger.engine import (
+    checkpoints,
+    claims,
+    dead_letters,
+    documents,
+    generations,
+    groups,
+    leasing,
+    locks,
+    outbox,
+    pauses,
+    queue,
+    runs,
+    work,
+)
+from penstock.ledger.upkeep import checksums, mending, retention
+from penstock.ledger.upkeep.audit_index import Place
+from penstock.model.nouns import DocumentId, RunId, Step, WorkerId
+from penstock.model.states import DocumentStatus
+
+Prepare = Callable[[Desk], Awaitable[Any]]
+"""Does what comes before, and tells the item."""
+SCENARIOS: dict[str, tuple[Verb[Any, Any], Prepare]] = {}
+W1 = WorkerId("w1")
+PLACE = Place(ANNA, "default", 1)
+
+
+def scenario(verb: Verb[Any, Any]) -> Callable[[Prepare], Prepare]:
+    def keep(prepare: Prepare) -> Prepare:
+        SCENARIOS[prepare.__name__] = verb, prepare
+        return prepare
+
+    return keep
+
+
+async def _artifact(desk: Desk) -> tuple[Step, Any]:
+    step = await desk.started()
+    return step, (await desk.open(step)).artifact.id
+
+
+async def _failed(desk: Desk) -> Step:
+    step = await desk.started()
+    assert await desk.fail(step)
+    return step
+
+
+async def _hold(desk: Desk, key: str = KEY) -> locks.Acquire:
+    request = locks.Acquire(key, desk.token(), W1, "test", LEASE_S)
+    assert await desk.ledger.write(locks.ACQUIRE, request)
+    return request
+
+
+# submit and what changes runs
+
+
+@scenario(runs.SUBMIT)
+async def submit_one(desk: Desk) -> Any:
+    return desk.submission(desk.document("/a"))
+
+
+@scenario(runs.SUBMIT)
+async def submit_with_key(desk: Desk) -> Any:
+    return desk.submission(desk.document("/a", key="k"), desk.document("/b"))
+
+
+@scenario(runs.SUBMIT)
+async def submit_group(desk: Desk) -> Any:
+    return desk.submission(desk.document("/a"), group=groups.GroupStart("g", "w", None, True))
+
+
+@scenario(runs.SUBMIT)
+async def submit_changed(desk: Desk) -> Any:
+    await desk.flipped()
+    return desk.submission(desk.document("/a", "v2"), desk.document("/b"))
+
+
+@scenario(runs.CANCEL)
+async def cancel(desk: Desk) -> Any:
+    return runs.Selected(ANNA, ((await desk.started()).document_id,))
+
+
+@scenario(runs.DELETE)
+async def delete(desk: Desk) -> Any:
+    return runs.Selected(ANNA, ((await desk.flipped()).document_id,))
+
+
+@scenario(runs.RETRY)
+async def retry(desk: Desk) -> Any:
+    news = replace(desk.document("/unused", stored=False), id=(await _failed(desk)).document_id)
+    return runs.Retry(desk.submission(news))
+
+
+@scenario(runs.START)
+async def start(desk: Desk) -> Any:
+    news = replace(desk.document("/unused", stored=False), id=(await desk.flipped()).document_id)
+    group = groups.GroupStart("g", "w")
+    return runs.Start(desk.submission(news, settings="tomorrow", group=group))
+
+
+@scenario(runs.CANCEL_GROUP)
+async def cancel_group(desk: Desk) -> Any:
+    await desk.submit("/a", "/b", group=groups.GroupStart("g", "w", None, True))
+    return runs.CancelGroup(ANNA, "g", 1)
+
+
+@scenario(runs.REMAKE)
+async def remake(desk: Desk) -> Any:
+    step = await searchable(desk, "/a")
+    assert (await desk.ledger.write(retention.DROP_ARTIFACTS, (step.generation_id,))).generations == 1
+    named = ((step.document_id, RunId(desk.runtime.ulid())),)
+    return runs.Remake(ANNA, named)
+
+
+@scenario(groups.SEAL)
+async def seal(desk: Desk) -> Any:
+    await desk.submit("/a", group=groups.GroupStart("g", "w"))
+    return "g"
+
+
+@scenario(groups.RECOUNT)
+async def recount(desk: Desk) -> Any:
+    await desk.submit("/a", group=groups.GroupStart("g", "w", None, True))
+    await desk.rows("UPDATE groups SET open_runs = 7 RETURNING 1")
+    return "g"
+
+
+@scenario(documents.BIND)
+async def bind(desk: Desk) -> Any:
+    await desk.submit("/a")
+    return documents.Binding(ANNA, "default", "fake", 8)
+
+
+# steps
+
+
+@scenario(claims.CLAIM)
+async def claim(desk: Desk) -> Any:
+    await submit(desk, "/a", "/b", **body(step_start=[to("one")]))
+    return claims.ClaimRequest(W1, ("extract",), 2, desk.token(), LEASE_S)
+
+
+@scenario(claims.CLAIM_KEYED)
+async def claim_keyed(desk: Desk) -> Any:
+    await desk.to_index("/a", "/b")
+    return claims.KeyedClaim(W1, "index", 64, desk.token(), LEASE_S)
+
+
+@scenario(checkpoints.OPEN)
+async def open_artifact(desk: Desk) -> Any:
+    return checkpoints.Open(await desk.started(), "fp")
+
+
+@scenario(checkpoints.CHECKPOINT)
+async def checkpoint(desk: Desk) -> Any:
+    step, made = await _artifact(desk)
+    return desk.flush(step, made, 0)
+
+
+@scenario(checkpoints.REWIND)
+async def rewind(desk: Desk) -> Any:
+    step, made = await _artifact(desk)
+    following = (await desk.complete(step, chain=True, output=output(made, 1))).next
+    assert following is not None
+    return checkpoints.Rewind(following, made, 0)
+
+
+@scenario(queue.COMPLETE)
+async def complete_chained(desk: Desk) -> Any:
+    step, made = await _artifact(desk)
+    return desk.completion(step, chain=True, output=output(made, 1))
+
+
+@scenario(queue.COMPLETE)
+async def complete_and_open_next(desk: Desk) -> Any:
+    return desk.completion(await desk.started(), chain=True, fingerprint="next")
+
+
+@scenario(queue.COMPLETE)
+async def complete_before_a_lock(desk: Desk) -> Any:
+    return desk.completion(await desk.started(), "index", key=KEY)
+
+
+@scenario(queue.COMPLETE)
+async def complete_and_tell(desk: Desk) -> Any:
+    await submit(desk, "/a", **body(step_end=[to("one")]))
+    [step] = await desk.claim()
+    return desk.completion(step, chain=True)
+
+
+@scenario(queue.COMPLETE)
+async def complete_of_a_lost_lease(desk: Desk) -> Any:
+    step = await desk.started(lease_s=EXPIRED_S)
+    assert await desk.reap() == 1
+    return desk.completion(step, chain=True)
+
+
+@scenario(queue.FLIP)
+async def flip(desk: Desk) -> Any:
+    return queue.Flip(await desk.indexing(), DocumentStatus.COMPLETED, 2, 3, "{}")
+
+
+@scenario(queue.FLIP)
+async def flip_of_a_new_version(desk: Desk) -> Any:
+    await desk.flipped()
+    return queue.Flip(await desk.indexing(content="v2"), DocumentStatus.COMPLETED, 2, 3, "{}")
+
+
+@scenario(queue.FLIP)
+async def flip_of_a_cancelled_run(desk: Desk) -> Any:
+    step = await desk.indexing()
+    await desk.cancel(step.document_id)
+    return queue.Flip(step, DocumentStatus.COMPLETED, 2, 3, "{}")
+
+
+@scenario(queue.ERROR)
+async def error(desk: Desk) -> Any:
+    return queue.StepFailure(await desk.started(), "bad", "it broke", retry_in=60.0)
+
+
+@scenario(queue.ERROR)
+async def fail(desk: Desk) -> Any:
+    await submit(desk, "/a", **body(item_failed=[to("one")]))
+    [step] = await desk.claim()
+    return queue.StepFailure(step, "bad", "it broke")
+
+
+@scenario(queue.RELEASE)
+async def release(desk: Desk) -> Any:
+    return queue.Release(await desk.started(), give_back=True)
+
+
+@scenario(generations.WRITE)
+async def write(desk: Desk) -> Any:
+    step = await desk.indexing()
+    return generations.Writing(step.lease.step_id, step.lease.token, step.generation_id)
+
+
+@scenario(generations.PURGED)
+async def purged(desk: Desk) -> Any:
+    await desk.delete((await desk.flipped()).document_id)
+    page = await desk.ledger.read(generations.due_purges, 100, 1e6)
+    return tuple(row.generation for row in page)
+
+
+# leases and workers
+
+
+@scenario(workers.REGISTER)
+async def register(desk: Desk) -> Any:
+    return workers.Worker(W1, "here", 1)
+
+
+@scenario(leasing.HEARTBEAT)
+async def heartbeat(desk: Desk) -> Any:
+    step = await desk.indexing()
+    locked = ((KEY, step.lease.token),)
+    signs = (leasing.Sign(step.lease.step_id, "lock", True, 9.0),)
+    return leasing.Beat(W1, (step.lease,), locked, signs, LEASE_S)
+
+
+@scenario(leasing.DROP)
+async def drop(desk: Desk) -> Any:
+    return (await desk.started()).lease
+
+
+@scenario(leasing.LEAVE)
+async def leave(desk: Desk) -> Any:
+    await desk.ledger.write(workers.REGISTER, workers.Worker(W1, "here", 1))
+    await desk.started()
+    return W1
+
+
+@scenario(leasing.GO_ALONE)
+async def alone(desk: Desk) -> Any:
+    return (await desk.started()).lease
+
+
+@scenario(leasing.REAP)
+async def reap(desk: Desk) -> Any:
+    await desk.started(lease_s=EXPIRED_S)
+    return leasing.Reap(frozenset(), (), 5)
+
+
+@scenario(leasing.REAP)
+async def reap_the_last_crash(desk: Desk) -> Any:
+    await desk.started(lease_s=EXPIRED_S)
+    return leasing.Reap(frozenset(), (), 1)
+
+
+@scenario(leasing.DUE)
+async def due(desk: Desk) -> Any:
+    assert await desk.fail(await desk.started(), retry_in=-1.0)
+    return 100
+
+
+# locks
+
+
+@scenario(locks.ACQUIRE)
+async def acquire(desk: Desk) -> Any:
+    return locks.Acquire(KEY, desk.token(), W1, "test", LEASE_S, wanted_s=1.0)
+
+
+@scenario(locks.RELEASE)
+async def release_lock(desk: Desk) -> Any:
+    held = await _hold(desk)
+    return (KEY, held.token)
+
+
+@scenario(pauses.PAUSE)
+async def pause(desk: Desk) -> Any:
+    return pauses.Pause(KEY, (await _hold(desk)).token, "broken", 0.5)
+
+
+@scenario(pauses.END_ALL)
+async def end_pauses(desk: Desk) -> Any:
+    assert await desk.ledger.write(pauses.PAUSE, await pause(desk)) is not None
+
+
+@scenario(locks.FORCE)
+async def force(desk: Desk) -> Any:
+    await desk.indexing()
+    return locks.Force(ANNA, KEY, "somebody")
+
+
+@scenario(checksums.SEAL)
+async def seal_index(desk: Desk) -> Any:
+    held = await _hold(desk)
+    return checksums.Seal(PLACE, held.token, 1, "hash")
+
+
+@scenario(checksums.UNSEAL)
+async def unseal_index(desk: Desk) -> Any:
+    held = await _hold(desk)
+    assert await desk.ledger.write(checksums.SEAL, checksums.Seal(PLACE, held.token, 1, "hash"))
+    return PLACE
+
+
+# events
+
+
+async def _event(desk: Desk, **more: Any) -> outbox.Delivery:
+    await submit(desk, "/a", **body(step_start=[to("one", **more)]))
+    await desk.claim()
+    assert await dispatch(desk) == 1
+    [delivery] = await take(desk)
+    return delivery
+
+
+@scenario(outbox.DISPATCH)
+async def dispatch_events(desk: Desk) -> Any:
+    await submit(desk, "/a", **body(step_start=[to("one"), to("two")]))
+    await desk.claim()
+    return outbox.FAN_OUT
+
+
+@scenario(outbox.TAKE)
+async def take_events(desk: Desk) -> Any:
+    await submit(desk, "/a", **body(step_start=[to("one")]))
+    await desk.claim()
+    await dispatch(desk)
+    return outbox.Take(W1, desk.token(), 10, 15.0)
+
+
+@scenario(outbox.DELIVERED)
+async def delivered(desk: Desk) -> Any:
+    return await _event(desk)
+
+
+@scenario(outbox.UNDELIVERED)
+async def undelivered(desk: Desk) -> Any:
+    return outbox.Undelivered(await _event(desk), "bad", "it broke", retry_in=60.0)
+
+
+@scenario(outbox.UNDELIVERED)
+async def undeliverable(desk: Desk) -> Any:
+    return outbox.Undelivered(await _event(desk), "bad", "it broke")
+
+
+@scenario(dead_letters.DISCARD)
+async def discard(desk: Desk) -> Any:
+    await _failed(desk)
+    return (ANNA, tuple(row[0] for row in await desk.rows("SELECT id FROM dead_letters")))
+
+
+@scenario(dead_letters.REPLAY_EVENTS)
+async def replay_events(desk: Desk) -> Any:
+    await desk.ledger.write(outbox.UNDELIVERED, outbox.Undelivered(await _event(desk), "bad", "it broke"))
+    letters = tuple(row[0] for row in await desk.rows("SELECT id FROM dead_letters"))
+    return dead_letters.EventReplay(ANNA, letters)
+
+
+# upkeep
+
+
+@scenario(work.KEEP_PACES)
+async def keep_paces(desk: Desk) -> Any:
+    return {"extract": 1.5}
+
+
+@scenario(mending.WAKE)
+async def wake(desk: Desk) -> Any:
+    return (KEY, "index")
+
+
+@scenario(mending.FREE)
+async def free(desk: Desk) -> Any:
+    await _hold(desk)
+    await desk.rows("UPDATE locks SET lease_until = 1.0 RETURNING 1")
+    return KEY
+
+
+@scenario(mending.RETIRE)
+async def retire(desk: Desk) -> Any:
+    step = await desk.flipped()
+    await desk.delete(step.document_id)
+    await desk.rows("DELETE FROM purges RETURNING 1")
+    return step.generation_id
+
+
+@scenario(mending.UNPURGE)
+async def unpurge(desk: Desk) -> Any:
+    step = await desk.flipped()
+    await desk.rows(
+        "INSERT INTO purges (generation_id, owner, collection, index_version, not_before) "
+        f"VALUES ({step.generation_id}, 'anna', 'default', 1, 1.0) RETURNING 1"
+    )
+    return step.generation_id
+
+
+@scenario(mending.REQUEUE)
+async def requeue(desk: Desk) -> Any:
+    step = await desk.started()
+    await desk.rows("UPDATE steps SET status = 'COMPLETED', lease_token = NULL RETURNING 1")
+    return step.document_id
+
+
+@scenario(mending.BURY)
+async def bury(desk: Desk) -> Any:
+    step = await _failed(desk)
+    await desk.rows("DELETE FROM dead_letters RETURNING 1")
+    return step.document_id
+
+
+@scenario(mending.CUT)
+async def cut(desk: Desk) -> Any:
+    await searchable(desk, "/a")
+    return mending.Cut((await desk.one("SELECT id FROM artifacts")), 1)
+
+
+@scenario(mending.RESTART)
+async def restart(desk: Desk) -> Any:
+    step = await desk.indexing()
+    await desk.open(step)
+    await desk.rows("UPDATE artifacts SET kind = 'index', cursor = '[7]' RETURNING 1")
+    return PLACE
+
+
+@scenario(mending.FORGET)
+async def forget(desk: Desk) -> Any:
+    await searchable(desk, "/a")
+    await desk.rows("DELETE FROM artifact_refs RETURNING 1")
+    return mending.Forget((await desk.one("SELECT id FROM artifacts"),), -60.0)
+
+
+@scenario(retention.DROP_ARTIFACTS)
+async def drop_artifacts(desk: Desk) -> Any:
+    return ((await searchable(desk, "/a")).generation_id,)
+
+
+@scenario(retention.EXPIRE)
+async def expire(desk: Desk) -> Any:
+    await desk.delete((await desk.flipped()).document_id)
+    await purge(desk)
+    await age(desk, "runs", "generations", "documents")
+    return retention.Expire(0, 3600.0, 100)
+
+
+@scenario(retention.CLEAR)
+async def clear(desk: Desk) -> Any:
+    step = await _failed(desk)
+    await desk.retry(DocumentId(step.document_id))
+    await desk.rows("UPDATE dead_letters SET closed_at = 1.0 RETURNING 1")
+    return retention.Clear("dead_letters", 0, 3600.0, 100)
+
+
+@scenario(histories.NOTICE)
+async def notice(desk: Desk) -> Any:
+    return histories.Seen(1000)
+
+
+@scenario(histories.SETTLE)
+async def settle(desk: Desk) -> Any:
+    begun = await desk.ledger.write(histories.NOTICE, histories.Seen(1000))
+    assert begun is not None
+    return begun.first_generation
+
+
+@scenario(claims.CLAIM_THESE)
+async def claim_these(desk: Desk) -> Any:
+    await desk.submit("/a", "/b")
+    steps = tuple(row[0] for row in await desk.rows("SELECT id FROM steps"))
+    return claims.ClaimThese(W1, steps, desk.token(), LEASE_S)
+
+
+@scenario(generations.POSTPONE)
+async def postpone(desk: Desk) -> Any:
+    step = await desk.flipped()
+    await desk.delete(step.document_id)
+    return (step.generation_id,), 60.0
+
+
+@scenario(retention.FORGET_SNAPSHOTS)
+async def forget_snapshots(desk: Desk) -> Any:
+    await desk.rows("INSERT INTO snapshots (hash, body, added_at) VALUES ('old', '{}', 1.0) RETURNING 1")
+    return retention.Unused(3600.0, 100)

@@ -1,0 +1,195 @@
+"""Owners are walls (I10): every function that the ledger has for users, asked by another owner, finds nothing."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import msgspec
+from tests.integration.test_hostile_arguments import TEXTS
+from tests.ledger.ledger_kit import ANNA, BERT, KEY, LEASE_S, Desk
+from tests.unit.test_owners import CROSSING, FOR_USERS, functions
+
+from penstock.ledger.database.database import Connection
+from penstock.ledger.engine import dead_letters, documents, generations, groups, locks, runs
+from penstock.ledger.reads import batches
+from penstock.model.nouns import Owner, Step, WorkerId
+
+GROUP = "01GROUP"
+START = groups.GroupStart(GROUP, "flow")
+
+
+class Anna(msgspec.Struct, frozen=True):
+    """What Anna has: one of everything."""
+
+    done: Step
+    failed: Step
+    running: Step
+    letter: int
+    letter_of_event: int
+
+
+CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
+    "batches.batches": lambda a: {},
+    "batches.documents_of_batch": lambda a: {"batch": "spring", "collection": "default", "after": "", "count": 9},
+    "batches.documents_of_group": lambda a: {"group": GROUP, "status": "FAILED", "after": "", "count": 9},
+    "batches.get": lambda a: {"group": GROUP},
+    "batches.newest": lambda a: {"batch": "spring", "count": 9},
+    "batches.pace": lambda a: {"group": GROUP},
+    "batches.resolve": lambda a: {"name": GROUP},
+    "dead_letters.by_reason": lambda a: {},
+    "dead_letters.get": lambda a: {"letter": a.letter},
+    "dead_letters.last": lambda a: {},
+    "dead_letters.named": lambda a: {"letters": [a.letter]},
+    "dead_letters.newest": lambda a: {"count": 9},
+    "dead_letters.of": lambda a: {"documents": [a.failed.document_id]},
+    "dead_letters.page": lambda a: {"reason": "bad", "after": 0, "until": a.letter, "count": 9},
+    "dead_letters.waiting": lambda a: {"reason": "bad"},
+    "documents.active_generation": lambda a: {"document": a.done.document_id},
+    "documents.collection": lambda a: {"name": "default"},
+    "documents.get": lambda a: {"document": a.done.document_id},
+    "documents.known": lambda a: {"ids": [a.done.document_id], "deleted": True},
+    "documents.last_run": lambda a: {"document": a.done.document_id},
+    "documents.newest": lambda a: {"status": "", "collection": "", "before": "", "count": 9},
+    "documents.origins": lambda a: {"ids": [a.failed.document_id]},
+    "documents.password": lambda a: {"document": a.failed.document_id},
+    "documents.progress": lambda a: {"generation": a.running.generation_id},
+    "documents.resolve": lambda a: {"prefix": a.done.document_id},
+    "documents.statuses": lambda a: {"ids": [a.done.document_id]},
+    "documents.steps": lambda a: {"document": a.failed.document_id},
+    "documents.under": lambda a: {"collection": "default", "prefix": "/"},
+    "generations.due_purges_in": lambda a: {"collection": "default", "version": 1, "count": 9},
+    "generations.hidden": lambda a: {"collection": "default", "version": 1},
+    "generations.visible": lambda a: {"candidates": [a.done.generation_id]},
+    "runs.known": lambda a: {"collection": "default", "sources": ["/done"]},
+    "stats.dead_letters": lambda a: {},
+    "stats.documents": lambda a: {},
+    "stats.events": lambda a: {},
+    "stats.list_steps": lambda a: {"status": None, "kind": "", "stuck_s": None, "count": 9},
+    "stats.lock_releases": lambda a: {"count": 9},
+    "stats.locks": lambda a: {},
+    "stats.running": lambda a: {},
+    "stats.steps": lambda a: {},
+}
+"""Every function for a user, and what to ask it for so that Anna finds something."""
+CHANGING = {"dead_letters.close"}
+
+
+async def _flipped(desk: Desk, content: str, **order: Any) -> Step:
+    await desk.submit("/done", content=content, **order)
+    [first] = await desk.claim()
+    await desk.complete(first, "index", key=KEY)
+    [step] = await desk.claim_keyed()
+    writing = generations.Writing(step.lease.step_id, step.lease.token, step.generation_id)
+    await desk.ledger.write(generations.WRITE, writing)
+    assert await desk.flip(step)
+    await desk.ledger.write(locks.RELEASE, (KEY, step.lease.token))
+    return step
+
+
+async def _fill(desk: Desk) -> Anna:
+    order: dict[str, Any] = {"batch": "spring", "password": "word", "group": START}
+    await _flipped(desk, "v1", **order)
+    done = await _flipped(desk, "v2", **order)
+    await desk.rows("UPDATE purges SET not_before = 0")
+    failed = await desk.started("/failed", **order)
+    await desk.fail(failed)
+    running = await desk.started("/running", **order)
+    await desk.open(running)
+    for _ in range(2):
+        held = locks.Acquire(KEY, desk.token(), WorkerId("w1"), "vacuum", LEASE_S)
+        assert await desk.ledger.write(locks.ACQUIRE, held)
+        if not await desk.rows("SELECT id FROM lock_releases"):
+            await desk.ledger.write(locks.FORCE, locks.Force(ANNA, KEY, "anna"))
+    await desk.rows("INSERT INTO events (kind, owner, snapshot, at) VALUES ('ITEM_END', 'anna', 'snapshot', 1)")
+    await desk.rows(
+        "INSERT INTO deliveries (event_id, handler, name, owner, status, not_before) "
+        "SELECT id, 0, 'desk', 'anna', 'PENDING', 0 FROM events"
+    )
+    await desk.rows(
+        "INSERT INTO dead_letters (owner, event_id, handler, step, kind, reason, error, attempts, state, created_at) "
+        "SELECT 'anna', id, 0, 'desk', 'ITEM_END', 'bad', 'it broke', 1, 'OPEN', 0 FROM events"
+    )
+    letters = await desk.rows("SELECT id FROM dead_letters ORDER BY id")
+    return Anna(done, failed, running, *(row[0] for row in letters))
+
+
+def test_i10_every_function_for_a_user_is_asked_here() -> None:
+    there = {f"{name}.{one}" for name in FOR_USERS for one in functions(import_module(f"penstock.ledger.{name}"))}
+    assert set(CALLS) | CHANGING == there - set(CROSSING)
+
+
+def _ask(connection: Connection, owner: Owner, name: str, given: dict[str, Any]) -> Any:
+    module, _, function = name.partition(".")
+    try:
+        return getattr(import_module(f"penstock.ledger.{module}"), function)(owner, connection, **given)
+    except (IndexError, ValueError):
+        # Of a group that is not there nobody asks for its pace, nor for a status that there is not.
+        return None
+
+
+async def test_i10_another_owner_finds_nothing_by_any_of_them(desk: Desk) -> None:
+    anna = await _fill(desk)
+
+    async def finds(owner: Owner, name: str) -> bool:
+        answer = await desk.ledger.read(_ask, owner, name, CALLS[name](anna))
+        return any(answer.values()) if isinstance(answer, dict) else bool(answer)
+
+    found = {name: [await finds(who, name) for who in (ANNA, BERT)] for name in CALLS}
+    assert {name: found for name, found in found.items() if found != [True, False]} == {}
+
+
+def _hostile(given: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Each argument that can be a text, or a list of them, with every hostile text in turn."""
+    for name, value in given.items():
+        for text in (text for text in TEXTS if "\0" not in text and text.isprintable() and len(text) < 10_000):
+            if isinstance(value, str) or value is None:
+                yield {**given, name: text}
+            elif isinstance(value, list) and value and isinstance(value[0], str):
+                yield {**given, name: [text]}
+
+
+async def test_i10_no_text_in_any_argument_opens_a_wall(desk: Desk) -> None:
+    """What a caller gives is bound, and never a part of a statement."""
+    anna = await _fill(desk)
+    await desk.submit("/bert", owner=BERT, batch="spring", group=groups.GroupStart("01GROUPB", "flow"))
+    [bert] = await desk.claim()
+    await desk.fail(bert)
+    hers = {anna.done.document_id, anna.failed.document_id, anna.running.document_id, GROUP, "anna", "/done"}
+    asked, before = 0, await desk.everything()
+    for name, call in CALLS.items():
+        for given in _hostile(call(anna)):
+            if name == "stats.list_steps" and given["stuck_s"] is not None:
+                continue
+            answer = repr(await desk.ledger.read(_ask, BERT, name, given))
+            asked += 1
+            assert not any(f"'{one}'" in answer for one in hers), (name, given, answer)
+    assert asked > 300
+    assert await desk.everything() == before
+
+
+async def test_i10_another_owner_changes_nothing(desk: Desk) -> None:
+    anna = await _fill(desk)
+    letters = (anna.letter, anna.letter_of_event)
+    before = await desk.everything()
+    connection = desk.ledger.database.connect(hot=True)
+    connection.begin()
+    dead_letters.close(BERT, connection, [anna.failed.document_id], "DISCARDED")
+    connection.commit()
+    connection.close()
+    assert await desk.ledger.write(dead_letters.DISCARD, (BERT, letters)) == set()
+    assert await desk.ledger.write(dead_letters.REPLAY_EVENTS, dead_letters.EventReplay(BERT, letters)) == set()
+    assert await desk.ledger.write(documents.BIND, documents.Binding(BERT, "default", "model", 3)) is None
+    assert await desk.everything() == before
+
+
+async def test_i10_names_that_two_owners_share_are_two_things(desk: Desk) -> None:
+    keyed = desk.document("/a", key="k1")
+    [[answer]] = [await desk.ledger.write(runs.SUBMIT, desk.submission(keyed, batch="spring", group=START))]
+    other = desk.document("/b", content="v2", key="k1")
+    [[another]] = [await desk.ledger.write(runs.SUBMIT, desk.submission(other, owner=BERT, batch="spring"))]
+    assert (answer.outcome, another.outcome) == ("submitted", "submitted")
+    assert answer.document_id != another.document_id
+    found = {who: await desk.ledger.read(partial(batches.batches, who)) for who in (ANNA, BERT)}
+    assert [(batch.groups, batch.documents) for batch in found[ANNA]] == [(1, {"PENDING": 1})]
+    assert [(batch.groups, batch.documents) for batch in found[BERT]] == [(0, {"PENDING": 1})]

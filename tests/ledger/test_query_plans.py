@@ -1,0 +1,300 @@
+"""I11, flat cost: the hot statements walk an index, whatever else the tables hold and whatever the statistics say."""
+
+import re
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks import flat
+from benchmarks.flat import fill
+from tests.ledger.ledger_kit import TABLES
+
+from penstock.ledger.database.database import Connection, Database, Statement
+from penstock.ledger.database.migrations import MIGRATIONS
+from penstock.ledger.engine import checkpoints, claims, documents, generations, leasing, queue, submissions, work
+from penstock.ledger.reads import stats
+from penstock.ledger.upkeep import retention
+from penstock.model.nouns import Owner
+from penstock.runtime import Runtime
+
+MANY = 50_000
+Verbs = dict[str, tuple[Statement, dict[str, Any], list[tuple[Any, ...]] | None]]
+
+_CLAIM = {"count": 4, "token": "t", "lease_s": 1.0, "worker": "w"}
+_KINDS = {"kind0": "extract", "kind1": "chunk", "kind2": "embed"}
+HOT: Verbs = {
+    "claim of one kind": (claims._claim_statement(1), {**_CLAIM, "kind0": "extract"}, None),
+    "claim of three kinds": (claims._claim_statement(3), {**_CLAIM, **_KINDS}, None),
+    "claim behind a key": (claims._CLAIM_KEYED, {**_CLAIM, "kind": "index", "key": "index:anna/default/1"}, None),
+    "claim by number": (claims._CLAIM_THESE, _CLAIM, [(7,), (8,)]),
+    "steps that wait": (claims._WAITING, {"kind": "extract", "count": 256}, None),
+    "due": (leasing._DUE, {"count": 100}, None),
+    "expired": (leasing._EXPIRED, {"count": 100}, None),
+    "complete": (queue._COMPLETE, {}, [(7, "t", "{}"), (8, "t", "{}")]),
+    "release": (queue._RELEASE, {}, [(7, "t", 1, None)]),
+    "error": (queue._ERROR, {}, [(7, "t", "it broke", 1.0)]),
+    "heartbeat": (leasing._BEAT, {"lease_s": 1.0}, [(i, "t") for i in range(64)]),
+    "heartbeat with signs": (leasing._SIGN, {"lease_s": 1.0}, [(i, "t", None, 1, 9.0) for i in range(64)]),
+    "steps at rest": (leasing._AT_REST, {}, [(i,) for i in range(64)]),
+    "steps still ours": (leasing._STILL_OURS, {}, [(i, "t") for i in range(64)]),
+    "overdue": (leasing._OVERDUE, {"count": 100}, None),
+    "checkpoint": (checkpoints._FORGIVE, {"lease_s": 1.0}, [(7, "t", None)]),
+}
+_NEW = {
+    "owner": "anna", "collection": "default", "snapshot": "s", "body": "{}", "settings": "s", "priority": 0,
+    "batch": None, "step": "one", "kind": "extract", "pool": None, "key": None, "family": "g", "workflow": "w",
+    "params": None, "tells_end": 0, "sealed": 1, "submit_s": 300.0, "rings": False,
+}  # fmt: skip
+AT_ONCE: Verbs = {
+    "complete and chain": (
+        queue._complete_statement(True, True, True),
+        {"lease_s": 1.0, "worker": "w"},
+        [(7, "t", "{}", 1, "n", "chunk", None, "k", None, "CHUNKING", "text/plain", 1, "{}", 2, 1, "{}")],
+    ),
+    "claim at once": (claims._claim_at_once(3), {**_CLAIM, **_KINDS}, None),
+    "enter": (submissions._at_once(True, True), _NEW, [("r", "d", "k", 1, "h", "g", "/a", "a", "{}")]),
+    "begin": (submissions._at_once(False, False), _NEW, [("r", "d", "k", 1, "h", None)]),
+}
+"""Those of PostgreSQL alone."""
+
+
+def explain(connection: Connection, statement: Statement, params: dict[str, Any], rows: Any = None) -> str:
+    word = "EXPLAIN QUERY PLAN " if connection.dialect == "sqlite" else "EXPLAIN "
+    more = ",".join(f"{name} {kind}" for name, kind in statement.more)
+    columns = ",".join(f"{name} {kind}" for name, kind in statement.columns)
+    lines = connection.run(Statement(word + statement.text, columns, more), rows, [] if more else None, **params)
+    return "\n".join(str(line[-1]) for line in lines)
+
+
+def load_generations(connection: Connection, rows: int, hidden: int) -> None:
+    numbers = {
+        "sqlite": f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows}) ",
+        "postgres": "",
+    }[connection.dialect]
+    source = {"sqlite": "FROM n", "postgres": f"FROM generate_series(1, {rows}) AS n(i)"}[connection.dialect]
+    connection.script("INSERT INTO collections (owner, name, created_at) VALUES ('anna', 'default', 0)")
+    connection.script(
+        "INSERT INTO documents (id, owner, collection, source, name, size, sha256, status, created_at, updated_at) "
+        f"{numbers} SELECT 'd' || i, 'anna', 'default', 's' || i, 'n', 1, 'h', 'COMPLETED', 0, 0 {source}"
+    )
+    connection.script(
+        "INSERT INTO generations (document_id, owner, collection, index_version, state, written, raw_key, size, "
+        f"sha256, created_at) {numbers} SELECT 'd' || i, 'anna', 'default', 1, "
+        f"CASE WHEN i <= {hidden} THEN 'SUPERSEDED' ELSE 'ACTIVE' END, 1, 'k' || i, 1, 'h', 0 {source}"
+    )
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[..., Connection]]:
+    """connect(url): a connection to a ledger, made if it is an empty SQLite file; closed after the test."""
+    runtime = Runtime()
+    opened: list[Connection] = []
+
+    def open_one(url: str, *, hot: bool = True) -> Connection:
+        database = Database(url, runtime)
+        connection = database.connect(hot=hot)
+        opened.append(connection)
+        if database.dialect == "sqlite":
+            for text in (text for statements in MIGRATIONS for text in statements("sqlite")):
+                connection.script(text)
+        return connection
+
+    yield open_one
+    for connection in opened:
+        connection.close()
+    runtime.close()
+
+
+Connect = Callable[..., Connection]
+
+
+@pytest.mark.parametrize("analysed", [False, True])
+def test_i11_on_sqlite_no_hot_statement_scans(tmp_path: Path, connect: Connect, analysed: bool) -> None:
+    connection = connect(f"sqlite:///{tmp_path / 'l.db'}")
+    if analysed:
+        connection.begin()
+        fill(connection, MANY, "COMPLETED")
+        fill(connection, MANY, kind="embed")
+        connection.commit()
+        connection.script("ANALYZE")
+    for name, (statement, params, rows) in HOT.items():
+        plan = explain(connection, statement, params, rows)
+        assert "SCAN steps" not in plan, f"{name}:\n{plan}"
+    assert "USING INDEX steps_claim (" in explain(connection, *HOT["claim of one kind"])
+    three = explain(connection, *HOT["claim of three kinds"])
+    assert three.count("INDEX steps_claim (") == 3, three
+    assert "INDEX steps_claim_keyed (resource_key=?)" in explain(connection, *HOT["claim behind a key"])
+    assert "steps_backed_off" in explain(connection, *HOT["due"])
+
+
+def _never_analysed(connection: Connection) -> None:
+    fill(connection, MANY, "COMPLETED")
+    fill(connection, MANY, kind="embed")
+
+
+def _analysed(connection: Connection) -> None:
+    _never_analysed(connection)
+    fill(connection, 1000, "ERROR", not_before="1e12")
+    connection.script("ANALYZE")
+
+
+def _analysed_while_small(connection: Connection) -> None:
+    fill(connection, 5, "COMPLETED", first=MANY)
+    connection.script("ANALYZE")
+    fill(connection, MANY, "COMPLETED")
+
+
+def _empty(connection: Connection) -> None:
+    """As a worker finds it that plans before the first document comes."""
+
+
+@pytest.mark.parametrize("prepare", [_never_analysed, _analysed, _analysed_while_small, _empty])
+def test_i11_on_postgres_no_hot_statement_scans(
+    fresh_postgres: str, connect: Connect, prepare: Callable[[Connection], None]
+) -> None:
+    connection = connect(fresh_postgres)
+    prepare(connection)
+    for name, (statement, params, rows) in (HOT | AT_ONCE).items():
+        plan = explain(connection, statement, params, rows)
+        assert "Seq Scan on steps" not in plan, f"{name}:\n{plan}"
+        assert "Seq Scan on documents" not in plan, f"{name}:\n{plan}"
+    one = explain(connection, *HOT["claim of one kind"])
+    assert "using steps_claim on steps" in one, one
+    assert "using steps_claim_keyed on steps" in explain(connection, *HOT["claim behind a key"])
+    # An index that is only filtered is read to its end.
+    assert "Index Cond: (not_before <=" in explain(connection, *HOT["due"])
+    assert "Index Cond: (lease_until <" in explain(connection, *HOT["expired"])
+
+
+@pytest.mark.parametrize("analysed", [False, True])
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
+def test_i11_what_search_must_hide_is_found_by_its_own_index(
+    dialect: str, tmp_path: Path, connect: Connect, request: pytest.FixtureRequest, analysed: bool
+) -> None:
+    url = f"sqlite:///{tmp_path / 'l.db'}" if dialect == "sqlite" else request.getfixturevalue("fresh_postgres")
+    connection = connect(url, hot=False)
+    connection.begin()
+    load_generations(connection, MANY, hidden=20)
+    connection.commit()
+    if analysed:
+        connection.script("ANALYZE")
+    wanted = {"owner": "anna", "collection": "default", "version": 1}
+    assert "generations_hidden" in explain(connection, generations._HIDDEN, wanted)
+    assert len(generations.hidden(Owner("anna"), connection, "default", 1)) == 20
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
+def test_i11_what_time_takes_is_found_by_its_own_index(
+    dialect: str, tmp_path: Path, connect: Connect, request: pytest.FixtureRequest
+) -> None:
+    url = f"sqlite:///{tmp_path / 'l.db'}" if dialect == "sqlite" else request.getfixturevalue("fresh_postgres")
+    hot, cold = connect(url), connect(url, hot=False) if dialect == "postgres" else None
+    hot.begin()
+    load_generations(hot, MANY, hidden=20)
+    hot.commit()
+    hot.script("UPDATE generations SET flipped_at = id, artifacts_dropped_at = CASE WHEN id % 1000 > 0 THEN 1 END")
+    hot.script("ANALYZE")
+    kept = {"collection": "default", "time": -1.0, "generation": 0, "kept_s": 0.0, "count": 100}
+    assert "generations_kept" in explain(cold or hot, retention._DROPPABLE, kept)
+    assert len(retention.droppable(cold or hot, "default", 0.0, (-1.0, 0), 100)) == MANY // 1000
+    assert "generations_purged" in explain(hot, retention._PURGED, {"older": 1.0, "after": 0, "count": 100})
+    for statement in (*retention._WITH_RUNS, *retention._WITH_GENERATIONS, *retention._WITH_DOCUMENTS):
+        [(_, kind)] = statement.columns
+        plan = explain(hot, statement, {}, [("x",) if kind == "text" else (1,)])
+        table = statement.text.split()[2]
+        assert f"SCAN {table}" not in plan, plan
+        assert f"Seq Scan on {table}" not in plan, plan
+
+
+def test_the_writer_s_connection_plans_by_key(fresh_postgres: str, connect: Connect) -> None:
+    hot, cold = connect(fresh_postgres), connect(fresh_postgres, hot=False)
+    for setting, value in (
+        ("plan_cache_mode", "force_generic_plan"),
+        ("enable_seqscan", "off"),
+        ("enable_hashjoin", "off"),
+        ("enable_mergejoin", "off"),
+    ):
+        assert hot.script(f"SHOW {setting}") == [(value,)]
+        assert cold.script(f"SHOW {setting}") != [(value,)]
+
+
+CROWD = 20_000
+
+
+def all_crowds(connection: Connection, count: int) -> None:
+    for crowd, _ in flat.CROWDS.values():
+        crowd(connection, count)
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
+def test_i11_a_verb_costs_the_same_beside_a_crowd(dialect: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """`make bench ARGS=flat` made short; what is not flat costs ten times as much already here."""
+    few, many = (f"sqlite:///{tmp_path / name}" for name in ("few.db", "many.db"))
+    if dialect == "postgres":
+        make = request.getfixturevalue("make_postgres")
+        few, many = make(), make()
+    found = flat.compare(flat.make(few), flat.make(many), all_crowds, CROWD, calls=30, warm_up=5)
+    for verb, times in found.items():
+        before, after = (statistics.median(side) for side in (times.few, times.many))
+        assert after < 3 * before + 0.001, f"{verb}: {before * 1000:.2f} ms became {after * 1000:.2f} ms"
+
+
+def test_the_kit_names_every_table_of_the_ledger(tmp_path: Path, connect: Connect) -> None:
+    connection = connect(f"sqlite:///{tmp_path / 'l.db'}")
+    names = connection.script("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+    assert {row[0] for row in names} == {*TABLES, "snapshots", "positions"}
+
+
+def _many_steps(connection: Connection) -> None:
+    """As after a long time: all have ended, but for a few."""
+    load_generations(connection, MANY, hidden=0)
+    for status in ("PENDING", "FAILED"):
+        connection.script(f"UPDATE documents SET status = '{status}' WHERE id IN ('d7', 'd70', 'd700')")
+    fill(connection, MANY, "COMPLETED")
+
+
+@pytest.mark.parametrize("analysed", [False, True])
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
+def test_i11_what_a_person_looks_at_is_found_by_its_own_index(
+    dialect: str, tmp_path: Path, connect: Connect, request: pytest.FixtureRequest, analysed: bool
+) -> None:
+    url = f"sqlite:///{tmp_path / 'l.db'}" if dialect == "sqlite" else request.getfixturevalue("fresh_postgres")
+    connection = connect(url, hot=False)
+    connection.begin()
+    _many_steps(connection)
+    connection.commit()
+    if analysed:
+        connection.script("ANALYZE")
+    steps = explain(connection, stats._STEPS, {"owner": "anna"})
+    # What runs and what is backed off have an index of their own, which may be read whole.
+    assert not re.search(r"SCAN (steps|documents)(?! USING)|Seq Scan on (steps|documents)", steps), steps
+    ended = explain(connection, stats._FAILED_STEPS, {"owner": "anna"})
+    assert "steps_failed" in ended, ended
+    failed = {"owner": "anna", "status": "FAILED", "collection": "", "count": 100}
+    for goes_on in (False, True):
+        plan = explain(connection, documents._LISTS[True, goes_on], failed | ({"before": "d8"} if goes_on else {}))
+        # PostgreSQL analyses by itself, soon after much has changed.
+        assert "documents_status" in plan or (dialect == "postgres" and not analysed), plan
+        if dialect == "sqlite":
+            assert "TEMP B-TREE" not in plan, plan
+    listed = documents.newest(Owner("anna"), connection, status="FAILED", collection="", before="d700", count=1)
+    assert [one.document.id for one in listed] == ["d70"]
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
+def test_new_snapshots_are_found_by_when_they_came(
+    dialect: str, tmp_path: Path, connect: Connect, request: pytest.FixtureRequest
+) -> None:
+    url = f"sqlite:///{tmp_path / 'l.db'}" if dialect == "sqlite" else request.getfixturevalue("fresh_postgres")
+    connection = connect(url, hot=False)
+    for i in range(3000):
+        connection.script(f"INSERT INTO snapshots (hash, body, added_at) VALUES ('h{i}', '{{}}', {1000 * i})")
+    connection.script("ANALYZE")
+    found, until = work.snapshots(connection, 0.0)
+    assert (len(found), until) == (3000, 2_999_000.0 - work.COMMITTED_S)
+    assert "snapshots_added" in explain(connection, work._ADDED, {"since": until})
+    connection.script(f"INSERT INTO snapshots (hash, body, added_at) VALUES ('late', '{{}}', {until + 1})")
+    assert set(work.snapshots(connection, until)[0]) == {"h2999", "late"}
+    assert work.snapshots(connection, 1e12) == ({}, 1e12)
