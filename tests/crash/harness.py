@@ -403,7 +403,7 @@ async def _append(app: App, generation: int, name: str) -> None:
     """Rows as a stale worker leaves them."""
     document = next(entry["id"] for entry in await app.list_documents() if entry["name"] == name)
     chunks: list[Chunk] = [chunk async for chunk in app.show(document, "chunks")]
-    vectors = await app.ports.embedder.embed([chunk.text for chunk in chunks])
+    vectors = await app.ports.embedder.embed_documents([chunk.text for chunk in chunks])
     table = await app.ports.index.table("default", "default", 1)
     await table.append([IndexRows(generation, 1, document, chunks, vectors)], _always)
 

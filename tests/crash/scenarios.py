@@ -205,7 +205,7 @@ async def stumble(app: App) -> None:
     """The embedder answers slowly, and fails the first time."""
     embedder = app.ports.embedder
     assert isinstance(embedder, FakeEmbedder)
-    answer, calls = embedder.embed, 0
+    answer, calls = embedder.embed_documents, 0
 
     async def embed(texts: Sequence[str]) -> Vectors:
         nonlocal calls
@@ -215,18 +215,18 @@ async def stumble(app: App) -> None:
         await asyncio.sleep(0.3)
         return await answer(texts)
 
-    vars(embedder)["embed"] = embed
+    vars(embedder)["embed_documents"] = embed
     try:
         await app.run()
     finally:
-        del vars(embedder)["embed"]
+        del vars(embedder)["embed_documents"]
 
 
 async def crowd(app: App) -> None:
     """The first call of the embedder takes long, and runs hold all places meanwhile: others are let in besides."""
     embedder = app.ports.embedder
     assert isinstance(embedder, FakeEmbedder)
-    answer, calls = embedder.embed, 0
+    answer, calls = embedder.embed_documents, 0
 
     async def embed(texts: Sequence[str]) -> Vectors:
         nonlocal calls
@@ -237,7 +237,7 @@ async def crowd(app: App) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pool, "DOOR_S", 0.1)
-        patch.setitem(vars(embedder), "embed", embed)
+        patch.setitem(vars(embedder), "embed_documents", embed)
         await app.run()
 
 

@@ -92,7 +92,7 @@ PLACES: dict[str, tuple[Any, ...]] = {
     "open": (LanceIndex, "table"),
     "append": (LanceTable, "append", "merge"),
     "optimize": (LanceTable, "optimize"),
-    "embed": (FakeEmbedder, "embed"),
+    "embed": (FakeEmbedder, "embed_documents"),
     "put": (LocalBlobs, "put"),
     "get": (LocalBlobs, "get"),
 }

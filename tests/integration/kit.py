@@ -23,17 +23,17 @@ def text(paragraphs: int, word: str = "subject") -> str:
 def slow(app: App, seconds: float = 0.5) -> None:
     """From now on every batch of 256 chunks takes its time."""
     embedder = app.ports.embedder
-    embed = type(embedder).embed
+    embed = type(embedder).embed_documents
 
     async def later(texts: Sequence[str]) -> Vectors:
         await asyncio.sleep(seconds)
         return await embed(embedder, texts)
 
-    vars(embedder)["embed"] = later
+    vars(embedder)["embed_documents"] = later
 
 
 def fast(app: App) -> None:
-    vars(app.ports.embedder).pop("embed", None)
+    vars(app.ports.embedder).pop("embed_documents", None)
 
 
 async def only(app: App, **filters: Any) -> dict[str, Any]:

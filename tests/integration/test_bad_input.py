@@ -269,7 +269,7 @@ async def main():
         async def embed(texts):
             import numpy as np
             return np.ones((len(texts), 16), np.float32) / 4
-        app.ports.embedder.embed = embed
+        app.ports.embedder.embed_documents = embed
         summary = await app.ingest([sys.argv[2]])
         assert summary.completed == 1, summary
 asyncio.run(main())

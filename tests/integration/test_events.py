@@ -75,9 +75,9 @@ async def test_an_attempt_that_will_be_repeated_is_no_end(app: App, files: Files
     async def embed(texts: list[str]) -> object:
         if broken.pop() if broken else False:
             raise OSError("the line is down")
-        return await type(embedder).embed(embedder, texts)
+        return await type(embedder).embed_documents(embedder, texts)
 
-    vars(embedder)["embed"] = embed
+    vars(embedder)["embed_documents"] = embed
     work = asyncio.create_task(app.ingest([files(**{"a.txt": "some text"})]))
     events = [event async for event in app.events(work)]
     fast(app)

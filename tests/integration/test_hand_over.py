@@ -88,7 +88,7 @@ async def test_a_worker_that_cannot_load_its_model_leaves_nothing_running(
         await loaded.wait()
 
     monkeypatch.setattr(app.ports.embedder, "warm_up", broken)
-    monkeypatch.setattr(app.ports.embedder, "embed", wait)
+    monkeypatch.setattr(app.ports.embedder, "embed_documents", wait)
     for _ in range(3):
         with pytest.raises(RuntimeError, match="no model here"):
             await app.ingest([folder], retry=True)

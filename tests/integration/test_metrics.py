@@ -94,10 +94,10 @@ async def test_a_failure_that_passes_is_an_error_and_no_end(start_app: StartApp,
     embedder = app.ports.embedder
 
     async def once_not(texts: Sequence[str]) -> Vectors:
-        vars(embedder).pop("embed")
+        vars(embedder).pop("embed_documents")
         raise Transient("not yet")
 
-    vars(embedder)["embed"] = once_not
+    vars(embedder)["embed_documents"] = once_not
     assert (await app.ingest([files(**{"a.txt": text(3)})])).completed == 1
     assert (book.of("step_error"), book.total("step_failed")) == ({"embed": 1}, 0)
     assert book.of("step_completed")["embed"] == 1

@@ -103,7 +103,7 @@ async def test_all_kinds_together_make_documents_searchable(app: App, files: Fil
 async def test_a_pool_never_holds_more_steps_than_its_size(
     app: App, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    embed, inside, most, held = app.ports.embedder.embed, 0, 0, 0
+    embed, inside, most, held = app.ports.embedder.embed_documents, 0, 0, 0
 
     async def counted(texts: Sequence[str]) -> Any:
         nonlocal inside, most, held
@@ -114,7 +114,7 @@ async def test_a_pool_never_holds_more_steps_than_its_size(
         inside -= 1
         return await embed(texts)
 
-    monkeypatch.setattr(app.ports.embedder, "embed", counted)
+    monkeypatch.setattr(app.ports.embedder, "embed_documents", counted)
     await app.ingest([some(files, 16)], wait=False)
     await work_until(app, "embed=2,*=8", ("index", "COMPLETED"), 16)
     assert (most, held) == (2, 2)
@@ -143,13 +143,13 @@ async def test_a_run_that_moves_on_makes_room_for_the_next(
     monkeypatch.setattr(pool, "POLL_S", 600.0)
     app = await start_app(database=postgres)
     go_on = asyncio.Event()
-    embed = app.ports.embedder.embed
+    embed = app.ports.embedder.embed_documents
 
     async def later(texts: Sequence[str]) -> Any:
         await go_on.wait()
         return await embed(texts)
 
-    monkeypatch.setattr(app.ports.embedder, "embed", later)
+    monkeypatch.setattr(app.ports.embedder, "embed_documents", later)
     await app.ingest([some(files, 5)], wait=False)
     await work_until(app, "validate=1,*=8", ("embed", "RUNNING"), 5)
 

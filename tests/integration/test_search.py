@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from penstock.model.items import Chunk
 from penstock.search.query import FETCH_LEAST, Mode
 
 Files = Callable[..., Path]
+
+MODEL = FakeEmbedder().model
 
 
 @pytest.fixture
@@ -110,17 +113,17 @@ async def test_a_collection_bound_to_a_former_name_of_the_same_embedder_is_bound
 ) -> None:
     home = shelf.config.home_path
     sql(home, "UPDATE collections SET embedder = 'fake, as it was called'")
-    monkeypatch.setattr(FakeEmbedder, "former_names", ("fake, as it was called",))
+    monkeypatch.setattr(FakeEmbedder, "model", replace(MODEL, former_names=("fake, as it was called",)))
     assert (await shelf.search("blue whale ocean krill"))[0].name == "whales.txt"
     async with open_app(home=str(home), embedder="fake") as app:
         assert (await app.ingest(data=b"one more", name="more.txt")).completed == 1
-    assert sql(home, "SELECT embedder FROM collections") == [(FakeEmbedder().fingerprint,)]
+    assert sql(home, "SELECT embedder FROM collections") == [(MODEL.fingerprint,)]
 
 
 async def test_vectors_of_two_models_never_mix(shelf: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same embedder by its name, with other weights."""
     home = shelf.config.home_path
-    monkeypatch.setattr(FakeEmbedder, "fingerprint", "fake:16:1:other weights")
+    monkeypatch.setattr(FakeEmbedder, "model", replace(MODEL, fingerprint="fake:16:1:other weights"))
     with pytest.raises(UsageError, match=r"was embedded with fake:16:1, not fake:16:1:other weights"):
         await shelf.search("whale")
     async with open_app(home=str(home), embedder="fake") as app:
@@ -210,14 +213,14 @@ async def test_a_search_during_a_delete_sees_its_snapshot(app: App, monkeypatch:
 async def test_no_snapshot_is_held_while_a_query_is_embedded(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """A provider may take its time, and a snapshot keeps what others delete. So a delete meanwhile counts."""
     await app.ingest(data=b"the otter swims", name="a.txt")
-    embed = app.ports.embedder.embed
+    embed = app.ports.embedder.embed_query
     document = (await app.list_documents())[0]["id"]
 
-    async def slow(texts: list[str]) -> object:
+    async def slow(text: str) -> object:
         await app.delete([document])
-        return await embed(texts)
+        return await embed(text)
 
-    monkeypatch.setattr(app.ports.embedder, "embed", slow)
+    monkeypatch.setattr(app.ports.embedder, "embed_query", slow)
     assert await app.search("otter") == []
 
 
@@ -230,7 +233,7 @@ async def test_i5_what_is_left_after_a_large_delete_is_found(
     await app.ingest(data=b"the otter swims in the long and winding river", name="left.txt")
     [left] = sql(app.config.home_path, "SELECT id, owner, index_version, document_id FROM generations")
     deleted = [left[0] + 1 + 2 * i for i in range(25_000)]
-    vector = (await app.ports.embedder.embed(["otter"]))[0]
+    vector = await app.ports.embedder.embed_query("otter")
     table = await table_of(app)
     chunk = Chunk(0, "otter", 1, 1, 0, 5)
     await table.append([IndexRows(one, 1, "gone", [chunk], vector[None]) for one in deleted], verify)

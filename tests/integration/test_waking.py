@@ -136,7 +136,7 @@ async def test_a_backed_off_step_goes_on_when_it_is_due(
     start_app: StartApp, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = await start_app(worker={"lease_s": 2400.0})
-    embed, calls = app.ports.embedder.embed, 0
+    embed, calls = app.ports.embedder.embed_documents, 0
 
     async def shaky(texts: list[str]) -> object:
         nonlocal calls
@@ -146,7 +146,7 @@ async def test_a_backed_off_step_goes_on_when_it_is_due(
         return await embed(texts)
 
     monkeypatch.setattr(pool, "UPKEEP_S", 600.0)
-    monkeypatch.setattr(app.ports.embedder, "embed", shaky)
+    monkeypatch.setattr(app.ports.embedder, "embed_documents", shaky)
     work = asyncio.create_task(app.work())
     await asyncio.sleep(0.3)
     await app.ingest([files(**{"a.txt": text(3)})], wait=False)
@@ -167,7 +167,7 @@ async def test_a_released_step_is_taken_up_by_another_worker(
         await asyncio.sleep(60)
         raise AssertionError("unreachable")
 
-    monkeypatch.setattr(first.ports.embedder, "embed", stuck)
+    monkeypatch.setattr(first.ports.embedder, "embed_documents", stuck)
     working = asyncio.create_task(first.work())
     await first.ingest([files(**{"a.txt": text(3)})], wait=False)
     await asyncio.wait_for(begun.wait(), 10)

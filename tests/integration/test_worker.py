@@ -1,14 +1,18 @@
 """The whole way from submit to searchable, with everything that can come in between."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.conftest import StartApp
 from tests.integration.kit import chunks, found, metas, named, only, slow, text, until, until_status
 
 from penstock.app import App
+from penstock.embedders.fake import FakeEmbedder
+from penstock.model.items import Vectors
 from penstock.workflows.catalog import Catalog
 
 Files = Callable[..., Path]
@@ -173,7 +177,7 @@ async def test_i5_a_new_version_that_fails_leaves_the_old_one_searchable(app: Ap
 async def test_i7_an_error_that_passes_is_tried_again(app: App, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     from penstock.errors import Transient
 
-    embed, calls = app.ports.embedder.embed, 0
+    embed, calls = app.ports.embedder.embed_documents, 0
 
     async def shaky(texts: list[str]) -> object:
         nonlocal calls
@@ -182,7 +186,7 @@ async def test_i7_an_error_that_passes_is_tried_again(app: App, files: Files, mo
             raise Transient("the embedder stumbled")
         return await embed(texts)
 
-    monkeypatch.setattr(app.ports.embedder, "embed", shaky)
+    monkeypatch.setattr(app.ports.embedder, "embed_documents", shaky)
     assert (await app.ingest([files(**{"a.txt": text(5)})])).completed == 1
     assert calls == 3
 
@@ -194,7 +198,7 @@ async def test_i9_an_error_that_stays_ends_as_a_dead_letter_that_can_be_replayed
         raise ValueError("no such luck")
 
     with monkeypatch.context() as patch:
-        patch.setattr(app.ports.embedder, "embed", broken)
+        patch.setattr(app.ports.embedder, "embed_documents", broken)
         patch.setattr(app.runtime, "random", lambda: 0.0)
         summary = await app.ingest([files(**{"a.txt": text(5), "b.txt": " "})])
     assert (summary.failed, summary.not_indexable) == (1, 1)
@@ -210,3 +214,22 @@ async def test_i9_an_error_that_stays_ends_as_a_dead_letter_that_can_be_replayed
     assert (await app.run()).completed == 1
     assert (await app.status(letter.document_id))["retry_count"] == 1
     assert (await app.list_dead_letters())["total"] == 0
+
+
+@pytest.mark.parametrize("limits", [{"max_texts": 3}, {"max_tokens": 2000}])
+async def test_a_call_stays_within_the_limits_of_its_model(
+    app: App, monkeypatch: pytest.MonkeyPatch, limits: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(FakeEmbedder, "model", replace(FakeEmbedder().model, **limits))
+    embed, calls = app.ports.embedder.embed_documents, []
+
+    async def counted(texts: Sequence[str]) -> Vectors:
+        calls.append((len(texts), sum(map(len, texts))))
+        return await embed(texts)
+
+    monkeypatch.setattr(app.ports.embedder, "embed_documents", counted)
+    assert (await app.ingest(data=text(120).encode(), name="a.txt")).completed == 1
+    texts, letters = zip(*calls, strict=True)
+    assert len(calls) > 2
+    assert max(texts) <= limits.get("max_texts", 100)
+    assert max(letters) <= limits.get("max_tokens", 10**6)

@@ -11,12 +11,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.embedders.base import Model
 from penstock.errors import ConfigError
-from penstock.model.items import Vectors
+from penstock.model.items import Vector, Vectors
 from penstock.runtime import Runtime
 
 if TYPE_CHECKING:
-    from penstock.embedders.wordllama_model import Model
+    from penstock.embedders.wordllama_model import Weights
 
 _MODEL, _DIMENSIONS = "l2_supercat", 256
 _NAME = f"wordllama:{_MODEL}:{_DIMENSIONS}:1"
@@ -28,41 +29,40 @@ _TOKENISED = 256
 
 
 class WordLlamaEmbedder:
+    target = "wordllama"
+
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._model: Model | None = None
+        self._weights: Weights | None = None
 
     @cached_property
-    def fingerprint(self) -> str:
-        """Of the weights and the tokenizer themselves: the package may come with others one day."""
-        return f"{_NAME}:{digest(*model_files(_MODEL, _DIMENSIONS))}"
-
-    @property
-    def former_names(self) -> tuple[str, ...]:
-        return (_NAME,) if self.fingerprint == f"{_NAME}:{_FIRST}" else ()
-
-    @property
-    def dimensions(self) -> int:
-        return _DIMENSIONS
+    def model(self) -> Model:
+        """The fingerprint names weights and tokenizer by their hash: the package may bring others one day."""
+        fingerprint = f"{_NAME}:{digest(*model_files(_MODEL, _DIMENSIONS))}"
+        return Model(fingerprint, _DIMENSIONS, (_NAME,) if fingerprint == f"{_NAME}:{_FIRST}" else ())
 
     async def warm_up(self) -> None:
-        await self.embed(["warm"])
+        await self.embed_query("warm")
 
-    async def embed(self, texts: Sequence[str]) -> Vectors:
+    async def embed_query(self, text: str) -> Vector:
+        vector: Vector = (await self.embed_documents([text]))[0]
+        return vector
+
+    async def embed_documents(self, texts: Sequence[str]) -> Vectors:
         parts = []
         for start in range(0, len(texts), _TOKENISED):
             part = texts[start : start + _TOKENISED]
-            # Embedding takes some four times as long as other work on the same bytes; loading is never quick.
-            size = 4 * sum(map(len, part)) if self._model is not None else 1 << 30
+            # Embedding takes about four times as long as other work on the same bytes; loading is never quick.
+            size = 4 * sum(map(len, part)) if self._weights is not None else 1 << 30
             parts.append(await self._runtime.run_sized("cpu", size, self._embed, part))
         return parts[0] if len(parts) == 1 else _joined(parts)
 
     def _embed(self, texts: Sequence[str]) -> Vectors:
-        if self._model is None:
+        if self._weights is None:
             from penstock.embedders.wordllama_model import load
 
-            self._model = load(*model_files(_MODEL, _DIMENSIONS))
-        return self._model.embed(texts)
+            self._weights = load(*model_files(_MODEL, _DIMENSIONS))
+        return self._weights.embed(texts)
 
 
 def model_files(name: str, dimensions: int) -> tuple[Path, Path]:

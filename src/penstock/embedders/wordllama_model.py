@@ -15,7 +15,7 @@ from penstock.model.items import Vectors
 _POOLED = 64
 
 
-class Model:
+class Weights:
     def __init__(self, rows: NDArray[np.float32], tokenizer: Any) -> None:
         self._rows = rows
         self._tokenizer = tokenizer
@@ -27,7 +27,7 @@ class Model:
         )
 
 
-def load(weights_file: Path, tokenizer_file: Path) -> Model:
+def load(weights_file: Path, tokenizer_file: Path) -> Weights:
     from safetensors.numpy import load_file
     from tokenizers import Tokenizer
 
@@ -35,7 +35,7 @@ def load(weights_file: Path, tokenizer_file: Path) -> Model:
     tokenizer = Tokenizer.from_file(str(tokenizer_file))
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    return Model(np.ascontiguousarray(weights, dtype=np.float32), tokenizer)
+    return Weights(np.ascontiguousarray(weights, dtype=np.float32), tokenizer)
 
 
 def _pooled(rows: NDArray[np.float32], tokens: list[list[int]]) -> Vectors:

@@ -8,9 +8,11 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    Vector = NDArray[np.float32]
     Vectors = NDArray[np.float32]
 else:
     # Who reads only the ledger does without numpy, which takes longer to load than the answer.
+    Vector = Any
     Vectors = Any
 
 

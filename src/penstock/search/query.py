@@ -13,7 +13,7 @@ from penstock.errors import UsageError
 from penstock.indexes.base import Index, IndexHit, IndexTable
 from penstock.ledger.database.store import Ledger, Snapshot
 from penstock.ledger.engine import documents, generations
-from penstock.model.items import Vectors
+from penstock.model.items import Vector
 from penstock.model.nouns import GenerationId, Owner
 from penstock.search.fuse import fuse
 
@@ -46,20 +46,20 @@ async def search(
     # Bytes that are no UTF-8 reach us from a command line as lone surrogates, which no embedder takes.
     query = query.encode("utf-8", "replace").decode()
     look = partial(documents.collection, owner)
-    vector: Vectors | None = None
+    vector: Vector | None = None
     if mode != "text":
         # Before the snapshot is taken: a model may have to be loaded, or a provider asked.
         if await ledger.read(look, collection) is None:
             return []
-        vector = (await embedder.embed([query]))[0]
+        vector = await embedder.embed_query(query)
     async with ledger.snapshot() as snapshot:
         home = await snapshot.read(look, collection)
         if home is None:
             return []
-        if mode != "text" and home.embedder not in (None, embedder.fingerprint, *embedder.former_names):
+        if mode != "text" and home.embedder not in (None, embedder.model.fingerprint, *embedder.model.former_names):
             raise UsageError(
-                f"collection {collection!r} was embedded with {home.embedder}, not {embedder.fingerprint}: set that "
-                "embedder, or search with --mode text"
+                f"collection {collection!r} was embedded with {home.embedder}, not {embedder.model.fingerprint}: set "
+                "that embedder, or search with --mode text"
             )
         version = home.index_version
         hidden = await snapshot.read(partial(generations.hidden, owner), collection, version)
@@ -72,7 +72,7 @@ async def _fetch(
     table: IndexTable,
     owner: Owner,
     query: str,
-    vector: Vectors | None,
+    vector: Vector | None,
     k: int,
     mode: Mode,
     hidden: list[GenerationId],

@@ -18,23 +18,27 @@ async def run(ctx: StepContext) -> StepResult:
     embedder = ctx.ports.embedder
     failpoints = ctx.runtime.failpoints
     done: int = checkpoint.cursor.get("chunks", 0)
-    batch = SMALL_BATCH if ctx.step.crashes else BATCH
+    batch = min(SMALL_BATCH if ctx.step.crashes else BATCH, embedder.model.max_texts)
     async for chunks in ctx.inputs("chunk", done):
-        for texts in _batches(chunks, batch):
+        for texts in _batches(chunks, batch, embedder.model.max_tokens):
             if failpoints.armed:
                 failpoints.hit("provider.answer.before")
-            vectors = await embedder.embed(texts)
+            vectors = await embedder.embed_documents(texts)
             if failpoints.armed:
                 failpoints.hit("provider.answer.after")
             done += len(texts)
             await checkpoint.append([vectors], {"chunks": done}, count=len(texts), size=vectors.nbytes)
-    return StepResult({"chunks": done, "dimensions": embedder.dimensions})
+    return StepResult({"chunks": done, "dimensions": embedder.model.dimensions})
 
 
-def _batches(chunks: Sequence[Chunk], most: int) -> Iterator[list[str]]:
+def _batches(chunks: Sequence[Chunk], most: int, most_tokens: int | None) -> Iterator[list[str]]:
+    """A letter counts as a token: more than there are, so that a call stays within the limit of its model."""
     texts: list[str] = []
     size = 0
     for chunk in chunks:
+        if texts and most_tokens is not None and size + len(chunk.text) > most_tokens:
+            yield texts
+            texts, size = [], 0
         texts.append(chunk.text)
         size += len(chunk.text)
         if len(texts) == most or size >= PIECE:
@@ -46,4 +50,4 @@ def _batches(chunks: Sequence[Chunk], most: int) -> Iterator[list[str]]:
 
 FAILPOINTS = ("provider.answer.before", "provider.answer.after")
 
-EMBED = Stage("embed", run, VECTORS, lambda ports, params, media_type: ports.embedder.fingerprint)
+EMBED = Stage("embed", run, VECTORS, lambda ports, params, media_type: ports.embedder.model.fingerprint)

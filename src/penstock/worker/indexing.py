@@ -158,12 +158,12 @@ class Indexer:
         place = (ctx.step.owner, ctx.document.collection)
         if place in self._bound:
             return
-        embedder = self._bench.ports.embedder
-        binding = documents.Binding(*place, embedder.fingerprint, embedder.dimensions, embedder.former_names)
+        model = self._bench.ports.embedder.model
+        binding = documents.Binding(*place, model.fingerprint, model.dimensions, model.former_names)
         bound = await self._bench.ledger.write(documents.BIND, binding)
-        if bound is not None and bound.embedder != embedder.fingerprint:
+        if bound is not None and bound.embedder != model.fingerprint:
             raise Permanent(
-                f"collection {place[1]!r} was embedded with {bound.embedder}, not {embedder.fingerprint}: go back to "
+                f"collection {place[1]!r} was embedded with {bound.embedder}, not {model.fingerprint}: go back to "
                 "that embedder, or put the documents into another collection",
                 reason="embedder_changed",
             )
