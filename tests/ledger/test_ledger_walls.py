@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from tests.integration.test_hostile_arguments import TEXTS
 from tests.ledger.ledger_kit import ANNA, BERT, KEY, LEASE_S, Desk
-from tests.unit.test_owners import CROSSING, FOR_USERS, functions
+from tests.unit.test_owners import CROSSING, FOR_USERS, MODULES, functions
 
 from penstock.ledger.database.database import Connection
 from penstock.ledger.engine import dead_letters, documents, generations, groups, locks, runs
@@ -115,14 +115,14 @@ async def _fill(desk: Desk) -> Anna:
 
 
 def test_i10_every_function_for_a_user_is_asked_here() -> None:
-    there = {f"{name}.{one}" for name in FOR_USERS for one in functions(import_module(f"penstock.ledger.{name}"))}
+    there = {f"{name}.{one}" for name in FOR_USERS for one in functions(import_module(MODULES[name]))}
     assert set(CALLS) | CHANGING == there - set(CROSSING)
 
 
 def _ask(connection: Connection, owner: Owner, name: str, given: dict[str, Any]) -> Any:
     module, _, function = name.partition(".")
     try:
-        return getattr(import_module(f"penstock.ledger.{module}"), function)(owner, connection, **given)
+        return getattr(import_module(MODULES[module]), function)(owner, connection, **given)
     except (IndexError, ValueError):
         # Of a group that is not there nobody asks for its pace, nor for a status that there is not.
         return None
