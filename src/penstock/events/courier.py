@@ -106,6 +106,7 @@ class Courier:
             task.cancel()
         if self._running:
             await asyncio.wait(list(self._running))
+        await self._webhooks.close()
 
     def _pause(self, waiting: outbox.Waiting) -> float:
         if len(self._running) == SIDE_BY_SIDE:

@@ -1,6 +1,5 @@
 """Webhooks: an event as a signed POST. URL and secret come from the settings of the process that delivers."""
 
-import asyncio
 import hashlib
 import hmac
 from collections.abc import Mapping
@@ -14,9 +13,12 @@ from penstock.model.events import LifecycleEvent
 from penstock.runtime import Runtime
 
 if TYPE_CHECKING:
-    from penstock.net.post import Reply
+    from penstock.net.client import Client, Reply
 
+READ = 4096
+"""Bytes of an answer that are read."""
 LONGEST = 200
+"""Characters of it in an error message."""
 GONE = 410
 
 
@@ -24,9 +26,10 @@ class Webhooks:
     def __init__(self, settings: Mapping[str, WebhookConfig], runtime: Runtime) -> None:
         self._settings = settings
         self._runtime = runtime
+        self._client: Client | None = None
 
     async def post(self, name: str, event: LifecycleEvent, attempt: int) -> None:
-        from penstock.net.post import Post
+        from penstock.net.client import Limits
 
         chosen = self._settings.get(name)
         if chosen is None:
@@ -35,34 +38,44 @@ class Webhooks:
         now = int(self._runtime.now())
         headers = {
             "Content-Type": "application/json",
-            "User-Agent": "penstock",
             "Penstock-Event-Id": event.id,
             "Penstock-Event": event.kind,
             "Penstock-Delivery-Attempt": str(attempt),
             "Penstock-Signature": f"t={now},v1={signature(chosen.secret, now, body)}",
         }
-        request = Post(chosen.url, body, headers, chosen.timeout, self._runtime.now)
+        limits = Limits(wait_s=chosen.timeout, max_bytes=READ, cut=True)
         try:
-            answer = await self._runtime.run_blocking("net", request.run)
-        except asyncio.CancelledError:
-            # The thread is still at it: nobody will wait for it.
-            request.cut()
-            raise
-        _judge(name, answer)
+            reply = await self._open().request("POST", chosen.url, headers=headers, content=body, limits=limits)
+        except Transient as error:
+            raise Transient(str(error), reason="webhook_unreachable") from None
+        _judge(name, reply, chosen.url)
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    def _open(self) -> "Client":
+        from penstock.net.client import Client
+
+        if self._client is None:
+            # The operator chose the URLs: they may be in a private network.
+            self._client = Client(self._runtime, allow_private=True)
+        return self._client
 
 
 def signature(secret: str, at: int, body: bytes) -> str:
     return hmac.new(secret.encode(), f"{at}.".encode() + body, hashlib.sha256).hexdigest()
 
 
-def _judge(name: str, answer: "Reply") -> None:
-    if 200 <= answer.status < 300:
+def _judge(name: str, reply: "Reply", url: str) -> None:
+    if reply.ok:
         return
-    said = f"webhook {name!r} answered {answer.status}"
-    if answer.text:
-        said += f": {answer.text[:LONGEST]}"
-    if answer.status == GONE:
+    said = f"webhook {name!r} answered {reply.status}"
+    if text := reply.excerpt(url, LONGEST):
+        said += f": {text}"
+    if reply.status == GONE:
         raise Permanent(said, reason="webhook_gone")
-    if answer.retry_after is not None:
-        raise RateLimited(said, retry_after=answer.retry_after)
+    if reply.retry_after is not None:
+        raise RateLimited(said, retry_after=reply.retry_after)
     raise Transient(said, reason="webhook_failed")

@@ -1,0 +1,285 @@
+"""The HTTP client that all parts of Penstock use: time limits, size limits, checked addresses, typed errors.
+
+Import this module where it is used, not at the top of a module: httpx2 takes 0.1 s to import.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from functools import cache
+from urllib.parse import urljoin, urlsplit
+
+import httpcore2
+import httpx2
+import msgspec
+
+from penstock.config import check_url
+from penstock.errors import PenstockError, Permanent, RateLimited, Transient
+from penstock.net.addresses import GuardedNetwork, GuardedTransport
+from penstock.net.headers import retry_after
+from penstock.runtime import Runtime
+
+REDIRECTS = 5
+CONNECTIONS = 32
+KEEP_S = 30.0
+"""An idle connection is closed after so many seconds."""
+MAX_BYTES = 64 << 20
+ENCODINGS = ("", "identity", "gzip", "deflate")
+"""Of an answer. We ask for none; some servers compress all the same."""
+
+_ours: ContextVar[bool] = ContextVar("penstock.net.ours", default=False)
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """Seconds and bytes of one request."""
+
+    wait_s: float = 30.0
+    """To connect, and between two pieces of the answer."""
+    total_s: float | None = None
+    """For the whole request; None: no limit but the caller's own."""
+    max_bytes: int = MAX_BYTES
+    cut: bool = False
+    """Whether an answer that is too large is cut off at `max_bytes`. Otherwise it is an error."""
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """A whole answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    """Names in lower case."""
+    body: bytes
+    retry_after: float | None = None
+    """Seconds."""
+
+    @property
+    def ok(self) -> bool:
+        return 200 <= self.status < 300
+
+    def excerpt(self, url: str, longest: int) -> str:
+        """The beginning of the text for an error message, without those parts of the URL that may be secret."""
+        text = self.body.decode("utf-8", "replace")
+        parts = urlsplit(url)
+        for secret in (f"{parts.path}?{parts.query}", parts.path, parts.query, parts.password or ""):
+            if len(secret) > 1:
+                text = text.replace(secret, "…")
+        return " ".join(text.split())[:longest]
+
+
+class Stream:
+    """An answer that is read piece by piece."""
+
+    def __init__(self, response: httpx2.Response, limits: Limits, now: float) -> None:
+        self.status = response.status_code
+        self.headers: Mapping[str, str] = {name.lower(): value for name, value in response.headers.items()}
+        self.retry_after = retry_after(self.headers.get("retry-after"), now)
+        self._response = response
+        self._limits = limits
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Raises Permanent (`too_large`) once there are more bytes than the limit, or as soon as a header says so."""
+        if self.headers.get("content-encoding", "").strip().lower() not in ENCODINGS:
+            raise Permanent("the answer is compressed in a way that nobody asked for", reason="bad_answer")
+        left = self._limits.max_bytes
+        announced = self.headers.get("content-length", "")
+        if not self._limits.cut and announced.isdigit() and int(announced) > left:
+            raise self._too_large()
+        async for piece in self._response.aiter_bytes():
+            if len(piece) > left and not self._limits.cut:
+                raise self._too_large()
+            if piece := piece[:left]:
+                yield piece
+            left -= len(piece)
+            if self._limits.cut and left <= 0:
+                return
+
+    async def read(self) -> Reply:
+        body = b"".join([piece async for piece in self.pieces()])
+        return Reply(self.status, self.headers, body, self.retry_after)
+
+    def _too_large(self) -> Permanent:
+        return Permanent(f"the answer has more than {self._limits.max_bytes:,} bytes", reason="too_large")
+
+
+class Client:
+    """Keeps connections open for further requests; `close` it in the loop that used it.
+
+    It uses no proxy and no cookies, and it follows redirects only on request and only on the same host. `allow_private`
+    says whether it may connect to addresses that are not public: yes for URLs that the operator set, no for URLs that
+    somebody else hands in."""
+
+    def __init__(self, runtime: Runtime, *, allow_private: bool) -> None:
+        self._runtime = runtime
+        self._pool = httpcore2.AsyncConnectionPool(
+            _trust(),
+            max_connections=CONNECTIONS,
+            keepalive_expiry=KEEP_S,
+            network_backend=GuardedNetwork(runtime, allow_private=allow_private),
+        )
+        self._client = httpx2.AsyncClient(transport=GuardedTransport(self._pool), trust_env=False, timeout=None)
+        self._client.headers = httpx2.Headers({"User-Agent": "penstock", "Accept-Encoding": "identity"})
+        _hide_from_logs()
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        content: bytes | None = None,
+        limits: Limits = Limits(),
+        redirects: int = 0,
+    ) -> Reply:
+        """The whole answer, whatever its status: `check` turns a bad one into an error. Raises Transient (`away`) if
+        there was no answer. No error message tells the URL."""
+        async with self.stream(
+            method, url, headers=headers, content=content, limits=limits, redirects=redirects
+        ) as stream:
+            return await stream.read()
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        content: bytes | None = None,
+        limits: Limits = Limits(),
+        redirects: int = 0,
+    ) -> AsyncIterator[Stream]:
+        """As `request`, to be read piece by piece. `redirects`: how many to follow, of GET and HEAD only."""
+        check_url(url)
+        with _typed_errors(limits):
+            async with _in_time(limits.total_s):
+                response = await self._send(method, url, headers, content, limits, redirects)
+                try:
+                    yield Stream(response, limits, self._runtime.now())
+                finally:
+                    await response.aclose()
+
+    async def _send(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str] | None,
+        content: bytes | None,
+        limits: Limits,
+        redirects: int,
+    ) -> httpx2.Response:
+        with _own_log():
+            for _ in range(1 + min(redirects, REDIRECTS)):
+                request = self._client.build_request(
+                    method, url, headers=headers, content=content, timeout=httpx2.Timeout(limits.wait_s)
+                )
+                response = await self._client.send(request, stream=True, follow_redirects=False)
+                if redirects == 0 or not response.has_redirect_location or method not in ("GET", "HEAD"):
+                    return response
+                await response.aclose()
+                url = _next_url(url, response.headers["Location"])
+        raise Permanent("it redirects again and again", reason="bad_redirect")
+
+
+def check(reply: Reply | Stream, who: str) -> None:
+    """Raise the error that a status stands for; `who` begins its message, such as "embedder 'openai'"."""
+    status = reply.status
+    if 200 <= status < 300:
+        return
+    said = f"{who} answered {status}"
+    if status == 429 or (status == 503 and reply.retry_after is not None):
+        raise RateLimited(said, retry_after=reply.retry_after)
+    if status in (401, 403):
+        raise Permanent(f"{said}: it refuses the credentials in the settings", reason="unauthorized")
+    if status == 408 or status >= 500:
+        raise Transient(said, reason="away")
+    raise Permanent(said, reason="http_error")
+
+
+def _next_url(url: str, location: str) -> str:
+    """Where a redirect leads: the same host, and never from https to http."""
+    target = urljoin(url, location)
+    try:
+        check_url(target)
+        before, after = urlsplit(url), urlsplit(target)
+        upgrade = (before.scheme, after.scheme) == ("http", "https") and before.port == after.port is None
+        same = (before.scheme, before.port) == (after.scheme, after.port) or upgrade
+        if before.hostname == after.hostname and same and after.username is None:
+            return target
+    except (PenstockError, ValueError):
+        pass
+    raise Permanent("it redirects to another host", reason="bad_redirect")
+
+
+@asynccontextmanager
+async def _in_time(seconds: float | None) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds) as scope:
+            yield
+    except TimeoutError:
+        if not scope.expired():
+            # The caller's own.
+            raise
+        raise _away(f"not done within {seconds:g} s") from None
+
+
+@contextmanager
+def _typed_errors(limits: Limits) -> Iterator[None]:
+    try:
+        yield
+    except httpx2.TimeoutException:
+        raise _away(f"nothing within {limits.wait_s:g} s") from None
+    except httpx2.ConnectError as error:
+        raise _away(_why_not_connected(error)) from None
+    except httpx2.ProtocolError:
+        raise _away("the connection was cut, or the answer is not HTTP") from None
+    except httpx2.TransportError:
+        raise _away("the connection was lost") from None
+    except httpx2.DecodingError:
+        raise _away("the compressed answer is damaged") from None
+    except (httpx2.InvalidURL, httpx2.UnsupportedProtocol):
+        raise Permanent("the URL cannot be used", reason="bad_url") from None
+
+
+def _away(message: str) -> Transient:
+    return Transient(f"no answer: {message}", reason="away")
+
+
+def _why_not_connected(error: BaseException) -> str:
+    """The system's own words, which name no URL."""
+    cause: BaseException | None = error
+    said = str(error)
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return "the certificate cannot be trusted"
+        if isinstance(cause, OSError) and cause.strerror:
+            said = cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return said
+
+
+@cache
+def _trust() -> ssl.SSLContext:
+    return ssl.create_default_context()
+
+
+@contextmanager
+def _own_log() -> Iterator[None]:
+    """What is logged inside is about a request of ours."""
+    token = _ours.set(True)
+    try:
+        yield
+    finally:
+        _ours.reset(token)
+
+
+@cache
+def _hide_from_logs() -> None:
+    """The libraries log whole URLs, which may hold secrets. Requests of others in this process stay in their logs."""
+    for name in ("httpx2", "httpcore2.connection", "httpcore2.http11"):
+        logging.getLogger(name).addFilter(lambda _: not _ours.get())
