@@ -82,7 +82,6 @@ _HOMES = {
         *("NotFound", "PenstockError", "Permanent", "StorageError", "Transient", "UsageError"),
     ),
     "events.context": ("HandlerContext",),
-    "verbs.jobs": ("Progress", "Summary"),
     "stages.base": ("StepContext", "StepResult"),
     "ledger.engine.dead_letters": ("DeadLetter",),
     "metrics.base": ("Metrics",),
@@ -90,11 +89,12 @@ _HOMES = {
     "model.events": ("Event", "EventKind", "LifecycleEvent"),
     "model.items": ("Block", "Chunk", "Page"),
     "model.states": ("DocumentStatus",),
-    "verbs.replays": ("Discard", "Replay"),
     "search.query": ("Hit",),
     "upkeep.backup": ("BackupReport",),
     "upkeep.report": ("CheckReport",),
     "upkeep.vacuum": ("VacuumReport",),
+    "verbs.jobs": ("Progress", "Summary"),
+    "verbs.replays": ("Discard", "Replay"),
 }
 
 

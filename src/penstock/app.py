@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import cached_property, partial
@@ -12,7 +11,8 @@ from weakref import WeakSet
 
 import msgspec
 
-from penstock.blobs.local import LocalBlobs, make_home
+from penstock import wiring
+from penstock.blobs.local import make_home
 from penstock.config import Config, check_name, load_config
 from penstock.errors import LedgerDamaged, NotFound, Refused, StorageError, UsageError
 from penstock.indexes import highest
@@ -41,7 +41,6 @@ from penstock.worker.broadcast import Broadcast, Listener
 from penstock.worker.look import Tally
 
 if TYPE_CHECKING:
-    from penstock.indexes.base import Index
     from penstock.ledger.database.writer import Verb
     from penstock.search.query import Hit, Mode
     from penstock.stages.base import Ports
@@ -85,7 +84,7 @@ class App:
         self._metrics = NOTHING if metrics is None else Guarded(metrics)
         self.ledger = Ledger(Database(config.database_url, runtime), self._metrics)
         self.ledger.database.patience.limit_s = patience_s
-        self.blobs = LocalBlobs(config.blobs_path, runtime)
+        self.blobs = wiring.make_blobs(config, runtime)
         self._broadcast = Broadcast()
         self._workers: WeakSet[Worker] = WeakSet()
         """One for each call that works: they end, and are forgotten, by themselves."""
@@ -93,31 +92,7 @@ class App:
 
     @cached_property
     def ports(self) -> "Ports":
-        from penstock.embedders.choose import choose_embedder
-        from penstock.extractors.media import DOCX, HTML, MARKDOWN, PDF, PLAIN
-        from penstock.extractors.pdf import PdfExtractor
-        from penstock.extractors.text import TextExtractor
-        from penstock.extractors.whole import WholeFileExtractor
-        from penstock.stages.base import Ports
-
-        text = TextExtractor(self.runtime)
-        return Ports(
-            extractors={
-                PLAIN: text,
-                MARKDOWN: text,
-                PDF: PdfExtractor(self._parsers),
-                DOCX: WholeFileExtractor(self._parsers, "office"),
-                HTML: WholeFileExtractor(self._parsers, "html"),
-            },
-            embedder=choose_embedder(self.config.embedder, self.runtime),
-            make_index=self._make_index,
-            limits=self.config.limits,
-        )
-
-    def _make_index(self) -> "Index":
-        from penstock.indexes.lance import LanceIndex
-
-        return LanceIndex(self.config.index_path, self.runtime)
+        return wiring.make_ports(self.config, self.runtime, self._parsers)
 
     @cached_property
     def catalog(self) -> "Catalog":
@@ -148,14 +123,7 @@ class App:
 
     @cached_property
     def _parsers(self) -> "ParserPool":
-        from penstock.worker.parsers.isolation import warn_of_gap
-        from penstock.worker.parsers.pool import ParserPool
-
-        warn_of_gap()
-        chosen = self.config.parsers
-        return ParserPool(
-            children=chosen.children or os.cpu_count() or 1, memory_mb=chosen.memory_mb, timeout_s=chosen.timeout_s
-        )
+        return wiring.make_parsers(self.config)
 
     # submit and work
 
@@ -743,10 +711,13 @@ class App:
     def _outage(self, tell: Callable[[str], None]) -> "Outage":
         from penstock.worker.outage import Outage
 
-        folders = [self.config.blobs_path, self.config.index_path]
+        folders = self._local_folders()
         if self.ledger.database.dialect == "sqlite":
             folders.append(self.ledger.database.path.parent)
         return Outage(self.runtime, folders, self.ledger.is_there, tell, lambda: self._stopping)
+
+    def _local_folders(self) -> list[Path]:
+        return [folder for folder in (self.config.blobs_path, self.config.index_path) if folder is not None]
 
     def _liveness(self) -> Liveness:
         return liveness.of(self.ledger.database)
@@ -755,6 +726,8 @@ class App:
         from penstock.upkeep.restore import Places
 
         chosen = self.config
+        if chosen.blobs_path is None or chosen.index_path is None:
+            raise UsageError("a backup can be restored only where blobs and index are kept in folders")
         return Places(chosen.home_path, self.ledger.database, self.blobs, chosen.blobs_path, chosen.index_path)
 
     async def _open(self, *, migrate: bool = False) -> None:
@@ -796,14 +769,15 @@ class App:
                 await self.runtime.run_blocking("io", copies.single_file, database.path)
 
     async def _notice_older_ledger(self) -> None:
-        noticed = await self.ledger.notice(highest.read(self.config.index_path))
+        index = self.config.index_path
+        noticed = await self.ledger.notice(highest.read(index) if index is not None else 0)
         if noticed is not None:
             # Whoever embeds us may not look at standard error; `check` says it until it is settled.
             logging.getLogger("penstock").warning("%s", histories.sentence(noticed))
 
     def _make_home(self) -> None:
         make_home(self.config.home_path)
-        tighten((self.config.home_path, self.config.blobs_path, self.config.index_path))
+        tighten((self.config.home_path, *self._local_folders()))
 
     async def _close(self) -> None:
         self._broadcast.close()

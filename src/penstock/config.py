@@ -113,11 +113,14 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The ledger: `sqlite:///FILE`, or `postgresql://…` where several machines share the work. Not set: `ledger.db` in
     the home."""
     blobs: str | None = None
-    """Raw bytes and artifacts: `file:///FOLDER`. Not set: `blobs` in the home."""
+    """Raw bytes and artifacts: `file:///FOLDER`, or the URL of an adapter that a package adds. Not set: `blobs` in the
+    home."""
     index: str | None = None
-    """Chunks and vectors: `lancedb:///FOLDER`. Not set: `index` in the home."""
+    """Chunks and vectors: `lancedb:///FOLDER`, or the URL of an adapter that a package adds. Not set: `index` in the
+    home."""
     embedder: str = "wordllama"
-    """What makes the vectors: `wordllama` runs offline on the CPU, `fake` is for tests."""
+    """What makes the vectors: `wordllama` runs offline on the CPU, `fake` is for tests. Packages add others: `NAME` or
+    `NAME:ARGUMENT`."""
     owner: str = "default"
     """Whose documents, where no owner is named. Nothing of another owner is ever readable."""
     collection: str = "default"
@@ -152,12 +155,22 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.database or f"sqlite:///{self.home_path / 'ledger.db'}"
 
     @property
-    def blobs_path(self) -> Path:
-        return _file_url("blobs", self.blobs, "file://", self.home_path / "blobs")
+    def blobs_url(self) -> str:
+        return self.blobs or f"file://{self.home_path / 'blobs'}"
 
     @property
-    def index_path(self) -> Path:
-        return _file_url("index", self.index, "lancedb://", self.home_path / "index")
+    def index_url(self) -> str:
+        return self.index or f"lancedb://{self.home_path / 'index'}"
+
+    @property
+    def blobs_path(self) -> Path | None:
+        """The folder of the blobs; None where another adapter keeps them elsewhere."""
+        return _local_folder(self.blobs_url, "file://")
+
+    @property
+    def index_path(self) -> Path | None:
+        """The folder of the index; None where another adapter keeps it elsewhere."""
+        return _local_folder(self.index_url, "lancedb://")
 
     def folder(self, chosen: str | None, name: str) -> Path:
         return Path(chosen).expanduser().absolute() if chosen is not None else self.home_path / name
@@ -213,12 +226,9 @@ def _check_webhook(name: str, webhook: WebhookConfig) -> None:
         raise ConfigError(f"webhook {name}: there is no event {unknown[0]!r}: use some of {', '.join(known)}")
 
 
-def _file_url(setting: str, url: str | None, scheme: str, default: Path) -> Path:
-    if url is None:
-        return default
-    if not url.startswith(scheme):
-        raise ConfigError(f"{setting} {url!r}: this version keeps it in a folder: use {scheme}/PATH")
-    return Path(url.removeprefix(scheme)).expanduser().absolute()
+def _local_folder(url: str, scheme: str) -> Path | None:
+    path = url.removeprefix(scheme)
+    return Path(path).expanduser().absolute() if url.startswith(scheme) and path else None
 
 
 def load_config(

@@ -49,6 +49,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def table_of(app: App, owner: str) -> Path:
+    assert app.config.index_path is not None
     return app.config.index_path / owner / "default" / "v1.lance"
 
 

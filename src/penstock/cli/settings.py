@@ -34,8 +34,8 @@ async def show(call: Call) -> Answer:
     effective = msgspec.to_builtins(chosen) | {
         "home": str(chosen.home_path),
         "database": chosen.database_url,
-        "blobs": f"file://{chosen.blobs_path}",
-        "index": f"lancedb://{chosen.index_path}",
+        "blobs": f"file://{path}" if (path := chosen.blobs_path) else chosen.blobs_url,
+        "index": f"lancedb://{path}" if (path := chosen.index_path) else chosen.index_url,
     }
     shown = _masked(effective)
     for webhook in shown["webhooks"].values():
@@ -50,17 +50,23 @@ async def show(call: Call) -> Answer:
 @body
 async def check(call: Call) -> Answer:
     """Say whether the settings can be used, without touching anything."""
+    from penstock import wiring
     from penstock.app import App
-    from penstock.embedders.choose import choose_embedder
     from penstock.runtime import Failpoints, Runtime
     from penstock.worker.parsers.isolation import gap
 
     chosen = call.settings()
     runtime = Runtime(Failpoints(chosen.failpoints))
     App(chosen, runtime)
-    choose_embedder(chosen.embedder, runtime)
+    wiring.make_embedder(chosen, runtime)
+    if chosen.index_path is None:
+        wiring.make_index(chosen, runtime)
     hints = [sentence] if (sentence := gap()) else []
-    return Answer({"ok": True, "index": str(chosen.index_path), "isolated": not hints}, "ok", hints=hints)
+    return Answer(
+        {"ok": True, "index": str(chosen.index_path or masked(chosen.index_url)), "isolated": not hints},
+        "ok",
+        hints=hints,
+    )
 
 
 @db.command()

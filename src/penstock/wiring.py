@@ -1,0 +1,212 @@
+"""Settings → adapters. The only place where adapters are chosen.
+
+Each port has one registry: the built-in adapters, and those that installed packages add by entry points. An entry point
+names a factory, which is called with a `Choice` and returns the adapter:
+
+    [project.entry-points."penstock.embedders"]
+    hashing = "my_package:make_embedder"      # settings: `embedder: hashing` or `embedder: hashing:ARGUMENT`
+
+Built-in names win, and the installed packages are searched only for a name that is not built in.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from penstock.config import Config
+from penstock.errors import ConfigError, PenstockError
+from penstock.privacy import masked
+from penstock.runtime import Runtime
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    from penstock.blobs.base import Blobs
+    from penstock.embedders.base import Embedder
+    from penstock.extractors.base import Extractor
+    from penstock.indexes.base import Index
+    from penstock.stages.base import Ports
+    from penstock.worker.parsers.pool import ParserPool
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a factory is called with: one setting, as it was written and taken apart."""
+
+    setting: str
+    """The name of the setting, for error messages."""
+    value: str
+    """The setting as written: `NAME`, `NAME:ARGUMENT` or `NAME://REST`."""
+    name: str
+    argument: str
+    """What follows the name; empty where nothing does. Of a URL, what follows `//`."""
+    config: Config
+    runtime: Runtime
+
+    def no_argument(self) -> None:
+        if self.argument:
+            raise ConfigError(f"{self.setting} {self.value!r}: {self.name} takes no argument")
+
+    def folder(self) -> Path:
+        """The argument as a folder on this machine."""
+        if "://" not in self.value or not self.argument:
+            raise ConfigError(f"{self.setting} {self.value!r}: name a folder, as in {self.name}:///PATH")
+        return Path(self.argument).expanduser().absolute()
+
+
+Factory = Callable[[Choice], T]
+
+
+class Registry(Generic[T]):
+    """The adapters of one port, by name."""
+
+    def __init__(self, setting: str, group: str, built_in: Mapping[str, Factory[T]]) -> None:
+        self.setting = setting
+        self.group = group
+        """The entry points that belong to it."""
+        self._built_in = built_in
+
+    def names(self) -> list[str]:
+        return sorted({*self._built_in, *(entry.name for entry in self._installed())})
+
+    def factory(self, name: str) -> Factory[T] | None:
+        """The factory of this name; None: there is none."""
+        if name in self._built_in:
+            return self._built_in[name]
+        found = [entry for entry in self._installed() if entry.name == name]
+        if not found:
+            return None
+        if len({entry.value for entry in found}) > 1:
+            packages = ", ".join(sorted(_package(entry) for entry in found))
+            raise ConfigError(
+                f"{self.setting} {name!r}: several installed packages have it ({packages}): remove all but one"
+            )
+        return self._load(found[0])
+
+    def make(self, value: str, config: Config, runtime: Runtime) -> T:
+        name, argument = split(value)
+        factory = self.factory(name)
+        if factory is None:
+            raise ConfigError(
+                f"{self.setting} {masked(value)!r}: unknown name {name!r}; known are {', '.join(self.names())}"
+            )
+        try:
+            return factory(Choice(self.setting, value, name, argument, config, runtime))
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise ConfigError(f"{self.setting} {masked(value)!r}: {type(error).__name__}: {error}") from error
+
+    def _installed(self) -> "list[EntryPoint]":
+        from importlib.metadata import entry_points
+
+        return list(entry_points(group=self.group))
+
+    def _load(self, entry: "EntryPoint") -> Factory[T]:
+        try:
+            loaded: Any = entry.load()
+        except Exception as error:
+            raise ConfigError(
+                f"{self.setting} {entry.name!r}: the package {_package(entry)} has it as {entry.value}, which cannot "
+                f"be loaded: {type(error).__name__}: {error}"
+            ) from error
+        if not callable(loaded):
+            raise ConfigError(f"{self.setting} {entry.name!r}: {entry.value} of {_package(entry)} cannot be called")
+        factory: Factory[T] = loaded
+        return factory
+
+
+def split(value: str) -> tuple[str, str]:
+    """`NAME`, `NAME:ARGUMENT` or `NAME://REST` as name and argument."""
+    name, _, rest = value.partition(":")
+    return name, rest.removeprefix("//")
+
+
+def _package(entry: "EntryPoint") -> str:
+    return entry.dist.name if entry.dist is not None else entry.module
+
+
+def _wordllama(choice: Choice) -> "Embedder":
+    from penstock.embedders.wordllama import WordLlamaEmbedder
+
+    choice.no_argument()
+    return WordLlamaEmbedder(choice.runtime)
+
+
+def _fake(choice: Choice) -> "Embedder":
+    from penstock.embedders.fake import FakeEmbedder
+
+    choice.no_argument()
+    return FakeEmbedder()
+
+
+def _local_blobs(choice: Choice) -> "Blobs":
+    from penstock.blobs.local import LocalBlobs
+
+    return LocalBlobs(choice.folder(), choice.runtime)
+
+
+def _lance(choice: Choice) -> "Index":
+    from penstock.indexes.lance import LanceIndex
+
+    return LanceIndex(choice.folder(), choice.runtime)
+
+
+EMBEDDERS: "Registry[Embedder]" = Registry("embedder", "penstock.embedders", {"wordllama": _wordllama, "fake": _fake})
+BLOBS: "Registry[Blobs]" = Registry("blobs", "penstock.blobs", {"file": _local_blobs})
+INDEXES: "Registry[Index]" = Registry("index", "penstock.indexes", {"lancedb": _lance})
+
+
+def make_embedder(config: Config, runtime: Runtime) -> "Embedder":
+    return EMBEDDERS.make(config.embedder, config, runtime)
+
+
+def make_blobs(config: Config, runtime: Runtime) -> "Blobs":
+    return BLOBS.make(config.blobs_url, config, runtime)
+
+
+def make_index(config: Config, runtime: Runtime) -> "Index":
+    return INDEXES.make(config.index_url, config, runtime)
+
+
+def make_parsers(config: Config) -> "ParserPool":
+    from penstock.worker.parsers.isolation import warn_of_gap
+    from penstock.worker.parsers.pool import ParserPool
+
+    warn_of_gap()
+    chosen = config.parsers
+    return ParserPool(
+        children=chosen.children or os.cpu_count() or 1, memory_mb=chosen.memory_mb, timeout_s=chosen.timeout_s
+    )
+
+
+def make_ports(config: Config, runtime: Runtime, parsers: "ParserPool") -> "Ports":
+    """What the stages work with. The index is made by the first who asks for it: its libraries take long to load."""
+    from penstock.stages.base import Ports
+
+    return Ports(
+        extractors=_extractors(runtime, parsers),
+        embedder=make_embedder(config, runtime),
+        make_index=lambda: make_index(config, runtime),
+        limits=config.limits,
+    )
+
+
+def _extractors(runtime: Runtime, parsers: "ParserPool") -> "dict[str, Extractor]":
+    from penstock.extractors.media import DOCX, HTML, MARKDOWN, PDF, PLAIN
+    from penstock.extractors.pdf import PdfExtractor
+    from penstock.extractors.text import TextExtractor
+    from penstock.extractors.whole import WholeFileExtractor
+
+    text = TextExtractor(runtime)
+    return {
+        PLAIN: text,
+        MARKDOWN: text,
+        PDF: PdfExtractor(parsers),
+        DOCX: WholeFileExtractor(parsers, "office"),
+        HTML: WholeFileExtractor(parsers, "html"),
+    }
