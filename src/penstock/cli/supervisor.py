@@ -1,13 +1,10 @@
-"""Several worker processes under one: it starts them, passes signals on, and replaces those that die.
-
-A process under it is started as `python -m penstock.cli.supervisor ARGUMENTS…`: the command line, which is told to stop
-when the supervisor's pipe closes, however that comes."""
+"""Several worker processes under one: it starts them (`cli/supervised.py`), passes signals on, and replaces those that
+die."""
 
 import asyncio
 import os
 import signal
 import sys
-import threading
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
@@ -86,7 +83,7 @@ class Supervisor:
 
     async def _process(self, *more: str, keep: int | None = None) -> tuple[int, int]:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "penstock.cli.supervisor", *self._arguments, *more,
+            sys.executable, "-P", "-m", "penstock.cli.supervised", *self._arguments, *more,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, pass_fds=() if keep is None else (keep,),
         )  # fmt: skip
         self._running.add(process)
@@ -125,22 +122,3 @@ def _terminate(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         with suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGTERM)
-
-
-def _end_with_pipe() -> None:
-    while os.read(0, 1):
-        pass
-    main_thread = threading.main_thread().ident
-    assert main_thread is not None
-    signal.pthread_kill(main_thread, signal.SIGTERM)
-
-
-def main() -> None:
-    from penstock.cli.main import main
-
-    threading.Thread(target=_end_with_pipe, name="penstock-pipe", daemon=True).start()
-    main()
-
-
-if __name__ == "__main__":
-    main()
