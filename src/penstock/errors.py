@@ -10,6 +10,7 @@ PenstockError
 │   ├── Permanent           trying again cannot help: a dead letter at once
 │   └── Transient           trying again may help
 │       ├── RateLimited     the provider asked us to come back later
+│       ├── BlobUnreadable  the blob store has a blob and cannot read it
 │       └── ParserBreach    a parser process crashed, hung or ran out of memory
 ├── LeaseLost               the step belongs to somebody else now: write nothing, say nothing
 ├── LockHeld                somebody else holds the lock, and the time to wait for it is over
@@ -17,6 +18,7 @@ PenstockError
 ├── BudgetSpent             the time is up: flush, release, go on another time
 ├── TableFailed             an index table cannot be opened or written: its steps wait, no document is to blame
 ├── TornSegment             a segment is missing or does not match its hash: rewind its producer
+├── BlobMissing             the blob store has no such blob
 ├── SourceError             a file that was to be submitted cannot be read
 └── StorageError            disk full, no permission, database locked
     ├── IndexBroken         an index table is damaged: `penstock check --repair`
@@ -87,6 +89,13 @@ class ParserBreach(Transient):
     """A parser process crashed, hung or ran out of memory, and was replaced: `reason` says which."""
 
 
+class BlobUnreadable(Transient):
+    """The blob store has a blob and cannot read it: a bad sector, a file without permission."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, reason="blob_unreadable")
+
+
 class LeaseLost(PenstockError):
     """The step belongs to somebody else now: write nothing more for it."""
 
@@ -114,6 +123,10 @@ class TornSegment(PenstockError):
         super().__init__(message)
         self.artifact_id = artifact_id
         self.ordinal = ordinal
+
+
+class BlobMissing(PenstockError):
+    """The blob store works, and has no such blob."""
 
 
 class SourceError(PenstockError):

@@ -6,8 +6,8 @@ import hashlib
 import io
 import os
 import stat
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -29,6 +29,7 @@ from penstock.workflows.load import encode
 BATCH = 256
 SMALL = 1 << 20
 """Files up to this size are read whole and stored in batches; larger ones are streamed one by one."""
+PIECE = 1 << 20
 CHANGING_TRIES = 3
 
 
@@ -165,7 +166,8 @@ class Intake:
             for attempt in range(CHANGING_TRIES):
                 with nullcontext(item.stream) if item.stream is not None else _open(item) as stream:
                     before = os.fstat(stream.fileno()) if item.path is not None else None
-                    read.sha256, read.size = await self._blobs.put_stream(key, stream)
+                    async with aclosing(self._pieces(stream)) as pieces:
+                        read.sha256, read.size = await self._blobs.put_stream(key, pieces)
                     after = os.fstat(stream.fileno()) if item.path is not None else None
                 if before is None or after is None or _same(before, after):
                     read.raw_key = key
@@ -177,6 +179,13 @@ class Intake:
             read.problem = f"{item.source}: {error}"
         except OSError as error:
             read.problem = _problem(item, error)
+
+    async def _pieces(self, stream: BinaryIO) -> AsyncGenerator[bytes, None]:
+        try:
+            while piece := await self._runtime.run_blocking("io", stream.read, PIECE):
+                yield piece
+        except OSError as error:
+            raise SourceError(error.strerror or str(error)) from error
 
     async def _accept(self, order: Order, reads: list[_Read], last: bool) -> list[Receipt]:
         """First the bytes, then the rows that name them; the largest first: they take longest."""

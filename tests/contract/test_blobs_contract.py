@@ -2,17 +2,35 @@
 
 import asyncio
 import hashlib
-import io
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
-from penstock.blobs.base import Blobs, Copied
+from penstock.blobs.base import Blobs, Copied, Stored
 from penstock.blobs.local import TEMPORARY, LocalBlobs
-from penstock.errors import StorageError, UsageError
+from penstock.errors import BlobMissing, BlobUnreadable, StorageError, UsageError
 from penstock.runtime import Runtime
+
+
+class Piece(bytes):
+    """Bytes that are counted while they exist."""
+
+    alive = 0
+
+    def __new__(cls, size: int) -> "Piece":
+        cls.alive += 1
+        return super().__new__(cls, size)
+
+    def __del__(self) -> None:
+        type(self).alive -= 1
+
+
+async def cut(data: bytes, size: int) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), size):
+        yield data[start : start + size]
+
 
 STORES: dict[str, Callable[[Path, Runtime], Blobs]] = {"local": LocalBlobs}
 
@@ -39,8 +57,13 @@ async def test_several_are_put_at_once(blobs: Blobs) -> None:
 
 async def test_a_stream_is_hashed_as_it_is_stored(blobs: Blobs) -> None:
     data = os.urandom(2_500_000)
-    assert await blobs.put_stream("anna/s", io.BytesIO(data)) == (hashlib.sha256(data).hexdigest(), len(data))
-    assert await blobs.get("anna/s") == data
+    for size in (1, 100_000, 1 << 20, len(data)):
+        stored = await blobs.put_stream("anna/s", cut(data, size) if size > 1 else cut(data[:3000], size))
+        kept = data if size > 1 else data[:3000]
+        assert stored == Stored(hashlib.sha256(kept).hexdigest(), len(kept))
+        assert await blobs.get("anna/s") == kept
+    assert await blobs.put_stream("anna/empty", cut(b"", 1)) == Stored(hashlib.sha256(b"").hexdigest(), 0)
+    assert await blobs.get("anna/empty") == b""
 
 
 async def test_ranges_are_read(blobs: Blobs) -> None:
@@ -52,10 +75,13 @@ async def test_ranges_are_read(blobs: Blobs) -> None:
 
 
 async def test_what_is_not_there_is_not_found(blobs: Blobs) -> None:
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(BlobMissing):
         await blobs.get("anna/none")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(BlobMissing):
         await blobs.read_range("anna/none", 0, 1)
+    with pytest.raises(BlobMissing):
+        async with blobs.file("anna/none"):
+            pass
     await blobs.delete(["anna/none", "nobody/none"])
 
 
@@ -105,22 +131,89 @@ async def test_a_reader_sees_one_whole_version_or_the_other(blobs: Blobs) -> Non
 
 
 async def test_a_stream_that_breaks_leaves_nothing(blobs: Blobs) -> None:
-    class Broken(io.RawIOBase):
-        def __init__(self) -> None:
-            self.left = 3
-
-        def readable(self) -> bool:
-            return True
-
-        def read(self, size: int = -1) -> bytes:
-            self.left -= 1
-            if not self.left:
-                raise RuntimeError("the other end hung up")
-            return b"x" * 1000
+    async def broken() -> AsyncIterator[bytes]:
+        yield b"x" * 1000
+        yield b"x" * 100_000
+        raise RuntimeError("the other end hung up")
 
     with pytest.raises(RuntimeError):
-        await blobs.put_stream("anna/broken", Broken())  # type: ignore[arg-type]
+        await blobs.put_stream("anna/broken", broken())
     assert [info async for info in blobs.list("")] == []
+
+
+async def test_an_error_of_the_stream_is_not_taken_for_one_of_the_store(blobs: Blobs) -> None:
+    async def broken() -> AsyncIterator[bytes]:
+        yield b"x" * 100_000
+        raise OSError(5, "Input/output error")
+
+    with pytest.raises(OSError, match="Input/output error"):
+        await blobs.put_stream("anna/broken", broken())
+    assert [info async for info in blobs.list("")] == []
+
+
+async def test_a_broken_stream_leaves_the_blob_of_before(blobs: Blobs) -> None:
+    async def broken() -> AsyncIterator[bytes]:
+        yield b"after"
+        raise RuntimeError("the other end hung up")
+
+    await blobs.put("anna/x", b"before", durable=True)
+    with pytest.raises(RuntimeError):
+        await blobs.put_stream("anna/x", broken())
+    assert await blobs.get("anna/x") == b"before"
+
+
+@pytest.mark.parametrize("after", range(8))
+async def test_a_cancelled_stream_leaves_nothing(blobs: Blobs, runtime: Runtime, after: int) -> None:
+    """Cancelled at some place: before the first piece, while one is awaited, while one is written."""
+    running = asyncio.Event()
+
+    async def endless() -> AsyncIterator[bytes]:
+        for i in range(10_000):
+            if i == after // 2:
+                running.set()
+                await asyncio.sleep(0.02 * (after % 2))
+            yield b"x" * 300_000
+
+    task = asyncio.create_task(blobs.put_stream("anna/x", endless()))
+    await running.wait()
+    await asyncio.sleep(0.005 * after)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.sleep(0.05)
+    assert [info async for info in blobs.list("")] == []
+
+
+async def test_a_piece_is_asked_for_when_the_one_before_is_written(blobs: Blobs) -> None:
+    """A stream of any length takes the memory of a few pieces."""
+    most = 0
+
+    async def pieces() -> AsyncIterator[bytes]:
+        nonlocal most
+        for _ in range(50):
+            yield Piece(100_000)
+            most = max(most, Piece.alive)
+
+    assert (await blobs.put_stream("anna/x", pieces())).size == 5_000_000
+    assert most <= 4
+
+
+async def test_streams_are_stored_side_by_side(blobs: Blobs) -> None:
+    contents = {f"anna/{i}": os.urandom(200_000 + i) for i in range(6)}
+    stored = await asyncio.gather(*(blobs.put_stream(key, cut(data, 40_000)) for key, data in contents.items()))
+    assert [s.sha256 for s in stored] == [hashlib.sha256(data).hexdigest() for data in contents.values()]
+    assert await blobs.get_many([*contents]) == [*contents.values()]
+
+
+async def test_a_blob_tells_its_size_and_its_time(blobs: Blobs) -> None:
+    assert await blobs.stat("anna/x") is None
+    await blobs.put("anna/x", b"12345", durable=False)
+    info = await blobs.stat("anna/x")
+    assert info is not None
+    assert (info.key, info.size) == ("anna/x", 5)
+    assert info == await anext(aiter(blobs.list("anna")))
+    await blobs.delete(["anna/x"])
+    assert await blobs.stat("anna/x") is None
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "rename"])
@@ -136,8 +229,26 @@ async def test_i1_a_full_disk_is_told_in_a_sentence_and_leaves_nothing(
         patch.setattr(os, call, full)
         with pytest.raises(StorageError, match="the disk is full"):
             await blobs.put("anna/x", b"after", durable=True)
+        with pytest.raises(StorageError, match="the disk is full"):
+            await blobs.put_stream("anna/x", cut(b"after", 2))
     assert await blobs.get("anna/x") == b"before"
     assert not [info.key async for info in blobs.list("") if TEMPORARY in info.key]
+
+
+async def test_a_blob_that_cannot_be_read_is_no_blob_that_is_missing(tmp_path: Path, runtime: Runtime) -> None:
+    """A folder in the place of a blob: as with a bad sector, the store is there and the blob is not to be had."""
+    blobs = LocalBlobs(tmp_path / "blobs", runtime)
+    (tmp_path / "blobs" / "anna" / "x").mkdir(parents=True)
+    with pytest.raises(BlobUnreadable, match="Is a directory"):
+        await blobs.get("anna/x")
+    with pytest.raises(BlobUnreadable):
+        await blobs.read_range("anna/x", 0, 1)
+    [got] = await blobs.get_many(["anna/x"])
+    [summed] = await blobs.sums(["anna/x"])
+    assert isinstance(got, BlobUnreadable)
+    assert isinstance(summed, BlobUnreadable)
+    with pytest.raises(StorageError):
+        await blobs.delete(["anna/x"])
 
 
 async def test_a_folder_that_is_a_file_is_told_in_a_sentence(tmp_path: Path, runtime: Runtime) -> None:
@@ -153,13 +264,13 @@ async def test_many_are_read_and_summed_at_once(blobs: Blobs) -> None:
     keys = [*contents, "anna/nothing"]
     *found, gone = await blobs.get_many(keys)
     assert found == list(contents.values())
-    assert isinstance(gone, FileNotFoundError)
+    assert isinstance(gone, BlobMissing)
     *sums, lost = await blobs.sums(keys)
     assert sums == [(len(data), hashlib.sha256(data).hexdigest()) for data in contents.values()]
-    assert isinstance(lost, FileNotFoundError)
+    assert isinstance(lost, BlobMissing)
     *sizes, lost = await blobs.sums(keys, content=False)
     assert sizes == [(len(data), None) for data in contents.values()]
-    assert isinstance(lost, FileNotFoundError)
+    assert isinstance(lost, BlobMissing)
     assert await blobs.get_many([]) == await blobs.sums([]) == []
 
 

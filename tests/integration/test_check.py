@@ -24,7 +24,7 @@ from tests.integration.damage import (
 )
 
 from penstock.app import App, open_app
-from penstock.blobs.base import BlobSum
+from penstock.blobs.base import BlobSum, Unread
 from penstock.errors import UsageError
 from penstock.indexes.base import IndexRows, StoredRow
 from penstock.indexes.lance import LanceTable
@@ -245,7 +245,7 @@ async def test_bytes_that_are_pruned_while_they_are_read_are_no_problem(
 ) -> None:
     sums, told = app.blobs.sums, False
 
-    async def read_late(keys: Sequence[str], **options: bool) -> list[BlobSum | OSError]:
+    async def read_late(keys: Sequence[str], **options: bool) -> list[BlobSum | Unread]:
         nonlocal told
         if not told:
             told = True
@@ -263,7 +263,7 @@ async def test_segments_that_are_pruned_while_they_are_read_are_no_problem(
 ) -> None:
     get, told = app.blobs.get_many, False
 
-    async def get_late(keys: Sequence[str]) -> list[bytes | OSError]:
+    async def get_late(keys: Sequence[str]) -> list[bytes | Unread]:
         nonlocal told
         if not told:
             told = True

@@ -5,7 +5,7 @@ from typing import Any
 
 from penstock.artifacts.segments import CODECS, digest
 from penstock.blobs.base import Blobs
-from penstock.errors import TornSegment
+from penstock.errors import BlobMissing, TornSegment
 from penstock.model.nouns import Artifact, ArtifactId, Segment
 
 SEGMENT_PAGE = 100
@@ -47,7 +47,7 @@ class ArtifactReader:
     async def _fetch(self, artifact: Artifact, segment: Segment) -> bytes:
         try:
             data = await self._blobs.get(segment.key, segment.size)
-        except FileNotFoundError:
+        except BlobMissing:
             data = b""
         if digest(data) != segment.sha256:
             raise TornSegment(

@@ -7,16 +7,17 @@ import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from threading import Lock
+from typing import TypeVar
 
-from penstock.blobs.base import BlobInfo, BlobSum, Copied
+from penstock.blobs.base import BlobInfo, BlobSum, Copied, Stored, Unread
 from penstock.blobs.copying import copy_many
 from penstock.blobs.submits import OpenSubmits
-from penstock.errors import SourceError, StorageError, UsageError
+from penstock.errors import BlobMissing, BlobUnreadable, StorageError, UsageError
 from penstock.privacy import file_mode, make_folder
-from penstock.runtime import LANES, Runtime
+from penstock.runtime import LANES, Runtime, shielded
 
 T = TypeVar("T")
 
@@ -24,7 +25,6 @@ _BAD_KEY = re.compile(r"(^|/)\.{0,2}(/|$)")
 
 FAILPOINTS = ("blob.put.before", "blob.put.after")
 TEMPORARY = ".tmp-"
-_PIECE = 1 << 20
 _UNKNOWN = 1 << 30
 """Taken as the size of what may be large, and of what is flushed to the disk, which is never quick."""
 _READ = 128 << 10
@@ -50,16 +50,37 @@ class LocalBlobs:
     async def put_many(self, blobs: Sequence[tuple[str, bytes]], *, durable: bool) -> None:
         await self._runtime.run_blocking("io", self._put_many, blobs, durable)
 
-    async def put_stream(self, key: str, source: BinaryIO) -> tuple[str, int]:
-        return await self._runtime.run_blocking("io", self._put_stream, key, source)
+    async def put_stream(self, key: str, pieces: AsyncIterator[bytes]) -> Stored:
+        blocking = self._runtime.run_blocking
+        stream = _Stream(self, self._place(key))
+        try:
+            await blocking("io", stream.open)
+            async for piece in pieces:
+                await self._runtime.run_sized("io", len(piece), stream.write, piece)
+            return await blocking("io", stream.keep)
+        finally:
+            # A thread may still write for a call that was cancelled: the file must not be closed under it.
+            if not stream.closed:
+                await shielded(blocking("io", stream.close))
+
+    async def stat(self, key: str) -> BlobInfo | None:
+        place = self._place(key)
+        try:
+            found = await self._runtime.run_blocking("io", os.stat, place)
+        except OSError as error:
+            if isinstance(unread := _unread(place, error), BlobMissing):
+                return None
+            raise unread from error
+        return BlobInfo(key, found.st_size, found.st_mtime)
 
     async def get(self, key: str, size: int | None = None) -> bytes:
-        return await self._runtime.run_sized("io", _UNKNOWN if size is None else size, self._path(key).read_bytes)
+        place = self._place(key)
+        return await self._runtime.run_sized("io", _UNKNOWN if size is None else size, _readable, _content, place)
 
-    async def get_many(self, keys: Sequence[str]) -> list[bytes | OSError]:
+    async def get_many(self, keys: Sequence[str]) -> list[bytes | Unread]:
         return await self._side_by_side(keys, lambda key: _attempt(_content, self._place(key)))
 
-    async def sums(self, keys: Sequence[str], *, content: bool = True) -> list[BlobSum | OSError]:
+    async def sums(self, keys: Sequence[str], *, content: bool = True) -> list[BlobSum | Unread]:
         look = _sum if content else _size
         return await self._side_by_side(keys, lambda key: _attempt(look, self._place(key)))
 
@@ -71,37 +92,38 @@ class LocalBlobs:
         return [answer for some in answers for answer in some]
 
     async def read_range(self, key: str, offset: int, length: int) -> bytes:
-        return await self._runtime.run_sized("io", length, self._read_range, key, offset, length)
+        look = partial(_part, offset=offset, length=length)
+        return await self._runtime.run_sized("io", length, _readable, look, self._place(key))
 
     @asynccontextmanager
     async def file(self, key: str) -> AsyncIterator[Path]:
-        path = self._path(key)
-        await self._runtime.run_blocking("io", path.stat)
-        yield path
+        place = self._place(key)
+        await self._runtime.run_blocking("io", _readable, os.stat, place)
+        yield Path(place)
 
     async def delete(self, keys: Sequence[str]) -> None:
         await self._runtime.run_blocking("io", self._delete, keys)
 
     async def copy_out(self, keys: Sequence[str], folder: Path) -> Sequence[Copied | None]:
-        return await self._runtime.run_blocking("io", copy_many, [(self._path(key), folder / key) for key in keys])
+        return await self._copy([(Path(self._place(key)), folder / key) for key in keys])
 
     async def copy_in(self, keys: Sequence[str], folder: Path) -> Sequence[Copied | None]:
-        return await self._runtime.run_blocking("io", copy_many, [(folder / key, self._path(key)) for key in keys])
+        return await self._copy([(folder / key, Path(self._place(key))) for key in keys])
+
+    async def _copy(self, pairs: Sequence[tuple[Path, Path]]) -> Sequence[Copied | None]:
+        return await self._runtime.run_blocking("io", _storable, self._root, lambda: copy_many(pairs))
 
     def submitting(self, since: str) -> AbstractContextManager[None]:
         return self._submits.hold(since)
 
     async def submitted_since(self) -> str | None:
-        return await self._runtime.run_blocking("io", self._submits.oldest)
+        return await self._runtime.run_blocking("io", _storable, self._root, self._submits.oldest)
 
     async def list(self, prefix: str) -> AsyncIterator[BlobInfo]:
         walk = self._walk(prefix)
         while batch := await self._runtime.run_blocking("io", _take, walk):
             for info in batch:
                 yield info
-
-    def _path(self, key: str) -> Path:
-        return Path(self._place(key))
 
     def _place(self, key: str) -> str:
         if _BAD_KEY.search(key):
@@ -113,34 +135,24 @@ class LocalBlobs:
         for key, data in blobs:
             place = self._place(key)
             folder = os.path.dirname(place)
-            self._make_folder(folder, durable)
+            self.make_folder(folder, durable)
             folders.add(folder)
-            with _Temporary(place, self._runtime, self._mode) as temporary:
+            with self.temporary(place) as temporary:
                 temporary.write(data)
                 temporary.keep(durable)
         if durable:
             for folder in folders:
                 _flush_folder(folder)
+        self.stored()
+
+    def temporary(self, place: str) -> "_Temporary":
+        return _Temporary(place, self._runtime, self._mode)
+
+    def stored(self) -> None:
         if self._runtime.failpoints.armed:
             self._runtime.failpoints.hit("blob.put.after")
 
-    def _put_stream(self, key: str, source: BinaryIO) -> tuple[str, int]:
-        place = self._place(key)
-        folder = os.path.dirname(place)
-        self._make_folder(folder, durable=True)
-        digest, size = hashlib.sha256(), 0
-        with _Temporary(place, self._runtime, self._mode) as temporary:
-            while piece := _read(source):
-                digest.update(piece)
-                size += len(piece)
-                temporary.write(piece)
-            temporary.keep(durable=True)
-        _flush_folder(folder)
-        if self._runtime.failpoints.armed:
-            self._runtime.failpoints.hit("blob.put.after")
-        return digest.hexdigest(), size
-
-    def _make_folder(self, name: str, durable: bool) -> None:
+    def make_folder(self, name: str, durable: bool) -> None:
         """A new folder is only as durable as its entry in the one above."""
         if name in self._known_folders:
             return
@@ -159,14 +171,9 @@ class LocalBlobs:
         for made in make_folder(folder, self._root):
             _flush_folder(str(made.parent))
 
-    def _read_range(self, key: str, offset: int, length: int) -> bytes:
-        with self._path(key).open("rb") as file:
-            file.seek(offset)
-            return file.read(length)
-
     def _delete(self, keys: Sequence[str]) -> None:
-        for key in keys:
-            self._path(key).unlink(missing_ok=True)
+        for place in map(self._place, keys):
+            _storable(Path(place), partial(Path(place).unlink, missing_ok=True))
 
     def _walk(self, prefix: str) -> Iterator[BlobInfo]:
         folders = [self._place(prefix) if prefix else str(self._root)]
@@ -230,11 +237,85 @@ class _Temporary:
             raise StorageError(storage_sentence(Path(self._place), error)) from error
 
 
-def _attempt(look: Callable[[str], T], place: str) -> T | OSError:
+class _Stream:
+    """A durable blob that grows piece by piece, from any thread of the lane, one call at a time."""
+
+    def __init__(self, blobs: LocalBlobs, place: str) -> None:
+        self._blobs = blobs
+        self._place = place
+        self._digest, self._size = hashlib.sha256(), 0
+        self._writing = Lock()
+        self._temporary: _Temporary | None = None
+        self.closed = False
+
+    def open(self) -> None:
+        with self._writing:
+            if self.closed:
+                return
+            self._blobs.make_folder(os.path.dirname(self._place), durable=True)
+            self._temporary = self._blobs.temporary(self._place).__enter__()
+
+    def write(self, piece: bytes) -> None:
+        self._digest.update(piece)
+        with self._writing:
+            if self._temporary is not None:
+                self._size += len(piece)
+                self._call(self._temporary.write, piece)
+
+    def keep(self) -> Stored:
+        with self._writing:
+            if self._temporary is None:
+                raise StorageError(f"{self._place} was closed while it was written")
+            self._call(self._temporary.keep, True)
+            self._end(None)
+        _flush_folder(os.path.dirname(self._place))
+        self._blobs.stored()
+        return Stored(self._digest.hexdigest(), self._size)
+
+    def close(self) -> None:
+        """Nothing is left of what was not kept."""
+        with self._writing:
+            self._end(None)
+
+    def _call(self, function: Callable[[T], None], argument: T) -> None:
+        try:
+            function(argument)
+        except BaseException as error:
+            self._end(error)
+            raise
+
+    def _end(self, error: BaseException | None) -> None:
+        self.closed = True
+        ended, self._temporary = self._temporary, None
+        if ended is not None:
+            ended.__exit__(None, error, None)
+
+
+def _readable(look: Callable[[str], T], place: str) -> T:
     try:
         return look(place)
     except OSError as error:
-        return error
+        raise _unread(place, error) from error
+
+
+def _attempt(look: Callable[[str], T], place: str) -> T | Unread:
+    try:
+        return look(place)
+    except OSError as error:
+        return _unread(place, error)
+
+
+def _unread(place: str, error: OSError) -> Unread:
+    if isinstance(error, FileNotFoundError):
+        return BlobMissing(f"{place} is not there")
+    return BlobUnreadable(f"{place} cannot be read: {error.strerror or error}")
+
+
+def _storable(path: Path, work: Callable[[], T]) -> T:
+    try:
+        return work()
+    except OSError as error:
+        raise StorageError(storage_sentence(Path(error.filename or path), error)) from error
 
 
 def _pieces(place: str) -> Iterator[bytes]:
@@ -251,6 +332,12 @@ def _content(place: str) -> bytes:
     return b"".join(_pieces(place))
 
 
+def _part(place: str, offset: int, length: int) -> bytes:
+    with open(place, "rb") as file:
+        file.seek(offset)
+        return file.read(length)
+
+
 def _sum(place: str) -> BlobSum:
     hashed, size = hashlib.sha256(), 0
     for piece in _pieces(place):
@@ -261,13 +348,6 @@ def _sum(place: str) -> BlobSum:
 
 def _size(place: str) -> BlobSum:
     return BlobSum(os.stat(place).st_size, None)
-
-
-def _read(source: BinaryIO) -> bytes:
-    try:
-        return source.read(_PIECE)
-    except OSError as error:
-        raise SourceError(error.strerror or str(error)) from error
 
 
 def make_home(folder: Path) -> None:

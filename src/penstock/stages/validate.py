@@ -1,6 +1,6 @@
 """validate: what is it, and can we read it?"""
 
-from penstock.errors import Permanent
+from penstock.errors import BlobMissing, Permanent
 from penstock.extractors.media import BINARY, detect
 from penstock.model.states import DocumentStatus
 from penstock.stages.base import Stage, StepContext, StepResult
@@ -11,7 +11,7 @@ HEAD = 8192
 async def run(ctx: StepContext) -> StepResult:
     try:
         head = await ctx.source.read_range(0, HEAD)
-    except FileNotFoundError as error:
+    except BlobMissing as error:
         raise Permanent(
             f"the stored bytes of {ctx.document.name!r} are gone from the blob store: submit the file again",
             reason="raw_missing",

@@ -3,7 +3,8 @@
 from collections.abc import AsyncIterator, Sequence
 
 from penstock.artifacts.segments import digest
-from penstock.blobs.base import BlobInfo, Blobs, BlobSum
+from penstock.blobs.base import BlobInfo, Blobs, BlobSum, Unread
+from penstock.errors import BlobMissing
 from penstock.ledger.upkeep import audit
 from penstock.ledger.upkeep.audit import Piece, Raw
 from penstock.upkeep.report import Finding, Stores
@@ -37,11 +38,11 @@ async def _raw_page(stores: Stores, page: Sequence[Raw]) -> list[Finding]:
     return [finding for finding in found if finding is not None]
 
 
-def _raw_trouble(raw: Raw, seen: BlobSum | OSError) -> Finding | None:
+def _raw_trouble(raw: Raw, seen: BlobSum | Unread) -> Finding | None:
     ids = {"document_id": raw.document, "generation": raw.generation, "key": raw.key}
-    if isinstance(seen, FileNotFoundError):
+    if isinstance(seen, BlobMissing):
         return Finding("raw_missing", f"the raw bytes of {raw.name!r} are gone: {_AGAIN}", ids)
-    if isinstance(seen, OSError):
+    if isinstance(seen, Unread):
         return Finding("raw_broken", f"the raw bytes of {raw.name!r} cannot be read ({seen}): {_AGAIN}", ids)
     if _is_same(seen, raw.size, raw.sha256):
         return None
@@ -49,7 +50,7 @@ def _raw_trouble(raw: Raw, seen: BlobSum | OSError) -> Finding | None:
     return Finding("raw_broken", f"the raw bytes of {raw.name!r} are damaged ({why}): {_AGAIN}", ids)
 
 
-async def _sums(stores: Stores, keys: Sequence[str]) -> list[BlobSum | OSError]:
+async def _sums(stores: Stores, keys: Sequence[str]) -> list[BlobSum | Unread]:
     """All of them are looked for; the content of the sample is read."""
     read = [stores.is_sampled() for _ in keys]
     stores.tell(len(keys))
@@ -84,7 +85,7 @@ async def _broken(stores: Stores, page: Sequence[Piece]) -> list[Piece]:
     return [
         piece
         for piece, seen in zip(page, sums, strict=True)
-        if isinstance(seen, OSError) or not _is_same(seen, piece.size, piece.sha256)
+        if isinstance(seen, Unread) or not _is_same(seen, piece.size, piece.sha256)
     ]
 
 
@@ -129,7 +130,7 @@ async def _orphans_again(stores: Stores, before: list[Finding]) -> list[Finding]
         page = listed[start : start + audit.PAGE]
         named = await stores.ledger.read(audit.named, [finding.ids["key"] for finding in page])
         there = await stores.blobs.sums([finding.ids["key"] for finding in page], content=False)
-        exist = [not isinstance(seen, OSError) for seen in there]
+        exist = [not isinstance(seen, Unread) for seen in there]
         still += [f for f, exists in zip(page, exist, strict=True) if exists and f.ids["key"] not in named]
     return still
 
