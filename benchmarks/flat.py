@@ -13,10 +13,21 @@ from typing import Any
 from benchmarks.servers import database
 from benchmarks.table import Row
 from penstock.bench.queue import percentile
-from penstock.ledger.database.database import Connection, Database
+from penstock.ledger.database.connection import Connection
+from penstock.ledger.database.database import Database
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.database.writer import Verb
-from penstock.ledger.engine import claims, leasing, locks, queue, runs, submissions, sweeping
+from penstock.ledger.engine import (
+    claims,
+    completions,
+    leasing,
+    locks,
+    releases,
+    resource_keys,
+    submissions,
+    submits,
+    sweeping,
+)
 from penstock.model.nouns import DocumentId, Owner, RunId, Step, Token, WorkerId
 from penstock.runtime import Runtime
 
@@ -104,7 +115,7 @@ CROWDS: dict[str, tuple[Crowd, int]] = {
 
 def lock(connection: Connection, key: str) -> None:
     """Steps wait behind it."""
-    queue.ready(connection, [(key, "index")])
+    resource_keys.ready(connection, [(key, "index")])
 
 
 @dataclass
@@ -176,12 +187,12 @@ class Side:
 
     def _release(self, steps: list[Step]) -> None:
         assert len(steps) == AT_ONCE
-        queue.RELEASE.function(self.connection, [queue.Release(step, give_back=True) for step in steps])
+        releases.RELEASE.function(self.connection, [releases.Release(step, give_back=True) for step in steps])
 
     def complete(self) -> None:
-        following = queue.NextStep(1, "two", "own", None, Token("next"))
-        done = queue.Completion(self.held[0], WORKER, LEASE_S, "{}", following)
-        answer = self.time("complete", queue.COMPLETE, done)
+        following = completions.NextStep(1, "two", "own", None, Token("next"))
+        done = completions.Completion(self.held[0], WORKER, LEASE_S, "{}", following)
+        answer = self.time("complete", completions.COMPLETE, done)
         assert answer.next is not None
         first = self.held[0].lease
         self.connection.script(f"DELETE FROM steps WHERE id = {answer.next.lease.step_id}")
@@ -211,7 +222,7 @@ class Side:
         new = submissions.NewDocument(DocumentId(document), RunId(run), f"/{document}", "n", "h", 1, "k", {})
         first = submissions.FirstStep("one", "validate")
         order = submissions.Submission(Owner("anna"), "default", (new,), "s", "{}", "s", first)
-        self.time("submit", runs.SUBMIT, order)
+        self.time("submit", submits.SUBMIT, order)
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,12 @@ from penstock.errors import LedgerDamaged, NotFound, Refused, StorageError, Usag
 from penstock.indexes import highest
 from penstock.intake import Intake, Item
 from penstock.ledger.database import histories, liveness
-from penstock.ledger.database.database import Connection, Database
+from penstock.ledger.database.connection import Connection
+from penstock.ledger.database.database import Database
 from penstock.ledger.database.liveness import Liveness
 from penstock.ledger.database.migrations import LATEST
 from penstock.ledger.database.store import Ledger
-from penstock.ledger.engine import dead_letters, documents, generations, runs, work
+from penstock.ledger.engine import cancellations, dead_letters, deletions, documents, generations, restarts, runs, work
 from penstock.ledger.engine.dead_letters import DeadLetter
 from penstock.ledger.engine.locks import Forced
 from penstock.ledger.reads import batches, stats
@@ -353,12 +354,12 @@ class App:
 
     async def cancel(self, names: Sequence[str], *, owner: str | None = None) -> set[DocumentId]:
         """Stop what has not ended of them."""
-        return await self._in_pieces(runs.CANCEL, await self._selected(names, owner))
+        return await self._in_pieces(cancellations.CANCEL, await self._selected(names, owner))
 
     async def delete(self, names: Sequence[str], *, owner: str | None = None) -> set[DocumentId]:
         """No search that starts after this finds them. Many are deleted in pieces, each whole; where that was
         interrupted, the same call does the rest: ids of deleted documents are left out of the answer."""
-        return await self._in_pieces(runs.DELETE, await self._selected(names, owner, deleted=True))
+        return await self._in_pieces(deletions.DELETE, await self._selected(names, owner, deleted=True))
 
     async def retry(
         self,
@@ -392,7 +393,7 @@ class App:
         done: set[DocumentId] = set()
         for i in range(0, len(chosen.documents), REMAKE_BATCH):
             part = tuple((d, RunId(self.runtime.ulid())) for d in chosen.documents[i : i + REMAKE_BATCH])
-            queued = await self.ledger.write(runs.REMAKE, runs.Remake(chosen.owner, part))
+            queued = await self.ledger.write(restarts.REMAKE, restarts.Remake(chosen.owner, part))
             done |= queued
         return done
 
@@ -663,7 +664,7 @@ class App:
                 gone += [d for d, source in known if source not in found and not Path(source).exists()]
         if not gone:
             return 0
-        return len(await self._in_pieces(runs.DELETE, runs.Selected(owner, tuple(dict.fromkeys(gone)))))
+        return len(await self._in_pieces(deletions.DELETE, runs.Selected(owner, tuple(dict.fromkeys(gone)))))
 
     def _start_worker(self, budget_s: float | None, began: float, pools: Mapping[str, int] | None = None) -> "Worker":
         from penstock.events.courier import Courier

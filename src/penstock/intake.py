@@ -17,11 +17,12 @@ from msgspec.structs import replace
 from penstock.blobs.base import Blobs
 from penstock.errors import SourceError, UsageError
 from penstock.ledger.database.store import Ledger
-from penstock.ledger.engine import groups, runs, submissions
+from penstock.ledger.engine import groups, runs, submissions, submits
 from penstock.ledger.engine.groups import GroupStart
 from penstock.ledger.engine.locks import own_key
-from penstock.ledger.engine.runs import Known, Submitted
+from penstock.ledger.engine.runs import Known
 from penstock.ledger.engine.submissions import NewDocument, Submission
+from penstock.ledger.engine.submits import Submitted
 from penstock.model.nouns import DocumentId, Owner, RunId, Workflow
 from penstock.runtime import Runtime
 from penstock.workflows.load import encode
@@ -228,7 +229,7 @@ class Intake:
             )
             for i, read in enumerate(reads)
         )  # fmt: skip
-        answers = await self._ledger.write(runs.SUBMIT, submission(order, documents, seal))
+        answers = await self._ledger.write(submits.SUBMIT, submission(order, documents, seal))
         self._sealed = seal and not any(answer.needs_bytes for answer in answers)
         return answers
 

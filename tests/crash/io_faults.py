@@ -13,7 +13,7 @@ import pytest
 from penstock.blobs import local
 from penstock.indexes import lance_files
 from penstock.indexes.lance_writer import LanceWriter
-from penstock.ledger.database.database import SqliteConnection
+from penstock.ledger.database.sqlite import SqliteConnection
 
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT)
 

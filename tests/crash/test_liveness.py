@@ -24,7 +24,7 @@ from penstock.blobs.local import LocalBlobs
 from penstock.embedders.fake import FakeEmbedder
 from penstock.errors import RateLimited, StorageError, Transient
 from penstock.indexes.lance import LanceIndex, LanceTable
-from penstock.ledger.database.database import Statement
+from penstock.ledger.database.statements import Statement
 from penstock.ledger.engine import pauses
 from penstock.worker import outage
 

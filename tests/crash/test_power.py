@@ -12,7 +12,7 @@ from tests.crash.harness import Picture, Place, open_home, picture, said, sql
 from tests.crash.scenarios import FILES, LARGE, text, write_files
 
 from penstock.app import App
-from penstock.ledger.database.database import SqliteConnection
+from penstock.ledger.database.sqlite import SqliteConnection
 
 
 class Disk:

@@ -20,8 +20,9 @@ from penstock import StorageError, UsageError, restore
 from penstock.app import App, open_app
 from penstock.errors import LeaseLost, LedgerAway
 from penstock.ledger.database import histories
-from penstock.ledger.database.database import Connection, PostgresConnection, Row
+from penstock.ledger.database.connection import Connection, Row
 from penstock.ledger.database.liveness import FileLiveness
+from penstock.ledger.database.postgres import PostgresConnection
 from penstock.ledger.upkeep import copies
 from penstock.model.nouns import WorkerId
 from penstock.model.states import StepStatus

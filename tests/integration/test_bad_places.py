@@ -15,7 +15,7 @@ from tests.integration.kit import found, penstock, text
 
 from penstock.app import App, open_app
 from penstock.errors import LedgerTooNew, PenstockError, StorageError
-from penstock.ledger.database import database
+from penstock.ledger.database import sqlite
 from penstock.ledger.database.migrations import LATEST
 
 Files = Callable[..., Path]
@@ -69,7 +69,7 @@ async def test_a_ledger_that_another_program_holds_is_told_in_a_sentence(
     import sqlite3
 
     folder = files(**{"a.txt": "words"})
-    monkeypatch.setattr(database, "BUSY_LIMIT_S", 0.3)
+    monkeypatch.setattr(sqlite, "BUSY_LIMIT_S", 0.3)
     holder = sqlite3.connect(tmp_path / "home" / "ledger.db", isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     try:

@@ -10,7 +10,9 @@ import pytest
 from penstock.bench import bare
 from penstock.bench.place import open_place
 from penstock.bench.queue import measure, percentile
-from penstock.ledger.database.database import Connection, Database, PostgresConnection, Row
+from penstock.ledger.database.connection import Connection, Row
+from penstock.ledger.database.database import Database
+from penstock.ledger.database.postgres import PostgresConnection
 from penstock.runtime import Runtime
 from penstock.worker.lease import Heart
 

@@ -12,7 +12,7 @@ from tests.integration.kit import fast, only, slow, text, until
 from penstock import Event, EventKind, open_app
 from penstock.app import App
 from penstock.errors import UsageError
-from penstock.ledger.engine import checkpoints, queue
+from penstock.ledger.engine import checkpoints, flips
 from penstock.model.nouns import DocumentId, Owner
 from penstock.model.states import DocumentStatus
 from penstock.verbs.jobs import Job, Progress
@@ -107,7 +107,7 @@ async def test_a_flip_that_did_not_take_is_no_end(app: App, files: Files) -> Non
     write = app.ledger.write
 
     async def cancel_before_the_flip(verb: Any, item: Any) -> Any:
-        if verb is queue.FLIP:
+        if verb is flips.FLIP:
             await app.cancel([item.step.document_id])
         return await write(verb, item)
 

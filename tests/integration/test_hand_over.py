@@ -10,8 +10,10 @@ import pytest
 from tests.conftest import StartApp
 from tests.integration import own_steps
 
-from penstock.ledger.database.database import Connection, SqliteConnection, Statement
+from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.liveness import FileLiveness
+from penstock.ledger.database.sqlite import SqliteConnection
+from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
 from penstock.model.nouns import WorkerId
 from penstock.worker.context import Context

@@ -13,7 +13,8 @@ from tests.ledger.ledger_kit import TABLES
 
 from penstock.app import App
 from penstock.errors import PenstockError, StorageError, UsageError
-from penstock.ledger.database.database import Connection, Row, Statement
+from penstock.ledger.database.connection import Connection, Row
+from penstock.ledger.database.statements import Statement
 
 SECRET = "saffron"
 TEXTS = (

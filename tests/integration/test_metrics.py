@@ -17,7 +17,7 @@ from tests.integration.kit import penstock, slow, text, until_status
 from tests.integration.test_interruptions import BIG
 
 from penstock.errors import StorageError, Transient
-from penstock.ledger.database.database import Connection
+from penstock.ledger.database.connection import Connection
 from penstock.ledger.engine import leasing
 from penstock.metrics.base import COUNTERS, HISTOGRAMS, NOTHING
 from penstock.model.items import Vectors

@@ -15,7 +15,7 @@ from tests.integration.test_bad_places import small_disk as small_disk
 from penstock.app import App, open_app
 from penstock.blobs import local
 from penstock.errors import LedgerDamaged, StorageError
-from penstock.ledger.database.database import SqliteConnection
+from penstock.ledger.database.sqlite import SqliteConnection
 from penstock.worker import outage
 
 Files = Callable[..., Path]

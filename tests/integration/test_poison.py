@@ -17,7 +17,7 @@ from tests.integration.test_workflows import define
 from penstock import foreign
 from penstock.app import App
 from penstock.events import retry
-from penstock.ledger.database.database import Statement
+from penstock.ledger.database.statements import Statement
 from penstock.worker.execute import UNWRITABLE
 from penstock.worker.parsers import pool as parsers
 

@@ -11,7 +11,8 @@ from tests.integration.kit import text, until
 
 from penstock.app import App, pool_sizes
 from penstock.errors import UsageError
-from penstock.ledger.database.database import Connection, Statement
+from penstock.ledger.database.connection import Connection
+from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
 from penstock.worker import pool
 

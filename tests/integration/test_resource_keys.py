@@ -11,7 +11,7 @@ from tests.integration.kit import only, text, until
 from tests.integration.test_workflows import OWN, define, ending
 
 from penstock.app import App
-from penstock.ledger.database.database import Statement
+from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine.locks import own_key
 from penstock.model.states import StepStatus

@@ -20,7 +20,8 @@ from tests.ledger.ledger_kit import Desk
 
 from penstock.errors import ConfigError, LedgerAway, UsageError
 from penstock.ledger.database import away, workers
-from penstock.ledger.database.database import Connection, Database
+from penstock.ledger.database.connection import Connection
+from penstock.ledger.database.database import Database
 from penstock.ledger.database.liveness import AdvisoryLiveness
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.database.writer import Verb
@@ -210,16 +211,16 @@ async def test_what_is_wrong_with_the_url_is_said_at_once(
 
 
 def test_parameters_of_the_url_win_over_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = Database("postgresql://h/db", Runtime()).parameters
+    ours = Database("postgresql://h/db", Runtime()).server.parameters
     assert (ours["connect_timeout"], ours["tcp_user_timeout"], ours["keepalives_idle"]) == ("10", "20000", "10")
     given = Database(
         "postgresql://h/db?connect_timeout=3&keepalives_idle=77&application_name=mine", Runtime()
-    ).parameters
+    ).server.parameters
     assert (given["connect_timeout"], given["keepalives_idle"], given["application_name"]) == ("3", "77", "mine")
     monkeypatch.setenv("PGCONNECT_TIMEOUT", "4")
-    assert "connect_timeout" not in Database("postgresql://h/db", Runtime()).parameters
+    assert "connect_timeout" not in Database("postgresql://h/db", Runtime()).server.parameters
     with pytest.raises(ConfigError, match="…@h"):
-        _ = Database("postgresql://me:secret@h/db?nonsense=1", Runtime()).parameters
+        _ = Database("postgresql://me:secret@h/db?nonsense=1", Runtime()).server.parameters
 
 
 async def test_i7_whoever_lost_his_connection_too_is_not_reaped_before_he_could_come_back(postgres: str) -> None:

@@ -16,7 +16,7 @@ from tests.integration.test_workflows import define
 from penstock.app import App
 from penstock.errors import StorageError
 from penstock.indexes.lance import LanceTable
-from penstock.ledger.database.database import Statement
+from penstock.ledger.database.statements import Statement
 from penstock.ledger.engine import pauses
 from penstock.runtime import Runtime
 from penstock.stages import index

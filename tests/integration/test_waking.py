@@ -14,10 +14,11 @@ from tests.ledger.ledger_kit import ANNA, Desk
 from penstock.app import App
 from penstock.errors import StorageError, Transient
 from penstock.ledger.database import waking
-from penstock.ledger.database.database import Database, Statement
+from penstock.ledger.database.database import Database
+from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.database.waking import PostgresEars
-from penstock.ledger.engine import runs
+from penstock.ledger.engine import cancellations, runs
 from penstock.runtime import Runtime
 from penstock.worker import pool
 
@@ -209,7 +210,7 @@ async def test_what_is_known_already_wakes_nobody(
     ledger = Ledger(Database(postgres, runtime))
     desk = Desk(ledger)
     document = (await desk.submit("/a")).document_id
-    await ledger.write(runs.CANCEL, runs.Selected(ANNA, (document,)))
+    await ledger.write(cancellations.CANCEL, runs.Selected(ANNA, (document,)))
     await heard(0.1)
     assert (await desk.submit("/a")).outcome == "skipped"
     assert await heard(0.2) == 0

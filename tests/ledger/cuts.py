@@ -6,7 +6,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
-from penstock.ledger.database.database import Connection, Database, PostgresConnection, Row, Rows, Statement
+from penstock.ledger.database.connection import Connection, Row
+from penstock.ledger.database.database import Database
+from penstock.ledger.database.postgres import PostgresConnection
+from penstock.ledger.database.statements import Rows, Statement
 from penstock.runtime import Runtime
 
 T = TypeVar("T")
@@ -35,7 +38,7 @@ class CutDatabase(Database):
 
 class _Cutting(PostgresConnection):
     def __init__(self, database: CutDatabase) -> None:
-        super().__init__(database, hot=True)
+        super().__init__(database.server, hot=True)
         self._database = database
 
     def commit(self, ring: bool = False) -> None:

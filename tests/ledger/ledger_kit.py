@@ -6,9 +6,23 @@ from typing import Any
 
 import msgspec
 
-from penstock.ledger.database.database import Connection, Row
+from penstock.ledger.database.connection import Connection, Row
 from penstock.ledger.database.store import Ledger
-from penstock.ledger.engine import checkpoints, claims, leasing, locks, queue, runs, submissions
+from penstock.ledger.engine import (
+    cancellations,
+    checkpoints,
+    claims,
+    completions,
+    deletions,
+    failures,
+    flips,
+    leasing,
+    locks,
+    restarts,
+    runs,
+    submissions,
+    submits,
+)
 from penstock.model.nouns import ArtifactId, DocumentId, Owner, RunId, Segment, Step, Token, WorkerId
 from penstock.model.states import DocumentStatus
 
@@ -55,7 +69,7 @@ class Desk:
     async def submit(self, *sources: str, content: str = "v1", owner: Owner = ANNA, **changes: Any) -> Any:
         """One answer for each source; just the answer for one."""
         documents = [self.document(source, content) for source in sources]
-        answers = await self.ledger.write(runs.SUBMIT, self.submission(*documents, owner=owner, **changes))
+        answers = await self.ledger.write(submits.SUBMIT, self.submission(*documents, owner=owner, **changes))
         return answers[0] if len(sources) == 1 else answers
 
     async def claim(self, count: int = 1, *kinds: str, worker: str = "w1", lease_s: float = LEASE_S) -> list[Step]:
@@ -84,13 +98,13 @@ class Desk:
         output: checkpoints.Output | None = None,
         fingerprint: str | None = None,
         media_type: str | None = None,
-    ) -> queue.Completion:
+    ) -> completions.Completion:
         token = self.token() if chain else None
-        following = queue.NextStep(step.position + 1, f"step{step.position + 1}", kind, key, token, fingerprint)
-        return queue.Completion(step, WorkerId("w1"), LEASE_S, '{"n":1}', following, output, media_type)
+        following = completions.NextStep(step.position + 1, f"step{step.position + 1}", kind, key, token, fingerprint)
+        return completions.Completion(step, WorkerId("w1"), LEASE_S, '{"n":1}', following, output, media_type)
 
-    async def complete(self, step: Step, kind: str = "chunk", **options: Any) -> queue.Completed:
-        return await self.ledger.write(queue.COMPLETE, self.completion(step, kind, **options))
+    async def complete(self, step: Step, kind: str = "chunk", **options: Any) -> completions.Completed:
+        return await self.ledger.write(completions.COMPLETE, self.completion(step, kind, **options))
 
     async def to_index(self, *sources: str, content: str = "v1", owner: Owner = ANNA) -> None:
         """Documents whose index step waits behind the lock of their table."""
@@ -108,7 +122,7 @@ class Desk:
     async def flip(
         self, step: Step, status: DocumentStatus = DocumentStatus.COMPLETED, output: checkpoints.Output | None = None
     ) -> bool:
-        return await self.ledger.write(queue.FLIP, queue.Flip(step, status, 2, 3, "{}", output))
+        return await self.ledger.write(flips.FLIP, flips.Flip(step, status, 2, 3, "{}", output))
 
     async def flipped(self, source: str = "/a", content: str = "v1") -> Step:
         """A searchable document."""
@@ -131,8 +145,8 @@ class Desk:
         return checkpoints.Progress(step, artifact, cursor, total, (segment(artifact, ordinal, items),), LEASE_S)
 
     async def fail(self, step: Step, retry_in: float | None = None, reason: str = "bad") -> bool:
-        failure = queue.StepFailure(step, reason, "it broke", "the trace", 7, retry_in)
-        return await self.ledger.write(queue.ERROR, failure)
+        failure = failures.StepFailure(step, reason, "it broke", "the trace", 7, retry_in)
+        return await self.ledger.write(failures.ERROR, failure)
 
     async def reap(self, *dead: str, held: Sequence[Step] = (), crashes: int = 5) -> int:
         names = tuple(WorkerId(worker) for worker in dead)
@@ -140,14 +154,14 @@ class Desk:
         return (await self.ledger.write(leasing.REAP, leasing.Reap(own, names, crashes))).steps
 
     async def cancel(self, *documents: DocumentId, owner: Owner = ANNA) -> set[DocumentId]:
-        return await self.ledger.write(runs.CANCEL, runs.Selected(owner, documents))
+        return await self.ledger.write(cancellations.CANCEL, runs.Selected(owner, documents))
 
     async def delete(self, *documents: DocumentId, owner: Owner = ANNA) -> set[DocumentId]:
-        return await self.ledger.write(runs.DELETE, runs.Selected(owner, documents))
+        return await self.ledger.write(deletions.DELETE, runs.Selected(owner, documents))
 
     async def retry(self, *documents: DocumentId, owner: Owner = ANNA, **changes: Any) -> set[DocumentId]:
         news = [msgspec.structs.replace(self.document("/unused", stored=False), id=document) for document in documents]
-        return await self.ledger.write(runs.RETRY, runs.Retry(self.submission(*news, owner=owner, **changes)))
+        return await self.ledger.write(restarts.RETRY, restarts.Retry(self.submission(*news, owner=owner, **changes)))
 
     async def rows(self, text: str) -> list[Row]:
         """What a query answers; a change that no verb makes, too."""

@@ -11,18 +11,25 @@ from tests.ledger.test_ledger_retention import age, purge, searchable
 from penstock.ledger.database import histories, workers
 from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine import (
+    cancellations,
     checkpoints,
     claims,
+    completions,
     dead_letters,
+    deletions,
     documents,
+    failures,
+    flips,
     generations,
     groups,
     leasing,
     locks,
     outbox,
     pauses,
-    queue,
+    releases,
+    restarts,
     runs,
+    submits,
     work,
 )
 from penstock.ledger.upkeep import checksums, mending, retention
@@ -65,62 +72,62 @@ async def _hold(desk: Desk, key: str = KEY) -> locks.Acquire:
 # submit and what changes runs
 
 
-@scenario(runs.SUBMIT)
+@scenario(submits.SUBMIT)
 async def submit_one(desk: Desk) -> Any:
     return desk.submission(desk.document("/a"))
 
 
-@scenario(runs.SUBMIT)
+@scenario(submits.SUBMIT)
 async def submit_with_key(desk: Desk) -> Any:
     return desk.submission(desk.document("/a", key="k"), desk.document("/b"))
 
 
-@scenario(runs.SUBMIT)
+@scenario(submits.SUBMIT)
 async def submit_group(desk: Desk) -> Any:
     return desk.submission(desk.document("/a"), group=groups.GroupStart("g", "w", None, True))
 
 
-@scenario(runs.SUBMIT)
+@scenario(submits.SUBMIT)
 async def submit_changed(desk: Desk) -> Any:
     await desk.flipped()
     return desk.submission(desk.document("/a", "v2"), desk.document("/b"))
 
 
-@scenario(runs.CANCEL)
+@scenario(cancellations.CANCEL)
 async def cancel(desk: Desk) -> Any:
     return runs.Selected(ANNA, ((await desk.started()).document_id,))
 
 
-@scenario(runs.DELETE)
+@scenario(deletions.DELETE)
 async def delete(desk: Desk) -> Any:
     return runs.Selected(ANNA, ((await desk.flipped()).document_id,))
 
 
-@scenario(runs.RETRY)
+@scenario(restarts.RETRY)
 async def retry(desk: Desk) -> Any:
     news = replace(desk.document("/unused", stored=False), id=(await _failed(desk)).document_id)
-    return runs.Retry(desk.submission(news))
+    return restarts.Retry(desk.submission(news))
 
 
-@scenario(runs.START)
+@scenario(restarts.START)
 async def start(desk: Desk) -> Any:
     news = replace(desk.document("/unused", stored=False), id=(await desk.flipped()).document_id)
     group = groups.GroupStart("g", "w")
-    return runs.Start(desk.submission(news, settings="tomorrow", group=group))
+    return restarts.Start(desk.submission(news, settings="tomorrow", group=group))
 
 
-@scenario(runs.CANCEL_GROUP)
+@scenario(cancellations.CANCEL_GROUP)
 async def cancel_group(desk: Desk) -> Any:
     await desk.submit("/a", "/b", group=groups.GroupStart("g", "w", None, True))
-    return runs.CancelGroup(ANNA, "g", 1)
+    return cancellations.CancelGroup(ANNA, "g", 1)
 
 
-@scenario(runs.REMAKE)
+@scenario(restarts.REMAKE)
 async def remake(desk: Desk) -> Any:
     step = await searchable(desk, "/a")
     assert (await desk.ledger.write(retention.DROP_ARTIFACTS, (step.generation_id,))).generations == 1
     named = ((step.document_id, RunId(desk.runtime.ulid())),)
-    return runs.Remake(ANNA, named)
+    return restarts.Remake(ANNA, named)
 
 
 @scenario(groups.SEAL)
@@ -176,69 +183,69 @@ async def rewind(desk: Desk) -> Any:
     return checkpoints.Rewind(following, made, 0)
 
 
-@scenario(queue.COMPLETE)
+@scenario(completions.COMPLETE)
 async def complete_chained(desk: Desk) -> Any:
     step, made = await _artifact(desk)
     return desk.completion(step, chain=True, output=output(made, 1))
 
 
-@scenario(queue.COMPLETE)
+@scenario(completions.COMPLETE)
 async def complete_and_open_next(desk: Desk) -> Any:
     return desk.completion(await desk.started(), chain=True, fingerprint="next")
 
 
-@scenario(queue.COMPLETE)
+@scenario(completions.COMPLETE)
 async def complete_before_a_lock(desk: Desk) -> Any:
     return desk.completion(await desk.started(), "index", key=KEY)
 
 
-@scenario(queue.COMPLETE)
+@scenario(completions.COMPLETE)
 async def complete_and_tell(desk: Desk) -> Any:
     await submit(desk, "/a", **body(step_end=[to("one")]))
     [step] = await desk.claim()
     return desk.completion(step, chain=True)
 
 
-@scenario(queue.COMPLETE)
+@scenario(completions.COMPLETE)
 async def complete_of_a_lost_lease(desk: Desk) -> Any:
     step = await desk.started(lease_s=EXPIRED_S)
     assert await desk.reap() == 1
     return desk.completion(step, chain=True)
 
 
-@scenario(queue.FLIP)
+@scenario(flips.FLIP)
 async def flip(desk: Desk) -> Any:
-    return queue.Flip(await desk.indexing(), DocumentStatus.COMPLETED, 2, 3, "{}")
+    return flips.Flip(await desk.indexing(), DocumentStatus.COMPLETED, 2, 3, "{}")
 
 
-@scenario(queue.FLIP)
+@scenario(flips.FLIP)
 async def flip_of_a_new_version(desk: Desk) -> Any:
     await desk.flipped()
-    return queue.Flip(await desk.indexing(content="v2"), DocumentStatus.COMPLETED, 2, 3, "{}")
+    return flips.Flip(await desk.indexing(content="v2"), DocumentStatus.COMPLETED, 2, 3, "{}")
 
 
-@scenario(queue.FLIP)
+@scenario(flips.FLIP)
 async def flip_of_a_cancelled_run(desk: Desk) -> Any:
     step = await desk.indexing()
     await desk.cancel(step.document_id)
-    return queue.Flip(step, DocumentStatus.COMPLETED, 2, 3, "{}")
+    return flips.Flip(step, DocumentStatus.COMPLETED, 2, 3, "{}")
 
 
-@scenario(queue.ERROR)
+@scenario(failures.ERROR)
 async def error(desk: Desk) -> Any:
-    return queue.StepFailure(await desk.started(), "bad", "it broke", retry_in=60.0)
+    return failures.StepFailure(await desk.started(), "bad", "it broke", retry_in=60.0)
 
 
-@scenario(queue.ERROR)
+@scenario(failures.ERROR)
 async def fail(desk: Desk) -> Any:
     await submit(desk, "/a", **body(item_failed=[to("one")]))
     [step] = await desk.claim()
-    return queue.StepFailure(step, "bad", "it broke")
+    return failures.StepFailure(step, "bad", "it broke")
 
 
-@scenario(queue.RELEASE)
+@scenario(releases.RELEASE)
 async def release(desk: Desk) -> Any:
-    return queue.Release(await desk.started(), give_back=True)
+    return releases.Release(await desk.started(), give_back=True)
 
 
 @scenario(generations.WRITE)

@@ -8,8 +8,8 @@ import pytest
 from tests.ledger.ledger_kit import ANNA, BERT, Desk, output
 
 from penstock.ledger.database import waking
-from penstock.ledger.database.database import NOW
-from penstock.ledger.engine import claims, documents, leasing, queue, submissions
+from penstock.ledger.database.statements import NOW
+from penstock.ledger.engine import claims, completions, documents, leasing, releases, submissions
 from penstock.model.nouns import Lease, Step, StepId, Token, WorkerId
 
 
@@ -147,7 +147,7 @@ async def test_i3_a_completion_that_did_not_take_inserts_nothing(desk: Desk) -> 
     await desk.reap()
     before = await desk.everything()
     done = await desk.complete(step, "chunk", chain=True, media_type="text/plain", fingerprint="fp")
-    assert done == queue.Completed(False, None)
+    assert done == completions.Completed(False, None)
     assert await desk.everything() == before
 
 
@@ -214,10 +214,10 @@ async def test_a_step_with_a_pool_is_claimed_by_that_name_only(desk: Desk) -> No
     assert (step.kind, step.pool, step.lane) == ("extract", "gpu", "gpu")
     done = desk.completion(step, "embed", chain=True)
     done = msgspec.structs.replace(done, next=msgspec.structs.replace(done.next, pool="cheap"))
-    following = (await desk.ledger.write(queue.COMPLETE, done)).next
+    following = (await desk.ledger.write(completions.COMPLETE, done)).next
     assert following is not None
     assert following.pool == "cheap"
-    assert await desk.ledger.write(queue.RELEASE, queue.Release(following, give_back=True))
+    assert await desk.ledger.write(releases.RELEASE, releases.Release(following, give_back=True))
     assert await desk.ledger.read(waking.claimable, ("embed", "gpu", "cheap")) == {"cheap"}
     assert [s.lane for s in await desk.claim(9, "embed", "gpu", "cheap")] == ["cheap"]
 

@@ -6,7 +6,7 @@ import pytest
 from tests.ledger.ledger_kit import ANNA, BERT, EXPIRED_S, Desk, output
 
 from penstock.ledger.database import workers
-from penstock.ledger.engine import dead_letters, documents, leasing, queue
+from penstock.ledger.engine import dead_letters, documents, leasing, releases
 from penstock.ledger.engine.documents import Origin
 from penstock.ledger.reads import stats
 from penstock.model.nouns import Step, WorkerId
@@ -64,11 +64,11 @@ async def test_dead_letters_are_counted_by_reason_and_discarded(desk: Desk) -> N
 
 async def test_i7_a_release_gives_the_attempt_back_if_told_so(desk: Desk) -> None:
     step = await desk.started()
-    assert await desk.ledger.write(queue.RELEASE, queue.Release(step, give_back=True))
+    assert await desk.ledger.write(releases.RELEASE, releases.Release(step, give_back=True))
     assert await desk.step(step, "status, attempts, crashes, lease_token, epoch") == ("PENDING", 0, 0, None, 1)
     assert await desk.status(step.document_id) == "EXTRACTING", "a released document keeps its status"
     [again] = await desk.claim()
-    assert await desk.ledger.write(queue.RELEASE, queue.Release(again, give_back=False))
+    assert await desk.ledger.write(releases.RELEASE, releases.Release(again, give_back=False))
     assert await desk.step(step, "attempts, epoch") == (1, 2)
 
 
@@ -76,7 +76,7 @@ async def test_i7_a_release_after_progress_leaves_no_attempt(desk: Desk) -> None
     step = await desk.started()
     made = (await desk.open(step)).artifact
     await desk.progress(step, made.id, 0)
-    await desk.ledger.write(queue.RELEASE, queue.Release(step, give_back=True))
+    await desk.ledger.write(releases.RELEASE, releases.Release(step, give_back=True))
     attempts = await desk.step(step, "attempts")
     assert attempts == 0, "the checkpoint has forgiven it already"
 
@@ -162,7 +162,7 @@ async def test_i7_time_alone_ends_with_an_error_a_release_or_progress(desk: Desk
         if end == "error":
             await desk.fail(step, retry_in=100.0)
         elif end == "release":
-            await desk.ledger.write(queue.RELEASE, queue.Release(step, give_back=True))
+            await desk.ledger.write(releases.RELEASE, releases.Release(step, give_back=True))
             await desk.claim()
         else:
             await desk.progress(step, (await desk.open(step, end)).artifact.id, 0)
@@ -197,7 +197,7 @@ async def _end(desk: Desk, step: Step, verb: str) -> bool:
     if verb == "complete":
         return (await desk.complete(step)).took
     if verb == "release":
-        return await desk.ledger.write(queue.RELEASE, queue.Release(step, give_back=True))
+        return await desk.ledger.write(releases.RELEASE, releases.Release(step, give_back=True))
     return await desk.fail(step, retry_in=5.0 if verb == "error" else None)
 
 

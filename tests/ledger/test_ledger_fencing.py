@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 from tests.ledger.ledger_kit import KEY, LEASE_S, Desk, output, segment
 
-from penstock.ledger.engine import checkpoints, generations, leasing, locks, queue
+from penstock.ledger.engine import checkpoints, generations, leasing, locks, releases
 from penstock.model.nouns import ArtifactId, Step, WorkerId
 from penstock.model.states import DOCUMENT_TRANSITIONS, STEP_TRANSITIONS, DocumentStatus, StepStatus
 
@@ -40,7 +40,7 @@ async def _fail(desk: Desk, step: Step, artifact: ArtifactId) -> object:
 
 
 async def _release(desk: Desk, step: Step, artifact: ArtifactId) -> object:
-    return await desk.ledger.write(queue.RELEASE, queue.Release(step, give_back=True))
+    return await desk.ledger.write(releases.RELEASE, releases.Release(step, give_back=True))
 
 
 async def _alone(desk: Desk, step: Step, artifact: ArtifactId) -> object:

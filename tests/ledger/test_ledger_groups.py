@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from tests.ledger.ledger_kit import ANNA, BERT, EXPIRED_S, Desk
 
-from penstock.ledger.engine import groups, leasing, outbox, queue, runs
+from penstock.ledger.engine import cancellations, completions, flips, groups, leasing, outbox, restarts, submits
 from penstock.ledger.reads import batches
 from penstock.ledger.reads.batches import Group
 from penstock.model.events import EventKind
@@ -32,12 +32,12 @@ async def submit(
     events: Any = EVENTS,
     content: str = "v1",
     **changes: Any,
-) -> list[runs.Submitted]:
+) -> list[submits.Submitted]:
     start = groups.GroupStart(group, "flow", "values", seal)
     snapshot, body = told(*events)
     documents = [desk.document(source, content) for source in sources]
     order = desk.submission(*documents, group=start, **changes)
-    return await desk.ledger.write(runs.SUBMIT, msgspec.structs.replace(order, snapshot=snapshot, body=body))
+    return await desk.ledger.write(submits.SUBMIT, msgspec.structs.replace(order, snapshot=snapshot, body=body))
 
 
 async def look(desk: Desk, group: str = GROUP) -> Group:
@@ -139,11 +139,11 @@ async def test_i8_what_is_told_is_written_with_what_caused_it(desk: Desk) -> Non
     await submit(desk, "/b", group="01SILENT", events=[])
     loud, silent = await desk.claim(2)
     for step, alone in ((loud, False), (silent, True)):
-        flip = queue.Flip(step, DocumentStatus.COMPLETED, 2, 3, "{}")
-        assert queue.FLIP.at_once([flip]) == alone
-        assert queue.COMPLETE.at_once([desk.completion(step)]) == alone
+        flip = flips.Flip(step, DocumentStatus.COMPLETED, 2, 3, "{}")
+        assert flips.FLIP.at_once([flip]) == alone
+        assert completions.COMPLETE.at_once([desk.completion(step)]) == alone
     unknown = msgspec.structs.replace(silent, snapshot="nobody has looked at it yet")
-    assert not queue.COMPLETE.at_once([desk.completion(unknown)])
+    assert not completions.COMPLETE.at_once([desk.completion(unknown)])
 
 
 async def test_i8_a_retry_opens_the_group_and_it_ends_again(desk: Desk) -> None:
@@ -183,7 +183,7 @@ async def test_i8_a_run_that_is_stopped_counts_as_ended(desk: Desk, how: str) ->
     elif how == "delete":
         await desk.delete(answer.document_id)
     elif how == "group":
-        assert await desk.ledger.write(runs.CANCEL_GROUP, runs.CancelGroup(ANNA, GROUP, 10)) == 1
+        assert await desk.ledger.write(cancellations.CANCEL_GROUP, cancellations.CancelGroup(ANNA, GROUP, 10)) == 1
     else:
         await submit(desk, "/a", content="v2", group="01NEXT")
         assert await counters(desk, "01NEXT") == (1, 0, 1)
@@ -268,7 +268,7 @@ async def test_a_group_is_counted(desk: Desk) -> None:
     answers = await submit(desk, *(f"/{i}" for i in range(6)), batch="spring")
     steps = await desk.claim(5)
     await end(desk, steps[0])
-    await desk.ledger.write(queue.FLIP, queue.Flip(steps[1], DocumentStatus.NOT_INDEXABLE, 0, 0, "{}"))
+    await desk.ledger.write(flips.FLIP, flips.Flip(steps[1], DocumentStatus.NOT_INDEXABLE, 0, 0, "{}"))
     await desk.fail(steps[2])
     await desk.cancel(steps[3].document_id)
     found = await look(desk)
@@ -303,7 +303,7 @@ async def test_i10_groups_and_batches_of_others_are_not_there(desk: Desk) -> Non
     assert await desk.ledger.read(lambda c: batches.batches(BERT, c)) == []
     assert await desk.ledger.read(lambda c: batches.documents_of_batch(BERT, c, "spring", "default", "", 9)) == []
     assert await desk.ledger.read(lambda c: batches.documents_of_group(BERT, c, GROUP, "OPEN", "", 9)) == []
-    assert await desk.ledger.write(runs.CANCEL_GROUP, runs.CancelGroup(BERT, GROUP, 10)) == 0
+    assert await desk.ledger.write(cancellations.CANCEL_GROUP, cancellations.CancelGroup(BERT, GROUP, 10)) == 0
     assert await counters(desk) == (1, 0, 1)
 
 
@@ -322,7 +322,7 @@ async def test_a_group_is_found_by_a_part_of_its_id(desk: Desk) -> None:
 async def begin(desk: Desk, *documents: DocumentId, group: str = "01START", again: bool = False, **changes: Any) -> Any:
     news = [msgspec.structs.replace(desk.document("/unused", stored=False), id=document) for document in documents]
     order = desk.submission(*news, group=groups.GroupStart(group, "flow"), **changes)
-    return await desk.ledger.write(runs.START, runs.Start(order, again))
+    return await desk.ledger.write(restarts.START, restarts.Start(order, again))
 
 
 async def test_a_workflow_is_started_for_documents_that_are_there(desk: Desk) -> None:
@@ -331,7 +331,7 @@ async def test_a_workflow_is_started_for_documents_that_are_there(desk: Desk) ->
     steps = {step.document_id: step for step in await desk.claim(4)}
     await end(desk, steps[done])
     await desk.fail(steps[failed])
-    await desk.ledger.write(queue.FLIP, queue.Flip(steps[textless], DocumentStatus.NOT_INDEXABLE, 0, 0, "{}"))
+    await desk.ledger.write(flips.FLIP, flips.Flip(steps[textless], DocumentStatus.NOT_INDEXABLE, 0, 0, "{}"))
     started = await begin(desk, done, failed, still, textless)
     assert (set(started.started), started.done, started.working) == ({failed, textless}, 1, 1)
     assert await counters(desk, "01START") == (2, 0, 0)
@@ -353,7 +353,7 @@ async def test_another_workflow_supersedes_what_is_being_worked_on(desk: Desk) -
 async def test_i10_no_workflow_is_started_for_documents_of_others(desk: Desk) -> None:
     [answer] = await submit(desk, "/a")
     started = await begin(desk, answer.document_id, owner=BERT, settings="other")
-    assert started == runs.Started((), 0, 0)
+    assert started == restarts.Started((), 0, 0)
 
 
 async def test_a_batch_is_the_last_that_named_its_documents(desk: Desk) -> None:

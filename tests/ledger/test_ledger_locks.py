@@ -6,7 +6,7 @@ from functools import partial
 import msgspec
 from tests.ledger.ledger_kit import ANNA, BERT, EXPIRED_S, KEY, Desk
 
-from penstock.ledger.engine import claims, leasing, locks, queue, submissions
+from penstock.ledger.engine import claims, completions, leasing, locks, releases, submissions
 from penstock.ledger.reads import stats
 from penstock.ledger.upkeep import audit
 from penstock.model.nouns import Step, Token, WorkerId
@@ -129,7 +129,7 @@ async def test_a_released_index_step_wakes_its_key(desk: Desk) -> None:
     step = await desk.indexing()
     await desk.ledger.write(locks.RELEASE, (KEY, step.lease.token))
     assert await desk.claim_keyed() == []
-    await desk.ledger.write(queue.RELEASE, queue.Release(step, give_back=True))
+    await desk.ledger.write(releases.RELEASE, releases.Release(step, give_back=True))
     assert len(await desk.claim_keyed()) == 1
 
 
@@ -197,7 +197,7 @@ async def behind(desk: Desk, *sources: str, kind: str = "enrich", pool: str | No
     for step in await desk.claim(len(sources)):
         done = desk.completion(step, kind, key=OWN)
         done = msgspec.structs.replace(done, next=msgspec.structs.replace(done.next, pool=pool))
-        assert (await desk.ledger.write(queue.COMPLETE, done)).took
+        assert (await desk.ledger.write(completions.COMPLETE, done)).took
 
 
 async def claim_behind(desk: Desk, lane: str) -> list[Step]:
@@ -231,7 +231,9 @@ async def test_different_lanes_may_come_behind_one_key_at_once(desk: Desk) -> No
     await desk.submit("/a", "/b")
     one, two = await desk.claim(2)
     done = [desk.completion(one, "enrich", key=OWN), desk.completion(two, "route", key=OWN)]
-    assert [c.took for c in await asyncio.gather(*(desk.ledger.write(queue.COMPLETE, c) for c in done))] == [True] * 2
+    assert [c.took for c in await asyncio.gather(*(desk.ledger.write(completions.COMPLETE, c) for c in done))] == [
+        True
+    ] * 2
     assert await desk.ledger.read(audit.unheard, ANNA) == []
     assert len(await claim_behind(desk, "enrich") + await claim_behind(desk, "route")) == 1
 

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 from tests.ledger.ledger_kit import ANNA, BERT, EXPIRED_S, Desk, sha
 
-from penstock.ledger.engine import dead_letters, groups, lifecycle, outbox, runs, work
+from penstock.ledger.engine import dead_letters, groups, lifecycle, outbox, submits, work
 from penstock.ledger.engine.groups import GroupStart
 from penstock.ledger.engine.outbox import Delivery, Undelivered
 from penstock.ledger.reads import stats
@@ -36,7 +36,7 @@ async def take(desk: Desk, count: int = 100, worker: str = "w1", margin_s: float
 
 async def submit(desk: Desk, *sources: str, snapshot: str, body: str, **changes: Any) -> None:
     submission = desk.submission(*(desk.document(source) for source in sources), **changes)
-    await desk.ledger.write(runs.SUBMIT, replace(submission, snapshot=snapshot, body=body))
+    await desk.ledger.write(submits.SUBMIT, replace(submission, snapshot=snapshot, body=body))
 
 
 async def told(desk: Desk, *sources: str, **events: list[dict[str, Any]]) -> None:

@@ -3,7 +3,7 @@
 import pytest
 from tests.ledger.ledger_kit import ANNA, Desk
 
-from penstock.ledger.engine import dead_letters, runs
+from penstock.ledger.engine import dead_letters, deletions, runs
 from penstock.model.states import DocumentStatus
 
 SECRET = "sesame"
@@ -54,5 +54,5 @@ async def test_it_is_there_for_a_retry_and_forgotten_when_the_letter_is_discarde
             [letter] = await desk.ledger.read(lambda c: dead_letters.newest(ANNA, c, 10))
             assert await desk.ledger.write(dead_letters.DISCARD, (ANNA, (letter.id,))) == {letter.id}
         else:
-            await desk.ledger.write(runs.DELETE, runs.Selected(ANNA, (step.document_id,)))
+            await desk.ledger.write(deletions.DELETE, runs.Selected(ANNA, (step.document_id,)))
         assert await desk.one(look) is None

@@ -10,10 +10,24 @@ import pytest
 from tests.ledger.ledger_kit import ANNA, Desk, sha
 from tests.ledger.test_ledger_retention import counts, searchable
 
-from penstock.ledger.database.database import Connection, Database
+from penstock.ledger.database.connection import Connection
+from penstock.ledger.database.database import Database
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.database.writer import Verb
-from penstock.ledger.engine import checkpoints, groups, leasing, locks, queue, runs, submissions, work
+from penstock.ledger.engine import (
+    cancellations,
+    checkpoints,
+    completions,
+    deletions,
+    groups,
+    leasing,
+    locks,
+    restarts,
+    runs,
+    submissions,
+    submits,
+    work,
+)
 from penstock.ledger.upkeep import retention
 from penstock.ledger.upkeep.retention import Dropped
 from penstock.model.nouns import WorkerId
@@ -58,11 +72,11 @@ async def both(postgres: str, runtime: Runtime) -> AsyncIterator[Desk]:
 async def test_a_cancel_that_meets_a_chain_stops_the_chained_step_too(both: Desk) -> None:
     step = await both.started()
     worker = Open(both)
-    assert worker.do(queue.COMPLETE, both.completion(step, "chunk", chain=True)).took
+    assert worker.do(completions.COMPLETE, both.completion(step, "chunk", chain=True)).took
 
     def cancel() -> Any:
         user = Open(both)
-        answer = user.do(runs.CANCEL, runs.Selected(ANNA, (step.document_id,)))
+        answer = user.do(cancellations.CANCEL, runs.Selected(ANNA, (step.document_id,)))
         user.commit()
         return answer
 
@@ -77,7 +91,7 @@ async def test_a_cancel_that_meets_a_chain_stops_the_chained_step_too(both: Desk
 async def test_i2_a_heartbeat_waits_for_nobody_and_takes_nothing_for_lost(both: Desk) -> None:
     busy, idle = await both.started("/a"), await both.started("/b")
     worker = Open(both)
-    assert worker.do(queue.COMPLETE, both.completion(busy)).took
+    assert worker.do(completions.COMPLETE, both.completion(busy)).took
     signs = tuple(leasing.Sign(step.lease.step_id, "limit", moved=False) for step in (busy, idle))
     beat = leasing.Beat(WorkerId("w1"), (busy.lease, idle.lease), (), signs, 500.0)
     async with asyncio.timeout(5):
@@ -94,11 +108,11 @@ async def test_i2_a_heartbeat_waits_for_nobody_and_takes_nothing_for_lost(both: 
 async def test_i1_new_bytes_that_meet_a_delete_are_a_new_document(both: Desk) -> None:
     step = await both.flipped("/a", "old")
     user = Open(both)
-    user.do(runs.DELETE, runs.Selected(ANNA, (step.document_id,)))
+    user.do(deletions.DELETE, runs.Selected(ANNA, (step.document_id,)))
 
     def submit() -> Any:
         other = Open(both)
-        answer = other.do(runs.SUBMIT, both.submission(both.document("/a", "new")))
+        answer = other.do(submits.SUBMIT, both.submission(both.document("/a", "new")))
         other.commit()
         return answer[0]
 
@@ -117,14 +131,14 @@ async def test_i1_bytes_that_come_while_their_source_is_being_deleted_are_entere
     old = await both.submit("/a")
     user = Open(both)
     chosen = runs.Selected(ANNA, (old.document_id,))
-    runs._statuses(user.connection, chosen)
+    runs.hold(ANNA, user.connection, chosen.documents)
     order = both.submission(
         *map(both.document, (*others, "/a")), group=groups.GroupStart("01GROUP", "short", None, True)
     )
-    task = asyncio.create_task(both.ledger.write(runs.SUBMIT, order))
+    task = asyncio.create_task(both.ledger.write(submits.SUBMIT, order))
     await both.runtime.sleep(0.3)
     assert not task.done()
-    user.do(runs.DELETE, chosen)
+    user.do(deletions.DELETE, chosen)
     user.commit()
     answers = await task
     assert [answer.outcome for answer in answers] == ["submitted"] * (len(others) + 1)
@@ -141,10 +155,10 @@ async def test_i8_a_submitter_that_is_back_keeps_its_group_open(both: Desk) -> N
     def order(source: str) -> submissions.Submission:
         return both.submission(both.document(source), group=groups.GroupStart("01GROUP", "short"))
 
-    await both.ledger.write(runs.SUBMIT, order("/a"))
+    await both.ledger.write(submits.SUBMIT, order("/a"))
     await both.rows("UPDATE groups SET submitting_until = 1")
     submitter = Open(both)
-    submitter.do(runs.SUBMIT, order("/b"))
+    submitter.do(submits.SUBMIT, order("/b"))
 
     def reap() -> Any:
         other = Open(both)
@@ -158,7 +172,7 @@ async def test_i8_a_submitter_that_is_back_keeps_its_group_open(both: Desk) -> N
 
 async def test_two_submits_of_one_new_file_are_one_document(both: Desk) -> None:
     first = Open(both)
-    [answer] = first.do(runs.SUBMIT, both.submission(both.document("/a")))
+    [answer] = first.do(submits.SUBMIT, both.submission(both.document("/a")))
     # Through the writer, which runs a group again where somebody was quicker.
     second = asyncio.create_task(both.submit("/a"))
     await both.runtime.sleep(0.3)
@@ -196,7 +210,7 @@ async def test_a_retry_with_new_settings_takes_the_bytes_that_the_ledger_holds_n
     later = await desk.started("/a", content="new")
     await desk.fail(later)
     asked = msgspec.structs.replace(seen_long_ago, id=step.document_id, raw_key=None)
-    await desk.ledger.write(runs.RETRY, runs.Retry(desk.submission(asked, settings="tomorrow")))
+    await desk.ledger.write(restarts.RETRY, restarts.Retry(desk.submission(asked, settings="tomorrow")))
     assert await desk.one("SELECT sha256 FROM documents") == sha("new")
     newest = "SELECT sha256, raw_key FROM generations ORDER BY id DESC LIMIT 1"
     raw = await desk.one("SELECT raw_key FROM generations WHERE id = (SELECT max(id) - 1 FROM generations)")

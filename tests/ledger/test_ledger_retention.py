@@ -8,7 +8,7 @@ from tests.ledger.ledger_kit import ANNA, BERT, EXPIRED_S, KEY, Desk, output
 from tests.ledger.test_ledger_outbox import body, dispatch, submit, take, to
 
 from penstock.ledger.database.writer import Verb
-from penstock.ledger.engine import dead_letters, generations, lifecycle, locks, outbox, runs
+from penstock.ledger.engine import dead_letters, generations, lifecycle, locks, outbox, restarts
 from penstock.ledger.engine.groups import GroupStart
 from penstock.ledger.engine.outbox import Undelivered
 from penstock.ledger.upkeep import mending, retention
@@ -45,7 +45,7 @@ async def due(desk: Desk, kept_s: float = 0.0, collection: str = "default") -> l
 
 async def remake(desk: Desk, *documents: DocumentId, owner: Owner = ANNA) -> set[DocumentId]:
     named = tuple((document, RunId(desk.runtime.ulid())) for document in documents)
-    return await desk.ledger.write(runs.REMAKE, runs.Remake(owner, named))
+    return await desk.ledger.write(restarts.REMAKE, restarts.Remake(owner, named))
 
 
 async def expire(desk: Desk, older_s: float = 3600.0, after: int = 0, count: int = 100) -> Expired:

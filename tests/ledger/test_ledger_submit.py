@@ -10,8 +10,8 @@ from tests.ledger.ledger_kit import ANNA, BERT, Desk, sha
 from penstock.errors import UsageError
 from penstock.ledger.database.database import Database
 from penstock.ledger.database.store import Ledger
-from penstock.ledger.engine import runs, submissions
-from penstock.ledger.engine.runs import Submitted
+from penstock.ledger.engine import submissions, submits
+from penstock.ledger.engine.submits import Submitted
 from penstock.model.nouns import DocumentId, Step
 from penstock.model.states import DocumentStatus
 from penstock.runtime import Runtime
@@ -81,7 +81,7 @@ async def test_a_failed_submission_changes_nothing_at_all(desk: Desk) -> None:
     good, clash = desk.document("/a", "v2"), desk.document("/b")
     bad = desk.submission(good, submissions.NewDocument(clash.id, good.run_id, "/b", "b", sha("v1"), 2, "k", {}))
     with pytest.raises(Exception, match="refused submit"):
-        await desk.ledger.write(runs.SUBMIT, bad)
+        await desk.ledger.write(submits.SUBMIT, bad)
     assert await desk.everything() == before
 
 
@@ -120,30 +120,30 @@ async def _ended(desk: Desk, end: str) -> Step:
 async def test_an_unchanged_file_that_changed_under_our_feet_wants_its_bytes(desk: Desk) -> None:
     await desk.submit("/a")
     before = await desk.everything()
-    [answer] = await desk.ledger.write(runs.SUBMIT, desk.submission(desk.document("/a", "v2", stored=False)))
+    [answer] = await desk.ledger.write(submits.SUBMIT, desk.submission(desk.document("/a", "v2", stored=False)))
     assert answer.needs_bytes
     assert await desk.everything() == before
 
 
 async def test_an_idempotency_key_gives_the_first_answer_again(desk: Desk) -> None:
     first, second = desk.document("/a", key="k"), desk.document("/elsewhere", key="k")
-    [one] = await desk.ledger.write(runs.SUBMIT, desk.submission(first))
-    [two] = await desk.ledger.write(runs.SUBMIT, desk.submission(second))
+    [one] = await desk.ledger.write(submits.SUBMIT, desk.submission(first))
+    [two] = await desk.ledger.write(submits.SUBMIT, desk.submission(second))
     assert (two.document_id, two.outcome) == (one.document_id, "skipped")
     assert await desk.one("SELECT count(*) FROM documents") == 1
 
 
 async def test_an_idempotency_key_with_other_bytes_is_refused(desk: Desk) -> None:
-    await desk.ledger.write(runs.SUBMIT, desk.submission(desk.document("/a", key="k")))
+    await desk.ledger.write(submits.SUBMIT, desk.submission(desk.document("/a", key="k")))
     before = await desk.everything()
     with pytest.raises(UsageError, match="'k' was used before with other bytes"):
-        await desk.ledger.write(runs.SUBMIT, desk.submission(desk.document("/a", "v2", key="k")))
+        await desk.ledger.write(submits.SUBMIT, desk.submission(desk.document("/a", "v2", key="k")))
     assert await desk.everything() == before
 
 
 async def test_an_idempotency_key_belongs_to_one_owner(desk: Desk) -> None:
-    [one] = await desk.ledger.write(runs.SUBMIT, desk.submission(desk.document("/a", key="k")))
-    [two] = await desk.ledger.write(runs.SUBMIT, desk.submission(desk.document("/a", "v2", key="k"), owner=BERT))
+    [one] = await desk.ledger.write(submits.SUBMIT, desk.submission(desk.document("/a", key="k")))
+    [two] = await desk.ledger.write(submits.SUBMIT, desk.submission(desk.document("/a", "v2", key="k"), owner=BERT))
     assert two.outcome == "submitted"
     assert one.document_id != two.document_id
 
@@ -169,7 +169,7 @@ async def test_i6_a_key_used_by_two_processes_at_once_makes_one_document(desk: D
     await desk.submit("/first")
     desks = [desk, second] * 8
     orders = [d.submission(d.document(f"/{i}", key="k")) for i, d in enumerate(desks)]
-    answers = await asyncio.gather(*(d.ledger.write(runs.SUBMIT, o) for d, o in zip(desks, orders, strict=True)))
+    answers = await asyncio.gather(*(d.ledger.write(submits.SUBMIT, o) for d, o in zip(desks, orders, strict=True)))
     assert len({answer.document_id for [answer] in answers}) == 1
     assert await desk.one("SELECT count(*) FROM documents") == 2
 
@@ -194,7 +194,7 @@ async def test_i6_a_submit_that_meets_another_s_unfinished_one_waits_for_it(
     await desk.submit("/a" if known else "/other")
     connection = database.connect(hot=True)
     connection.begin()
-    [[first]] = runs.SUBMIT.function(connection, [desk.submission(desk.document("/a", "v2"))])
+    [[first]] = submits.SUBMIT.function(connection, [desk.submission(desk.document("/a", "v2"))])
     waiting = asyncio.create_task(desk.submit("/a", content="v3"))
     await asyncio.sleep(0.2)
     assert not waiting.done()
@@ -222,7 +222,7 @@ async def test_metadata_survives_any_letters(desk: Desk) -> None:
     document = submissions.NewDocument(
         DocumentId("D" * 26), desk.document("/x").run_id, '/a"{},\\', 'a"{},\\NULL', sha("x"), 1, "k", odd
     )
-    await desk.ledger.write(runs.SUBMIT, desk.submission(document))
+    await desk.ledger.write(submits.SUBMIT, desk.submission(document))
     source, name, metadata = await desk.one("SELECT source, name, metadata FROM documents")
     assert (source, name, json.loads(metadata)) == ('/a"{},\\', 'a"{},\\NULL', odd)
 

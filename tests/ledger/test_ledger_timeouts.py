@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from tests.ledger.ledger_kit import KEY, LEASE_S, Desk
 
-from penstock.ledger.engine import checkpoints, leasing, locks, queue
+from penstock.ledger.engine import checkpoints, leasing, locks, releases
 from penstock.model.nouns import Step, StepId, WorkerId
 
 OVER = -1.0
@@ -75,7 +75,7 @@ async def test_a_checkpoint_moves_the_timeout_on(desk: Desk) -> None:
 async def test_a_new_claim_begins_without_the_timeout_of_the_last(desk: Desk, kind: str) -> None:
     step = await desk.indexing() if kind == "index" else await desk.started()
     await tell(desk, step, OVER)
-    await desk.ledger.write(queue.RELEASE, queue.Release(step, give_back=True))
+    await desk.ledger.write(releases.RELEASE, releases.Release(step, give_back=True))
     await desk.ledger.write(locks.RELEASE, (KEY, step.lease.token))
     [again] = await desk.claim_keyed() if kind == "index" else await desk.claim()
     assert await desk.reap() == 0

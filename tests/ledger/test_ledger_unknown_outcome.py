@@ -22,9 +22,20 @@ from tests.ledger.outcomes import SCENARIOS
 
 from penstock import ledger
 from penstock.ledger.database import writer
-from penstock.ledger.database.database import Connection, Database
+from penstock.ledger.database.connection import Connection
+from penstock.ledger.database.database import Database
 from penstock.ledger.database.store import Ledger
-from penstock.ledger.engine import checkpoints, claims, locks, queue, runs
+from penstock.ledger.engine import (
+    cancellations,
+    checkpoints,
+    claims,
+    completions,
+    failures,
+    locks,
+    releases,
+    runs,
+    submits,
+)
 from penstock.model.nouns import WorkerId
 from penstock.runtime import Runtime
 
@@ -196,14 +207,14 @@ async def _many(desk: Desk) -> list[Written]:
     return [
         (checkpoints.CHECKPOINT, desk.flush(steps[0], made[0], 0)),
         (checkpoints.CHECKPOINT, desk.flush(steps[1], made[1], 0)),
-        (queue.COMPLETE, desk.completion(steps[2], chain=True, output=output(made[2], 1))),
-        (queue.COMPLETE, desk.completion(steps[3], "index", key="index:anna/default/2")),
-        (queue.ERROR, queue.StepFailure(steps[4], "bad", "it broke")),
-        (queue.RELEASE, queue.Release(steps[5], True)),
-        (runs.SUBMIT, desk.submission(desk.document("/new", key="k"))),
+        (completions.COMPLETE, desk.completion(steps[2], chain=True, output=output(made[2], 1))),
+        (completions.COMPLETE, desk.completion(steps[3], "index", key="index:anna/default/2")),
+        (failures.ERROR, failures.StepFailure(steps[4], "bad", "it broke")),
+        (releases.RELEASE, releases.Release(steps[5], True)),
+        (submits.SUBMIT, desk.submission(desk.document("/new", key="k"))),
         (locks.ACQUIRE, locks.Acquire(KEY, desk.token(), WorkerId("w1"), "test", LEASE_S)),
         (claims.CLAIM, claims.ClaimRequest(WorkerId("w1"), ("parse",), 1, desk.token(), LEASE_S)),
-        (runs.CANCEL, runs.Selected(steps[6].owner, (steps[6].document_id,))),
+        (cancellations.CANCEL, runs.Selected(steps[6].owner, (steps[6].document_id,))),
     ]
 
 
@@ -212,7 +223,7 @@ async def _completions(desk: Desk) -> list[Written]:
     await desk.submit(*(f"/{i}" for i in range(4)))
     steps = await desk.claim(4)
     await desk.rows(f"UPDATE steps SET lease_token = 'x' WHERE id = {steps[1].lease.step_id} RETURNING 1")
-    return [(queue.COMPLETE, desk.completion(step, chain=True)) for step in steps]
+    return [(completions.COMPLETE, desk.completion(step, chain=True)) for step in steps]
 
 
 @pytest.mark.parametrize("prepare", [_many, _completions])
@@ -238,8 +249,8 @@ async def test_i6_what_the_server_still_works_on_is_waited_for(worlds: Worlds, a
     async def prepare(desk: Desk) -> list[Written]:
         await desk.submit("/a", "/b")
         steps = await desk.claim(2)
-        more: list[Written] = [] if alone else [(queue.RELEASE, queue.Release(steps[1], True))]
-        return [(queue.COMPLETE, desk.completion(steps[0], chain=True)), *more]
+        more: list[Written] = [] if alone else [(releases.RELEASE, releases.Release(steps[1], True))]
+        return [(completions.COMPLETE, desk.completion(steps[0], chain=True)), *more]
 
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(SLOW)

@@ -10,8 +10,8 @@ from tests.integration.test_hostile_arguments import TEXTS
 from tests.ledger.ledger_kit import ANNA, BERT, KEY, LEASE_S, Desk
 from tests.unit.test_owners import CROSSING, FOR_USERS, MODULES, functions
 
-from penstock.ledger.database.database import Connection
-from penstock.ledger.engine import dead_letters, documents, generations, groups, locks, runs
+from penstock.ledger.database.connection import Connection
+from penstock.ledger.engine import dead_letters, documents, generations, groups, locks, submits
 from penstock.ledger.reads import batches
 from penstock.model.nouns import Owner, Step, WorkerId
 
@@ -72,7 +72,7 @@ CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
     "stats.steps": lambda a: {},
 }
 """Every function for a user, and what to ask it for so that Anna finds something."""
-CHANGING = {"dead_letters.close"}
+CHANGING = {"dead_letters.close", "runs.hold"}
 
 
 async def _flipped(desk: Desk, content: str, **order: Any) -> Step:
@@ -175,6 +175,8 @@ async def test_i10_another_owner_changes_nothing(desk: Desk) -> None:
     connection = desk.ledger.database.connect(hot=True)
     connection.begin()
     dead_letters.close(BERT, connection, [anna.failed.document_id], "DISCARDED")
+    assert runs.hold(BERT, connection, [anna.failed.document_id]) == {}
+    assert list(runs.hold(ANNA, connection, [anna.failed.document_id])) == [anna.failed.document_id]
     connection.commit()
     connection.close()
     assert await desk.ledger.write(dead_letters.DISCARD, (BERT, letters)) == set()
@@ -185,9 +187,9 @@ async def test_i10_another_owner_changes_nothing(desk: Desk) -> None:
 
 async def test_i10_names_that_two_owners_share_are_two_things(desk: Desk) -> None:
     keyed = desk.document("/a", key="k1")
-    [[answer]] = [await desk.ledger.write(runs.SUBMIT, desk.submission(keyed, batch="spring", group=START))]
+    [[answer]] = [await desk.ledger.write(submits.SUBMIT, desk.submission(keyed, batch="spring", group=START))]
     other = desk.document("/b", content="v2", key="k1")
-    [[another]] = [await desk.ledger.write(runs.SUBMIT, desk.submission(other, owner=BERT, batch="spring"))]
+    [[another]] = [await desk.ledger.write(submits.SUBMIT, desk.submission(other, owner=BERT, batch="spring"))]
     assert (answer.outcome, another.outcome) == ("submitted", "submitted")
     assert answer.document_id != another.document_id
     found = {who: await desk.ledger.read(partial(batches.batches, who)) for who in (ANNA, BERT)}

@@ -11,9 +11,22 @@ from benchmarks import flat
 from benchmarks.flat import fill
 from tests.ledger.ledger_kit import TABLES
 
-from penstock.ledger.database.database import Connection, Database, Statement
+from penstock.ledger.database.connection import Connection
+from penstock.ledger.database.database import Database
 from penstock.ledger.database.migrations import MIGRATIONS
-from penstock.ledger.engine import checkpoints, claims, documents, generations, leasing, queue, submissions, work
+from penstock.ledger.database.statements import Statement
+from penstock.ledger.engine import (
+    checkpoints,
+    claims,
+    completions,
+    documents,
+    failures,
+    generations,
+    leasing,
+    releases,
+    submissions,
+    work,
+)
 from penstock.ledger.reads import stats
 from penstock.ledger.upkeep import retention
 from penstock.model.nouns import Owner
@@ -32,9 +45,9 @@ HOT: Verbs = {
     "steps that wait": (claims._WAITING, {"kind": "extract", "count": 256}, None),
     "due": (leasing._DUE, {"count": 100}, None),
     "expired": (leasing._EXPIRED, {"count": 100}, None),
-    "complete": (queue._COMPLETE, {}, [(7, "t", "{}"), (8, "t", "{}")]),
-    "release": (queue._RELEASE, {}, [(7, "t", 1, None)]),
-    "error": (queue._ERROR, {}, [(7, "t", "it broke", 1.0)]),
+    "complete": (completions._COMPLETE, {}, [(7, "t", "{}"), (8, "t", "{}")]),
+    "release": (releases._RELEASE, {}, [(7, "t", 1, None)]),
+    "error": (failures._ERROR, {}, [(7, "t", "it broke", 1.0)]),
     "heartbeat": (leasing._BEAT, {"lease_s": 1.0}, [(i, "t") for i in range(64)]),
     "heartbeat with signs": (leasing._SIGN, {"lease_s": 1.0}, [(i, "t", None, 1, 9.0) for i in range(64)]),
     "steps at rest": (leasing._AT_REST, {}, [(i,) for i in range(64)]),
@@ -49,7 +62,7 @@ _NEW = {
 }  # fmt: skip
 AT_ONCE: Verbs = {
     "complete and chain": (
-        queue._complete_statement(True, True, True),
+        completions._complete_statement(True, True, True),
         {"lease_s": 1.0, "worker": "w"},
         [(7, "t", "{}", 1, "n", "chunk", None, "k", None, "CHUNKING", "text/plain", 1, "{}", 2, 1, "{}")],
     ),

@@ -6,7 +6,8 @@ from typing import Any
 from tests.ledger.ledger_kit import ANNA, BERT, sha
 from tests.simulation.model import Model
 
-from penstock.ledger.database.database import NOW, Connection
+from penstock.ledger.database.connection import Connection
+from penstock.ledger.database.statements import NOW
 from penstock.ledger.engine import documents, work
 from penstock.model.states import DOCUMENT_TRANSITIONS, ENDS, STEP_TRANSITIONS, DocumentStatus, StepStatus
 

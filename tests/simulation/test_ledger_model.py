@@ -19,7 +19,24 @@ from tests.simulation.model import CRASHES, Model
 from tests.simulation.picture import TICK, Picture, differences, expected, keep_invariants, picture
 
 from penstock.ledger.database.writer import Verb
-from penstock.ledger.engine import checkpoints, claims, generations, groups, leasing, locks, queue, runs, submissions
+from penstock.ledger.engine import (
+    cancellations,
+    checkpoints,
+    claims,
+    completions,
+    deletions,
+    failures,
+    flips,
+    generations,
+    groups,
+    leasing,
+    locks,
+    releases,
+    restarts,
+    runs,
+    submissions,
+    submits,
+)
 from penstock.ledger.upkeep import mending
 from penstock.model.events import EventKind
 from penstock.model.nouns import DocumentId, GenerationId, Owner, Step, Token, WorkerId
@@ -190,7 +207,7 @@ class LedgerMachine(RuleBasedStateMachine):
         new = self.desk.document(source, content)
         start = groups.GroupStart(group, "flow", None, seal)
         [[answer]] = self.write(
-            runs.SUBMIT, self.order(new, owner=owner, settings=chosen, priority=priority, retry=retry, group=start)
+            submits.SUBMIT, self.order(new, owner=owner, settings=chosen, priority=priority, retry=retry, group=start)
         )
         ids = (new.id, new.run_id)
         wanted = self.model.submit(owner, source, content, ids, chosen, priority, retry, group, seal)
@@ -214,7 +231,7 @@ class LedgerMachine(RuleBasedStateMachine):
         run = list(self.model.runs.values())[pick % len(self.model.runs)]
         owner, name = Owner(run.document.owner), run.group
         still = [x for x in self.model.runs.values() if (x.group, x.document.owner, x.status) == (name, owner, "OPEN")]
-        [count] = self.write(runs.CANCEL_GROUP, runs.CancelGroup(owner, name, 100))
+        [count] = self.write(cancellations.CANCEL_GROUP, cancellations.CancelGroup(owner, name, 100))
         assert count == sum(self.model.cancel(x.document) for x in still)
         self.agree()
 
@@ -222,7 +239,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def cancel(self, pick: int, mine: bool) -> None:
         document = self.document(pick)
         owner = self.owner(document, mine)
-        [answer] = self.write(runs.CANCEL, runs.Selected(owner, (DocumentId(document.id),)))
+        [answer] = self.write(cancellations.CANCEL, runs.Selected(owner, (DocumentId(document.id),)))
         assert bool(answer) == (mine and self.model.cancel(document))
         self.agree()
 
@@ -230,7 +247,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def delete(self, pick: int, mine: bool) -> None:
         document = self.document(pick)
         owner = self.owner(document, mine)
-        [answer] = self.write(runs.DELETE, runs.Selected(owner, (DocumentId(document.id),)))
+        [answer] = self.write(deletions.DELETE, runs.Selected(owner, (DocumentId(document.id),)))
         assert bool(answer) == (mine and self.model.delete(document))
         self.agree()
 
@@ -246,7 +263,7 @@ class LedgerMachine(RuleBasedStateMachine):
         owner = self.owner(document, mine)
         new = self.desk.document("/unused", stored=False)
         named = submissions.NewDocument(DocumentId(document.id), new.run_id, "", "", "", 0, None, {})
-        [answer] = self.write(runs.RETRY, runs.Retry(self.order(named, owner=owner, settings=chosen)))
+        [answer] = self.write(restarts.RETRY, restarts.Retry(self.order(named, owner=owner, settings=chosen)))
         assert bool(answer) == (mine and self.model.retry(document, new.run_id, chosen))
         self.agree()
 
@@ -317,7 +334,7 @@ class LedgerMachine(RuleBasedStateMachine):
             kind = "index"
         completion = self.completion(step, kind, chain)
         following, may_chain = self.model.complete(held, completion.next.name, kind, completion.next.resource_key)
-        [answer] = self.write(queue.COMPLETE, completion)
+        [answer] = self.write(completions.COMPLETE, completion)
         assert answer.took
         assert (answer.next is not None) == (completion.next.token is not None and may_chain)
         if answer.next is not None:
@@ -325,15 +342,15 @@ class LedgerMachine(RuleBasedStateMachine):
             self.given([answer.next], [following], completion.next.token, held.worker, 1)
         self.agree()
 
-    def completion(self, step: Step, kind: str, chain: bool) -> queue.Completion:
+    def completion(self, step: Step, kind: str, chain: bool) -> completions.Completion:
         key = resource_key(step.owner, kind)
         token = self.desk.token() if chain and key is None else None
         position = step.position + 1
-        following = queue.NextStep(position, f"step{position}", kind, key, token)
+        following = completions.NextStep(position, f"step{position}", kind, key, token)
         worker = (
             WorkerId(self.model.runs[step.run_id].steps[step.position].worker) if self.held(step) else WorkerId("w1")
         )
-        return queue.Completion(step, worker, lease_s(1), "{}", following, self.last_flush(step))
+        return completions.Completion(step, worker, lease_s(1), "{}", following, self.last_flush(step))
 
     def last_flush(self, step: Step) -> checkpoints.Output | None:
         artifact = self.artifact(step)
@@ -346,20 +363,20 @@ class LedgerMachine(RuleBasedStateMachine):
     def flip(self, pick: int, text: bool) -> None:
         step, held = self.one(pick, *(["index"] if self.live("index") else []))
         status, chunks = (DocumentStatus.COMPLETED, 3) if text else (DocumentStatus.NOT_INDEXABLE, 0)
-        [took] = self.write(queue.FLIP, queue.Flip(step, status, 2, chunks, "{}", self.last_flush(step)))
+        [took] = self.write(flips.FLIP, flips.Flip(step, status, 2, chunks, "{}", self.last_flush(step)))
         assert took == self.model.flip(held, status, chunks)
         self.agree()
 
     @move(lambda self: self.live(), weight=2, pick=picks, again=st.sampled_from((None, 0, None, 1, 2)))
     def error(self, pick: int, again: int | None) -> None:
         step, held = self.one(pick)
-        [took] = self.write(queue.ERROR, self.failure(step, again))
+        [took] = self.write(failures.ERROR, self.failure(step, again))
         assert took
         self.model.error(held, again)
         self.agree()
 
-    def failure(self, step: Step, again: int | None) -> queue.StepFailure:
-        return queue.StepFailure(step, "bad", "it broke", retry_in=None if again is None else (again - 0.5) * TICK)
+    def failure(self, step: Step, again: int | None) -> failures.StepFailure:
+        return failures.StepFailure(step, "bad", "it broke", retry_in=None if again is None else (again - 0.5) * TICK)
 
     @move(lambda self: self.live(), weight=3, some=st.lists(picks, min_size=1, max_size=4), give_back=st.booleans())
     def release(self, some: list[int], give_back: bool) -> None:
@@ -367,7 +384,7 @@ class LedgerMachine(RuleBasedStateMachine):
         live = self.live()
         wanted = {live[pick % len(live)].lease.step_id for pick in some}
         steps = [step for step in self.issued[-12:] if step.lease.step_id in wanted]
-        answers = self.write(queue.RELEASE, *(queue.Release(step, give_back) for step in steps))
+        answers = self.write(releases.RELEASE, *(releases.Release(step, give_back) for step in steps))
         for step, took in zip(steps, answers, strict=True):
             held = self.held(step)
             assert took == (held is not None)
@@ -545,11 +562,11 @@ class LedgerMachine(RuleBasedStateMachine):
         before = self.bench.run(self.desk.everything())
         [(artifact, _)] = self.bench.run(self.desk.rows("SELECT coalesce(max(id), 1), 1 FROM artifacts"))
         attempts: dict[str, tuple[Verb[Any, Any], Any]] = {
-            "complete": (queue.COMPLETE, self.completion(step, "chunk", True)),
-            "flip": (queue.FLIP, queue.Flip(step, DocumentStatus.COMPLETED, 2, 3, "{}")),
-            "error": (queue.ERROR, self.failure(step, 0)),
-            "fail": (queue.ERROR, self.failure(step, None)),
-            "release": (queue.RELEASE, queue.Release(step, True)),
+            "complete": (completions.COMPLETE, self.completion(step, "chunk", True)),
+            "flip": (flips.FLIP, flips.Flip(step, DocumentStatus.COMPLETED, 2, 3, "{}")),
+            "error": (failures.ERROR, self.failure(step, 0)),
+            "fail": (failures.ERROR, self.failure(step, None)),
+            "release": (releases.RELEASE, releases.Release(step, True)),
             "checkpoint": (checkpoints.CHECKPOINT, self.flush(step, artifact, 2)),
             "alone": (leasing.GO_ALONE, step.lease),
             "rewind": (checkpoints.REWIND, checkpoints.Rewind(step, artifact, 0)),
@@ -680,5 +697,5 @@ async def test_i3_two_leases_of_one_step_in_one_group_are_told_apart(desk: Desk)
     took = await asyncio.gather(*(desk.ledger.write(checkpoints.CHECKPOINT, flush) for flush in flushes))
     assert took == [False, True]
     assert await desk.rows("SELECT ordinal FROM segments") == [(0,)]
-    releases = (queue.Release(lost, True), queue.Release(step, True))
-    assert await asyncio.gather(*(desk.ledger.write(queue.RELEASE, one) for one in releases)) == [False, True]
+    both = (releases.Release(lost, True), releases.Release(step, True))
+    assert await asyncio.gather(*(desk.ledger.write(releases.RELEASE, one) for one in both)) == [False, True]

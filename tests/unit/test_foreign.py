@@ -4,7 +4,7 @@ import pytest
 
 from penstock import foreign
 from penstock.errors import Permanent
-from penstock.ledger.database.database import Statement
+from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.store import Ledger
 
 _ECHO = Statement("SELECT :one || ''")

@@ -14,13 +14,16 @@ from penstock import ledger as package
 from penstock.app import App
 from penstock.errors import ConfigError, NotFound
 
-FOR_USERS = {"documents", "dead_letters", "stats", "runs", "generations", "batches", "submissions"}
+FOR_USERS = {
+    "documents", "dead_letters", "stats", "runs", "generations", "batches", "submissions", "submits", "cancellations",
+    "deletions", "restarts",
+}  # fmt: skip
 """Modules whose functions are called for a user: `owner` comes first."""
 ENGINE = {
-    "queue", "checkpoints", "locks", "workers", "work", "liveness", "audit", "audit_index", "checksums", "mending",
-    "retention", "store", "writer", "waking", "database", "groups", "outbox", "gauges", "lifecycle",
-    "sweeping", "claims", "leasing", "histories", "mark", "away", "patience", "versions", "pauses", "backing",
-    "copies",
+    "steps", "resource_keys", "completions", "flips", "failures", "releases", "checkpoints", "locks", "workers", "work",
+    "liveness", "audit", "audit_index", "checksums", "mending", "retention", "store", "writer", "waking", "database",
+    "statements", "connection", "sqlite", "postgres", "groups", "outbox", "gauges", "lifecycle", "sweeping", "claims",
+    "leasing", "histories", "mark", "away", "patience", "versions", "pauses", "backing", "copies",
 }  # fmt: skip
 """Modules whose statements cross owners: the engine's own."""
 CROSSING = {
@@ -34,6 +37,12 @@ CROSSING = {
     "submissions.begin": "the same",
     "submissions.is_one_statement": "the same",
     "generations.due_purges": "upkeep",
+    "runs.start_runs": "inside submits; the submission carries the owner",
+    "runs.keep_password": "the same",
+    "runs.stop_runs": "inside submits, cancels and deletes, for documents that were looked up by owner",
+    "runs.replay_runs": "inside submits and retries, for runs that were looked up by owner",
+    "cancellations.cancel_documents": "inside cancels and deletes, for documents that were looked up by owner",
+    "runs.end_runs": "inside the transaction that ends the last step of a run",
 }
 
 

@@ -10,8 +10,9 @@ import pytest
 from scripts import schema
 
 from penstock.errors import LedgerTooNew, StorageError, UsageError
-from penstock.ledger.database import database as ledger_database
-from penstock.ledger.database.database import Connection, Database
+from penstock.ledger.database import statements
+from penstock.ledger.database.connection import Connection
+from penstock.ledger.database.database import Database
 from penstock.ledger.database.migrations import LATEST, MIGRATIONS
 from penstock.ledger.database.store import Ledger
 from penstock.runtime import Runtime
@@ -158,10 +159,10 @@ async def test_a_server_that_does_not_answer_is_named_without_its_password() -> 
 
 def test_the_clock_stands_in_one_place() -> None:
     """A simulation replaces two texts: nothing else in the ledger asks the database for the time."""
-    folder = Path(ledger_database.__file__).parent
+    folder = Path(statements.__file__).parent
     for path in folder.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
-        if path.name == "database.py":
-            text = text.replace(ledger_database.NOW["sqlite"], "").replace(ledger_database.NOW["postgres"], "")
+        if path.name == "statements.py":
+            text = text.replace(statements.NOW["sqlite"], "").replace(statements.NOW["postgres"], "")
         for word in ("julianday", "clock_timestamp", "unixepoch", "CURRENT_TIMESTAMP", "now()"):
             assert word not in text, f"{path.name}: {word}"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.ledger.database.database import SqliteConnection
 from penstock.ledger.database.liveness import FileLiveness
+from penstock.ledger.database.sqlite import SqliteConnection
 from penstock.model.nouns import WorkerId
 from penstock.runtime import Runtime
 

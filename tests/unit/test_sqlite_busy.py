@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.ledger.database.database import SqliteConnection
+from penstock.ledger.database.sqlite import SqliteConnection
 from penstock.runtime import Runtime
 
 

@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 
 from penstock.errors import LedgerAway, Refused, StorageError, UsageError
-from penstock.ledger.database import database as ledger_database
-from penstock.ledger.database.database import Connection, Database, SqliteConnection, Statement
+from penstock.ledger.database import sqlite as sqlite_module
+from penstock.ledger.database.connection import Connection
+from penstock.ledger.database.database import Database
+from penstock.ledger.database.sqlite import SqliteConnection
+from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.database.writer import Verb, Writer
 from penstock.runtime import Runtime, shielded
@@ -194,7 +197,7 @@ async def test_a_busy_database_only_delays(sqlite: Ledger, tmp_path: Path) -> No
 async def test_a_database_that_stays_locked_is_told_in_a_sentence(
     sqlite: Ledger, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(ledger_database, "BUSY_LIMIT_S", 0.2)
+    monkeypatch.setattr(sqlite_module, "BUSY_LIMIT_S", 0.2)
     with Holder(tmp_path / "ledger.db", 1.0):
         with pytest.raises(StorageError, match=r"was locked by another program for 0 s: close it and try again"):
             await sqlite.write(ADD, "impatient")

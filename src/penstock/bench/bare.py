@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, closing
 
 from penstock.bench.place import Place
-from penstock.ledger.database.database import Database, Statement
+from penstock.ledger.database.database import Database
+from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.waking import LOOK_S
 from penstock.runtime import Runtime
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from penstock.errors import StorageError
-from penstock.ledger.database.database import Database, refusal
+from penstock.ledger.database.database import Database
+from penstock.ledger.database.postgres import refusal
 from penstock.privacy import masked
 from penstock.runtime import Runtime
 

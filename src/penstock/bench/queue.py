@@ -14,10 +14,11 @@ from penstock.bench.place import Place, open_place
 from penstock.blobs.local import LocalBlobs
 from penstock.embedders.fake import FakeEmbedder
 from penstock.indexes.lance import LanceIndex
-from penstock.ledger.database.database import Database, DialectName
+from penstock.ledger.database.database import Database
 from penstock.ledger.database.liveness import AdvisoryLiveness, FileLiveness, Liveness
+from penstock.ledger.database.statements import DialectName
 from penstock.ledger.database.store import Ledger
-from penstock.ledger.engine import runs, work
+from penstock.ledger.engine import submits, work
 from penstock.ledger.engine.groups import GroupStart
 from penstock.ledger.engine.submissions import FirstStep, NewDocument, Submission
 from penstock.metrics.registry import Registry
@@ -195,7 +196,7 @@ class Crew:
                 first,
                 group=GroupStart(group, "noop", None, seal),
             )
-            await self.client.write(runs.SUBMIT, order)
+            await self.client.write(submits.SUBMIT, order)
         return [document for document, _, _ in named]
 
     async def drain(self) -> int:

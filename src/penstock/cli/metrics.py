@@ -14,7 +14,8 @@ from typing import Any, Self
 import msgspec
 
 from penstock.errors import UsageError
-from penstock.ledger.database.database import Connection, Database
+from penstock.ledger.database.connection import Connection
+from penstock.ledger.database.database import Database
 from penstock.ledger.reads import gauges
 from penstock.metrics.registry import CONTENT_TYPE, Delta, Gauge, Registry
 from penstock.model.events import EventKind

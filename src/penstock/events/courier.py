@@ -11,7 +11,7 @@ from penstock.errors import ConfigError, Permanent, Transient
 from penstock.events.context import HandlerContext
 from penstock.events.retry import retry_in
 from penstock.events.webhooks import Webhooks
-from penstock.ledger.database.database import Connection
+from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import lifecycle, outbox, work
 from penstock.ledger.engine.outbox import Delivery, Undelivered

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from penstock.ledger.engine import runs
+from penstock.ledger.engine import restarts
 from penstock.ledger.upkeep import audit, audit_index
 from penstock.model.nouns import DocumentId, Owner, RunId
 from penstock.upkeep.report import Finding, Stores
@@ -26,7 +26,7 @@ class Remaker:
         ulid = self._ledger.database.runtime.ulid
         for start in range(0, len(fresh), audit.PAGE):
             names = tuple((DocumentId(one), RunId(ulid())) for one in fresh[start : start + audit.PAGE])
-            done = await self._ledger.write(runs.REMAKE, runs.Remake(Owner(owner), names))
+            done = await self._ledger.write(restarts.REMAKE, restarts.Remake(Owner(owner), names))
             self._queued.update(done)
         return self._queued.intersection(documents)
 

@@ -10,7 +10,7 @@ import msgspec
 from penstock.errors import NotFound, UsageError
 from penstock.intake import Order, submission
 from penstock.ledger.database.store import Ledger
-from penstock.ledger.engine import groups, runs, submissions
+from penstock.ledger.engine import cancellations, groups, restarts, submissions
 from penstock.ledger.reads import batches
 from penstock.ledger.reads.batches import Durations, Group
 from penstock.model.nouns import DocumentId, Owner, RunId
@@ -70,7 +70,7 @@ async def start(owner: Owner, ledger: Ledger, order: Order, again: bool) -> Batc
             )
             for row, run in zip(rows, run_ids, strict=True)
         )
-        part = await ledger.write(runs.START, runs.Start(submission(order, documents), again))
+        part = await ledger.write(restarts.START, restarts.Start(submission(order, documents), again))
         started, done, working = started + len(part.started), done + part.done, working + part.working
     if not seen:
         raise UsageError(
@@ -85,7 +85,9 @@ async def start(owner: Owner, ledger: Ledger, order: Order, again: bool) -> Batc
 async def cancel(owner: Owner, ledger: Ledger, group: str) -> int:
     """How many runs it stopped. Their workers learn of it with their next heartbeat, within a second."""
     cancelled = 0
-    while n := await ledger.write(runs.CANCEL_GROUP, runs.CancelGroup(owner, group, CANCELLED_AT_ONCE)):
+    while n := await ledger.write(
+        cancellations.CANCEL_GROUP, cancellations.CancelGroup(owner, group, CANCELLED_AT_ONCE)
+    ):
         cancelled += n
     return cancelled
 

@@ -12,7 +12,7 @@ import msgspec
 from penstock.errors import NotFound
 from penstock.intake import Order, submission
 from penstock.ledger.database.store import Ledger
-from penstock.ledger.engine import dead_letters, documents, runs, submissions, work
+from penstock.ledger.engine import dead_letters, documents, restarts, submissions, work
 from penstock.ledger.engine.dead_letters import Buried
 from penstock.ledger.engine.documents import Origin
 from penstock.model.nouns import DocumentId, Owner, RunId, Workflow
@@ -145,7 +145,7 @@ class Replayer:
         for origin, ids in alike.items():
             order = await self._order(origin)
             part = submission(order, tuple(_again(document, RunId(self._runtime.ulid())) for document in ids))
-            retried = await self._ledger.write(runs.RETRY, runs.Retry(part))
+            retried = await self._ledger.write(restarts.RETRY, restarts.Retry(part))
             done |= retried
         return done
 

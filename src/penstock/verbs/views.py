@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.artifacts.reader import ArtifactReader
 from penstock.errors import NotFound
-from penstock.ledger.database.database import Connection
+from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import checkpoints, documents
 from penstock.ledger.engine.documents import ArtifactProgress, Listed

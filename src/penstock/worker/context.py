@@ -15,7 +15,7 @@ from penstock.artifacts.reader import ArtifactReader
 from penstock.artifacts.segments import Codec
 from penstock.blobs.base import Blobs
 from penstock.errors import BudgetSpent, Cancelled, LeaseLost, Permanent, TornSegment
-from penstock.ledger.database.database import Connection
+from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import checkpoints, documents, leasing, work
 from penstock.metrics.base import Metrics

@@ -22,7 +22,7 @@ from penstock.errors import (
     Transient,
 )
 from penstock.ledger.database.store import Ledger
-from penstock.ledger.engine import checkpoints, leasing, queue
+from penstock.ledger.engine import checkpoints, completions, failures, flips, leasing, releases
 from penstock.ledger.engine.locks import index_key, own_key
 from penstock.metrics.base import NOTHING, Metrics
 from penstock.model.nouns import ArtifactId, Step, StepDefinition, Token, WorkerId
@@ -176,15 +176,17 @@ async def execute(bench: Bench, ctx: Context, chain: Callable[[str], bool]) -> C
     meta = msgspec.json.encode(result.meta).decode()
     if isinstance(after, DocumentStatus):
         end = after
-        took = await bench.ledger.write(queue.FLIP, flip(ctx, end, meta, output))
+        took = await bench.ledger.write(flips.FLIP, flip(ctx, end, meta, output))
         _must(took, ctx, "complete")
         bench.record.completed(ctx, result.meta, end)
         return None
     if result.media_type is not None:
         ctx.state.document = msgspec.structs.replace(ctx.document, media_type=result.media_type)
     upcoming = _upcoming(bench, ctx, after, chain)
-    completion = queue.Completion(ctx.step, bench.worker, bench.lease_s, meta, upcoming, output, result.media_type)
-    completed = await bench.ledger.write(queue.COMPLETE, completion)
+    completion = completions.Completion(
+        ctx.step, bench.worker, bench.lease_s, meta, upcoming, output, result.media_type
+    )
+    completed = await bench.ledger.write(completions.COMPLETE, completion)
     _must(completed.took, ctx, "complete")
     bench.record.completed(ctx, result.meta)
     if completed.next is None:
@@ -195,14 +197,14 @@ async def execute(bench: Bench, ctx: Context, chain: Callable[[str], bool]) -> C
     return context
 
 
-def _upcoming(bench: Bench, ctx: Context, position: int, chain: Callable[[str], bool]) -> queue.NextStep:
+def _upcoming(bench: Bench, ctx: Context, position: int, chain: Callable[[str], bool]) -> completions.NextStep:
     """What comes after the step; with a token and its artifact's fingerprint if we may go on with it ourselves."""
     definition = ctx.state.workflow.steps[position]
     owner, collection = ctx.step.owner, ctx.document.collection
     key = own_key(owner, collection, definition.resource_key)
     if definition.kind == INDEX:
         key = index_key(owner, collection, ctx.generation.index_version)
-    upcoming = queue.NextStep(position, definition.name, definition.kind, key, None, pool=definition.pool)
+    upcoming = completions.NextStep(position, definition.name, definition.kind, key, None, pool=definition.pool)
     stage = bench.stage(definition)
     if not chain(definition.lane) or key is not None or stage is None or not bench.budget.fits(definition.kind):
         return upcoming
@@ -291,10 +293,10 @@ async def open_artifact(bench: Bench, ctx: Context, key: str) -> checkpoints.Ope
     return opened
 
 
-def flip(ctx: Context, status: DocumentStatus, meta: str, output: checkpoints.Output | None = None) -> queue.Flip:
+def flip(ctx: Context, status: DocumentStatus, meta: str, output: checkpoints.Output | None = None) -> flips.Flip:
     """Pages and chunks are counted in the artifacts themselves: any step may report what it likes."""
     pages, chunks = (ctx.state.newest(kind, ctx.step.position + 1) for kind in COUNTED)
-    return queue.Flip(ctx.step, status, pages.items if pages else None, chunks.items if chunks else 0, meta, output)
+    return flips.Flip(ctx.step, status, pages.items if pages else None, chunks.items if chunks else 0, meta, output)
 
 
 async def settle(bench: Bench, ctx: Context, error: BaseException) -> None:
@@ -323,7 +325,7 @@ async def settle(bench: Bench, ctx: Context, error: BaseException) -> None:
         moved = ctx.has_checkpoint and ctx.checkpoint.moved
         begun = ctx.has_checkpoint and ctx.checkpoint.begun and asked
         why = None if asked else foreign.sentence(error)
-        if await bench.ledger.write(queue.RELEASE, queue.Release(step, give_back=moved or not begun, error=why)):
+        if await bench.ledger.write(releases.RELEASE, releases.Release(step, give_back=moved or not begun, error=why)):
             bench.metrics.incr("step_released", kind=step.kind)
         else:
             ctx.lose("release")
@@ -331,7 +333,7 @@ async def settle(bench: Bench, ctx: Context, error: BaseException) -> None:
     errors = 0 if ctx.has_checkpoint and ctx.checkpoint.moved else step.errors
     delay = retry_in(bench.policy, error, errors, ctx.definition.retries, bench.runtime.random())
     reason, sentence = foreign.reason(error, "error"), foreign.sentence(error)
-    failure = queue.StepFailure(step, reason, sentence, foreign.trace(error), foreign.page(error), delay)
+    failure = failures.StepFailure(step, reason, sentence, foreign.trace(error), foreign.page(error), delay)
     if await _write_down(bench, failure):
         bench.record.failed(ctx, failure)
         bench.backed_off.set()
@@ -339,13 +341,13 @@ async def settle(bench: Bench, ctx: Context, error: BaseException) -> None:
         ctx.lose("error")
 
 
-async def _write_down(bench: Bench, failure: queue.StepFailure) -> bool:
+async def _write_down(bench: Bench, failure: failures.StepFailure) -> bool:
     try:
-        return await bench.ledger.write(queue.ERROR, failure)
+        return await bench.ledger.write(failures.ERROR, failure)
     except Refused:
         # Whatever it was that the ledger does not take: a step whose error cannot be written would never end.
-        plain = queue.StepFailure(failure.step, "error", UNWRITABLE, retry_in=failure.retry_in)
-        return await bench.ledger.write(queue.ERROR, plain)
+        plain = failures.StepFailure(failure.step, "error", UNWRITABLE, retry_in=failure.retry_in)
+        return await bench.ledger.write(failures.ERROR, plain)
 
 
 def _stores_failed(ctx: Context, error: BaseException) -> bool:

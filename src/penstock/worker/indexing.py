@@ -11,7 +11,7 @@ from penstock.artifacts.segments import JSON_ITEMS
 from penstock.errors import BudgetSpent, LeaseLost, PenstockError, Permanent, TableFailed, Transient
 from penstock.indexes.base import IndexRows, Verify
 from penstock.ledger.database import waking
-from penstock.ledger.engine import checkpoints, documents, generations, locks, queue
+from penstock.ledger.engine import checkpoints, documents, flips, generations, locks
 from penstock.model.nouns import Token
 from penstock.model.states import DocumentStatus
 from penstock.stages import index as stage
@@ -254,7 +254,7 @@ class Indexer:
         meta = {"rows": stage.chunk_count(ctx)}
         item = flip(ctx, DocumentStatus.COMPLETED, msgspec.json.encode(meta).decode(), output)
         try:
-            took = await self._bench.ledger.write(queue.FLIP, item)
+            took = await self._bench.ledger.write(flips.FLIP, item)
         except Exception as error:
             await settle(self._bench, ctx, error)
             return

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from penstock.errors import LedgerTooNew, PenstockError
 from penstock.ledger.database import versions, workers
-from penstock.ledger.database.database import Connection
+from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.liveness import Liveness
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import leasing

@@ -8,7 +8,7 @@ from penstock import foreign
 from penstock.errors import PenstockError, StorageError, TableFailed
 from penstock.ledger.database import waking
 from penstock.ledger.database.liveness import Liveness
-from penstock.ledger.engine import claims, leasing, locks, pauses, queue, sweeping, work
+from penstock.ledger.engine import claims, leasing, locks, pauses, resource_keys, sweeping, work
 from penstock.ledger.engine.documents import Live
 from penstock.model.nouns import DocumentId, Lease, Owner, RunId, Step, StepId, Token, Workflow
 from penstock.runtime import shielded
@@ -396,7 +396,7 @@ class Worker:
                 return
             self.bench.sayings.works(lease.resource_key)
             await shielded(self.bench.ledger.write(locks.RELEASE, (lease.resource_key, lease.token)))
-            if lease.resource_key.startswith(queue.OWN_KEYS):
+            if lease.resource_key.startswith(resource_keys.OWN_KEYS):
                 self.wake()
                 self.bench.ledger.wake_others()
 

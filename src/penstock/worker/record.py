@@ -1,6 +1,6 @@
 """What a worker did, once the ledger has it: counted for the summary, told to those who listen."""
 
-from penstock.ledger.engine.queue import StepFailure
+from penstock.ledger.engine.failures import StepFailure
 from penstock.metrics.base import Metrics
 from penstock.model.events import Event, EventKind
 from penstock.model.nouns import Json

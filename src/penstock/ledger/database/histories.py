@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.ledger.database.database import Connection, DialectName, Statement
+from penstock.ledger.database.connection import Connection
+from penstock.ledger.database.statements import DialectName, Statement
 from penstock.ledger.database.writer import Verb
 
 ORIGIN_S = 1_577_836_800

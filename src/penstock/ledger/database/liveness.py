@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Protocol
 
 from penstock.errors import StorageError
-from penstock.ledger.database.database import Connection, Database, Statement
+from penstock.ledger.database.connection import Connection
+from penstock.ledger.database.database import Database
+from penstock.ledger.database.statements import Statement
 from penstock.model.nouns import WorkerId
 from penstock.privacy import file_mode, make_folder
 

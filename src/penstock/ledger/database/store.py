@@ -7,7 +7,8 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from penstock.errors import LedgerAway
 from penstock.ledger.database import versions
-from penstock.ledger.database.database import Connection, Database
+from penstock.ledger.database.connection import Connection
+from penstock.ledger.database.database import Database
 from penstock.ledger.database.histories import NOTICE, Seen, SetBack, is_behind
 from penstock.ledger.database.mark import Mark
 from penstock.ledger.database.writer import Item, Result, Verb, Writer

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 from penstock.errors import LedgerTooNew, UsageError
 from penstock.ledger.database import liveness, workers
-from penstock.ledger.database.database import Connection, Database, Statement
+from penstock.ledger.database.connection import Connection
+from penstock.ledger.database.database import Database
 from penstock.ledger.database.migrations import LATEST, MIGRATIONS
+from penstock.ledger.database.statements import Statement
 from penstock.privacy import masked
 
 _VERSION = Statement("SELECT max(version) FROM schema_versions")

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from penstock.errors import StorageError
-from penstock.ledger.database.database import Connection, Database, Row, Statement
+from penstock.ledger.database.connection import Connection, Row
+from penstock.ledger.database.database import Database
+from penstock.ledger.database.statements import Statement
 
 T = TypeVar("T", bound="Closable")
 
@@ -159,7 +161,7 @@ class PostgresEars:
     def _connect(self) -> Any:
         import psycopg
 
-        connection = psycopg.connect(**self._database.parameters, autocommit=True)
+        connection = psycopg.connect(**self._database.server.parameters, autocommit=True)
         try:
             connection.execute(_LISTEN)
         except BaseException:

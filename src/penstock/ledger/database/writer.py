@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from penstock.errors import LedgerAway, PenstockError, Refused
-from penstock.ledger.database.database import NOTIFY, Connection, Database
+from penstock.ledger.database.connection import Connection
+from penstock.ledger.database.database import Database
+from penstock.ledger.database.statements import NOTIFY
 from penstock.ledger.database.waking import Bell
 from penstock.metrics.base import NOTHING, Metrics
 

@@ -1,6 +1,7 @@
 """A backup that is being made: nothing goes meanwhile that its copy of the ledger names."""
 
-from penstock.ledger.database.database import Connection, Statement
+from penstock.ledger.database.connection import Connection
+from penstock.ledger.database.statements import Statement
 
 LOCK = "backup"
 """The lock that a backup holds. It lives as its holder does."""

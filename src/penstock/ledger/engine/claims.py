@@ -7,11 +7,13 @@ from functools import cache
 
 import msgspec
 
-from penstock.ledger.database.database import Connection, Row, Statement
+from penstock.ledger.database.connection import Connection, Row
+from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine import documents, outbox
 from penstock.ledger.engine.outbox import News
-from penstock.ledger.engine.queue import FREED, KEPT_PASSWORD, LIVE, OWN_KEYS, STEP, hand_on, show, step_of
+from penstock.ledger.engine.resource_keys import FREED, OWN_KEYS, hand_on
+from penstock.ledger.engine.steps import KEPT_PASSWORD, LIVE, STEP, show, step_of
 from penstock.model.events import EventKind
 from penstock.model.nouns import Owner, Step, StepId, Token, WorkerId
 from penstock.model.states import SHOWN_AS

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.ledger.database.database import Connection, Row, Statement
+from penstock.ledger.database.connection import Connection, Row
+from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
 from penstock.model.nouns import Document, DocumentId, Generation, GenerationId, Owner, StepView
 from penstock.model.states import DocumentStatus, StepStatus

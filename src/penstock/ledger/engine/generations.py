@@ -4,10 +4,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.ledger.database.database import Connection, Statement
+from penstock.ledger.database.connection import Connection
+from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine import backing
 from penstock.model.nouns import DocumentId, GenerationId, Owner, StepId, Token
+
+GRACE_S = 60.0
+"""How long a replaced generation stays for readers whose snapshot still shows it."""
 
 _REPLACE = Statement(
     "UPDATE generations SET state = 'SUPERSEDED' FROM {rows} "

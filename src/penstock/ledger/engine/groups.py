@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from penstock.ledger.database.database import Connection, Row, Statement
+from penstock.ledger.database.connection import Connection, Row
+from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine import outbox
 from penstock.model.events import EventKind

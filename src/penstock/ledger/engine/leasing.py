@@ -7,10 +7,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.ledger.database.database import Connection, Row, Statement
+from penstock.ledger.database.connection import Connection, Row
+from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine import groups, outbox
-from penstock.ledger.engine.queue import FREED, STEP, StepFailure, bury, ready_steps, step_of
+from penstock.ledger.engine.failures import StepFailure, bury
+from penstock.ledger.engine.resource_keys import FREED, ready_steps
+from penstock.ledger.engine.steps import STEP, step_of
 from penstock.model.nouns import Lease, StepId, Token, WorkerId
 
 REAP_BATCH = 1000

@@ -5,7 +5,8 @@ These statements are the engine's own: they cross owners (I10)."""
 import json
 from collections.abc import Sequence
 
-from penstock.ledger.database.database import Connection, Row, Statement
+from penstock.ledger.database.connection import Connection, Row
+from penstock.ledger.database.statements import Statement
 from penstock.ledger.engine import groups
 from penstock.ledger.engine.outbox import Delivery
 from penstock.model.events import LifecycleEvent

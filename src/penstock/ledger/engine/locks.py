@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.ledger.database.database import Connection, Statement
+from penstock.ledger.database.connection import Connection
+from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
-from penstock.ledger.engine.queue import FREED, OWN_KEYS, hand_on, ready_steps
+from penstock.ledger.engine.resource_keys import FREED, OWN_KEYS, hand_on, ready_steps
 from penstock.model.nouns import Owner, StepId, Token, WorkerId
 
 

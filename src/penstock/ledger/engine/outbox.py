@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from penstock.ledger.database.database import Connection, Row, Statement
+from penstock.ledger.database.connection import Connection, Row
+from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
 from penstock.model.events import EventKind
 from penstock.model.nouns import DocumentId, Handler, Owner, RunId, Step, Token, WorkerId

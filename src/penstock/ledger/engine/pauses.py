@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.ledger.database.database import Connection, Statement
+from penstock.ledger.database.connection import Connection
+from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
-from penstock.ledger.engine.queue import FREED, hand_on
+from penstock.ledger.engine.resource_keys import FREED, hand_on
 from penstock.model.nouns import Token
 
 FIRST_S, LONGEST_S = 0.5, 60.0

@@ -7,9 +7,10 @@ from functools import cache
 
 import msgspec
 
-from penstock.ledger.database.database import RING, Connection, Statement
+from penstock.ledger.database.connection import Connection
+from penstock.ledger.database.statements import RING, Statement
 from penstock.ledger.engine import groups, outbox
-from penstock.ledger.engine.queue import ready
+from penstock.ledger.engine.resource_keys import ready
 from penstock.model.events import EventKind
 from penstock.model.nouns import DocumentId, Json, Owner, RunId
 

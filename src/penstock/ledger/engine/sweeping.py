@@ -3,7 +3,10 @@ till somebody sweeps (I11). The server's own sweeper looks once a minute: a busy
 
 import asyncio
 
-from penstock.ledger.database.database import Connection, Database, PostgresConnection, Statement
+from penstock.ledger.database.connection import Connection
+from penstock.ledger.database.database import Database
+from penstock.ledger.database.postgres import PostgresConnection
+from penstock.ledger.database.statements import Statement
 
 MANY = 50_000
 """Old rows: a claim takes a third longer by then."""

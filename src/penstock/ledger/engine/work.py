@@ -2,7 +2,8 @@
 
 import msgspec
 
-from penstock.ledger.database.database import Connection, Statement
+from penstock.ledger.database.connection import Connection
+from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine import outbox
 

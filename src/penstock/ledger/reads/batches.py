@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.ledger.database.database import Connection, Row, Statement
+from penstock.ledger.database.connection import Connection, Row
+from penstock.ledger.database.statements import Statement
 from penstock.ledger.engine import groups
 from penstock.model.nouns import DocumentId, Owner
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from penstock.ledger.database.database import Connection, Statement
+from penstock.ledger.database.connection import Connection
+from penstock.ledger.database.statements import Statement
 from penstock.metrics.registry import Gauge
 from penstock.model.states import DocumentStatus
 

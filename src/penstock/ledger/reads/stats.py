@@ -4,7 +4,8 @@ from typing import Any
 
 import msgspec
 
-from penstock.ledger.database.database import Connection, Statement
+from penstock.ledger.database.connection import Connection
+from penstock.ledger.database.statements import Statement
 from penstock.ledger.engine.documents import WAITING_ON
 from penstock.ledger.engine.locks import prefixes
 from penstock.model.nouns import Owner

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.ledger.database.database import VALUES_LIMIT, Connection, Statement
+from penstock.ledger.database.connection import Connection
+from penstock.ledger.database.statements import VALUES_LIMIT, Statement
 
 PAGE = 500
 AT_ONCE = VALUES_LIMIT

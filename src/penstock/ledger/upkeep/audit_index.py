@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.ledger.database.database import Connection
+from penstock.ledger.database.connection import Connection
 from penstock.ledger.upkeep.audit import PAGE, question
 
 

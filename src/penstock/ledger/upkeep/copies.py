@@ -13,15 +13,12 @@ import msgspec
 
 from penstock.errors import StorageError, UsageError
 from penstock.ledger.database import histories
-from penstock.ledger.database.database import (
-    Connection,
-    Database,
-    PostgresConnection,
-    SqliteConnection,
-    Statement,
-    sqlite_error,
-)
+from penstock.ledger.database.connection import Connection
+from penstock.ledger.database.database import Database
 from penstock.ledger.database.histories import Seen
+from penstock.ledger.database.postgres import PostgresConnection
+from penstock.ledger.database.sqlite import SqliteConnection, sqlite_error
+from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import leasing, outbox
 from penstock.ledger.engine.backing import outlast_prune

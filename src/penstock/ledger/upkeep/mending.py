@@ -7,10 +7,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.ledger.database.database import Connection, Row, Statement
+from penstock.ledger.database.connection import Connection, Row
+from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine import backing, generations, groups
-from penstock.ledger.engine.queue import FREED, GRACE_S, ready, ready_steps
+from penstock.ledger.engine.generations import GRACE_S
+from penstock.ledger.engine.resource_keys import FREED, ready, ready_steps
 from penstock.ledger.upkeep.audit import question
 from penstock.ledger.upkeep.audit_index import Place
 from penstock.model.nouns import GenerationId, StepId

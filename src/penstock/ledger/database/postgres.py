@@ -1,0 +1,259 @@
+"""Connections to a PostgreSQL server."""
+
+import socket
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+from penstock.errors import ConfigError, LedgerAway, StorageError, UsageError
+from penstock.ledger.database import away
+from penstock.ledger.database.connection import Outcome, Row
+from penstock.ledger.database.statements import NOTIFY, DialectName, Rows, Statement, clean_rows, clean_values
+from penstock.privacy import masked, masked_for
+from penstock.runtime import Runtime
+
+OLDEST_SERVER = 130000
+
+STOPPED_S = 5.0
+"""No live writer lets an open transaction wait for so long."""
+
+_SESSION = (
+    "SELECT current_setting('fsync'), (SELECT pid || ' ' || backend_start FROM pg_stat_activity "
+    "WHERE pid = pg_backend_pid())"
+)
+
+_OUTCOME = Statement("SELECT pg_xact_status(CAST(:receipt AS xid8))")
+
+_WORKS = Statement(
+    "SELECT count(*) FROM pg_stat_activity WHERE pid || ' ' || backend_start = :session AND state <> 'idle'"
+)
+
+
+class PostgresServer:
+    """What all connections to one server share."""
+
+    def __init__(self, url: str, runtime: Runtime) -> None:
+        self.url = url
+        self.runtime = runtime
+
+    @cached_property
+    def parameters(self) -> dict[str, Any]:
+        """The connection parameters of the URL, with defaults for what it leaves out."""
+        psycopg = _psycopg()
+        try:
+            return away.with_defaults(psycopg.conninfo.conninfo_to_dict(self.url))
+        except psycopg.Error as error:
+            raise ConfigError(f"database {masked(self.url)!r}: {refusal(self.url, error)}") from error
+
+    @cached_property
+    def watch(self) -> away.Watch:
+        return away.Watch(self.parameters, self.runtime)
+
+
+class PostgresConnection:
+    dialect: DialectName = "postgres"
+    alone = False
+    rings = False
+    receipt: str | None = None
+
+    def __init__(self, server: PostgresServer, hot: bool = False) -> None:
+        self._psycopg = _psycopg()
+        self._url = server.url
+        self._clock = server.runtime.clock
+        self._watch = server.watch
+        self.busy_since: float | None = None
+        try:
+            self._db = self._psycopg.connect(
+                **server.parameters,
+                autocommit=True,
+                prepare_threshold=1,
+                cursor_factory=self._psycopg.RawCursor,
+            )
+        except self._psycopg.Error as error:
+            raise _refused(server.url, error) from error
+        self._watch.add(self)
+        try:
+            self._set_up(hot)
+        except BaseException:
+            self.close()
+            raise
+
+    def _set_up(self, hot: bool) -> None:
+        if self._db.info.server_version < OLDEST_SERVER:
+            raise UsageError(f"PostgreSQL at {masked(self._url)} is older than 13: use a newer server.")
+        [(fsync, self.session)] = self._execute(_SESSION)
+        if fsync != "on":
+            raise UsageError(
+                "this PostgreSQL server runs with fsync=off: a power cut would lose accepted documents. "
+                "Turn fsync on, or use another server."
+            )
+        self._execute("SET synchronous_commit = on")
+        if hot:
+            # A process that was stopped within a transaction holds rows that the reaper wants: the server ends it.
+            self._execute(f"SET idle_in_transaction_session_timeout = {round(1000 * STOPPED_S)}")
+            # Every hot verb finds its rows by key: a plan made once, by index, whatever the statistics say. Without
+            # this a table that was never analysed is scanned whole for each group.
+            self._execute("SET plan_cache_mode = force_generic_plan")
+            for method in ("seqscan", "hashjoin", "mergejoin"):
+                self._execute(f"SET enable_{method} = off")
+
+    def run(
+        self, statement: Statement, rows: Rows | None = None, more: Rows | None = None, /, **params: Any
+    ) -> list[Row]:
+        try:
+            return self._run(statement, rows, more, params)
+        except (UnicodeEncodeError, self._psycopg.DataError):
+            # The driver itself refuses NUL and lone surrogates, before it sends anything.
+            if (cleaned := clean_values(params.values())) == list(params.values()):
+                raise
+            params = dict(zip(params, cleaned, strict=True))
+            return self._run(statement, clean_rows(rows), clean_rows(more), params)
+
+    def _run(self, statement: Statement, rows: Rows | None, more: Rows | None, params: dict[str, Any]) -> list[Row]:
+        for alias, columns, table in (("r", statement.columns, rows), ("m", statement.more, more)):
+            if table is not None:
+                by_column = zip(*table, strict=True) if table else ([] for _ in columns)
+                for (name, _), values in zip(columns, by_column, strict=True):
+                    params[f"{alias}_{name}"] = _array(values)
+        text, names = statement.postgres
+        return self._execute(text, [params[name] for name in names], prepare=statement.prepare)
+
+    def _execute(self, text: str, params: list[Any] | None = None, prepare: bool | None = None) -> list[Row]:
+        self.busy_since = self._clock()
+        try:
+            cursor = self._db.execute(text, params, prepare=prepare)
+            return cursor.fetchall() if cursor.description else []
+        except self._psycopg.Error as error:
+            raise self._understood(error) from error
+        finally:
+            self.busy_since = None
+
+    def _understood(self, error: Exception) -> Exception:
+        """`LedgerAway`, if it is that."""
+        if self._db.closed:
+            return LedgerAway(f"PostgreSQL has closed the connection: {refusal(self._url, error)}.")
+        if away.is_away(getattr(error, "sqlstate", None)):
+            return LedgerAway(f"PostgreSQL at {masked(self._url)} refuses to work: {refusal(self._url, error)}.")
+        return error
+
+    def script(self, text: str) -> list[Row]:
+        return self._execute(text)
+
+    def begin(self) -> None:
+        # One message, which takes as long as BEGIN alone. Where the answer to COMMIT is lost, the number tells.
+        self.receipt = None
+        self.busy_since = self._clock()
+        try:
+            begun = self._db.pgconn.exec_(b"BEGIN; SELECT pg_current_xact_id()")
+            if begun.status != self._psycopg.pq.ExecStatus.TUPLES_OK:
+                raise self._psycopg.errors.error_from_result(begun)
+            number = begun.get_value(0, 0)
+        except self._psycopg.Error as error:
+            raise self._understood(error) from error
+        finally:
+            self.busy_since = None
+        assert number is not None
+        self.receipt = number.decode()
+
+    def begin_read(self) -> None:
+        self._execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+
+    def commit(self, ring: bool = False) -> None:
+        # Two statements in one message cannot be prepared.
+        self._execute(f"{NOTIFY}; COMMIT" if ring else "COMMIT", prepare=False if ring else None)
+
+    def count(self) -> None:
+        """A row that every submit counts in would make them wait for each other: the index alone tells here."""
+
+    def rollback(self) -> None:
+        # Raises where the connection is gone: nobody is to keep it.
+        self._execute("ROLLBACK")
+
+    def load(self, table: str, columns: str, rows: Iterable[Row]) -> None:
+        """Many rows at once."""
+        self.busy_since = self._clock()
+        try:
+            with self._db.cursor() as cursor, cursor.copy(f"COPY {table} ({columns}) FROM STDIN".encode()) as copy:
+                for row in rows:
+                    copy.write_row(row)
+        except self._psycopg.Error as error:
+            raise self._understood(error) from error
+        finally:
+            self.busy_since = None
+
+    def interrupt(self) -> None:
+        """From another thread: what runs here ends with an error."""
+        self._db.cancel()
+
+    def cut(self, how: int = socket.SHUT_RDWR) -> None:
+        """From another thread: the server stands still, and nobody is to wait for its answer."""
+        away.cut(self._db.pgconn.socket, how)
+
+    @property
+    def broken(self) -> bool:
+        return bool(self._db.closed)
+
+    def close(self) -> None:
+        self._watch.remove(self)
+        self._db.close()
+
+    def outcome(self, receipt: str) -> Outcome:
+        try:
+            [(status,)] = self.run(_OUTCOME, receipt=receipt)
+        except self._psycopg.errors.InvalidParameterValue:
+            # A number that this server has not given yet: it took over from another, which had not told it.
+            return "aborted"
+        if status is None:
+            raise StorageError("PostgreSQL has forgotten what became of a transaction: it was away for too long.")
+        outcome: Outcome = status
+        return outcome
+
+    def works(self, session: str) -> bool:
+        return bool(self.run(_WORKS, session=session)[0][0])
+
+    def is_busy(self, error: Exception) -> bool:
+        errors = self._psycopg.errors
+        # Somebody else was quicker: another submit of the same file, or prune with an artifact that a step wanted. Run
+        # again, the group sees what is there now.
+        quicker = errors.ForeignKeyViolation | errors.UniqueViolation
+        waited = errors.DeadlockDetected | errors.SerializationFailure | errors.LockNotAvailable
+        return isinstance(error, quicker | waited)
+
+
+def _psycopg() -> Any:
+    try:
+        import psycopg
+    except ImportError as error:
+        raise ConfigError(
+            "a postgresql:// database needs the postgres extra: pip install 'penstock[postgres]'"
+        ) from error
+    return psycopg
+
+
+def _refused(url: str, error: Exception) -> UsageError | LedgerAway:
+    sentence = f"PostgreSQL at {masked(url)} does not answer: {refusal(url, error)}. "
+    if away.is_misconfigured(str(error)):
+        return UsageError(sentence + "Is the URL right?")
+    return LedgerAway(sentence + "Is it running, and is the URL right?")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def refusal(url: str, error: Exception) -> str:
+    """What the driver or the server said of a URL, without its passwords."""
+    return masked_for(url, _first_line(error))
+
+
+def _array(values: Sequence[Any]) -> str:
+    """An array literal: the driver's own dumping of lists takes longer than the statement."""
+    return "{" + ",".join(map(_element, values)) + "}"
+
+
+def _element(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return repr(value)

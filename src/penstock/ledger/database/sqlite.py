@@ -1,0 +1,157 @@
+"""Connections to an embedded ledger, and the errors of SQLite as sentences that a person can act on."""
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import LedgerDamaged, StorageError
+from penstock.ledger.database.connection import Outcome, Row
+from penstock.ledger.database.mark import Mark
+from penstock.ledger.database.statements import VALUES_LIMIT, DialectName, Rows, Statement, clean_values
+from penstock.runtime import Runtime
+
+BUSY_LIMIT_S = 30.0
+
+
+class SqliteConnection:
+    dialect: DialectName = "sqlite"
+    alone = False
+    rings = False
+    receipt: str | None = None
+    broken = False
+    session = ""
+
+    def __init__(self, path: Path, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._path = path
+        self._changes = 0
+        self._writes = False
+        self._position: int | None = None
+        self._mark = Mark(path)
+        try:
+            # The built-in busy handler starves with several processes: we wait ourselves, a random moment at a time.
+            self._db = sqlite3.connect(
+                path, isolation_level=None, timeout=0, check_same_thread=False, cached_statements=1024
+            )
+            self._patiently("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._db.execute("PRAGMA foreign_keys=ON")
+            self._db.execute("PRAGMA cache_size=-16000")
+        except sqlite3.Error as error:
+            raise sqlite_error(path, error) from error
+
+    def run(
+        self, statement: Statement, rows: Rows | None = None, more: Rows | None = None, /, **params: Any
+    ) -> list[Row]:
+        values = [params[name] for name in statement.parameters]
+        if rows is None or len(rows) <= VALUES_LIMIT:
+            return self._run(statement, rows or (), values)
+        pieces = (rows[i : i + VALUES_LIMIT] for i in range(0, len(rows), VALUES_LIMIT))
+        return [row for piece in pieces for row in self._run(statement, piece, values)]
+
+    def _run(self, statement: Statement, rows: Rows, values: list[Any]) -> list[Row]:
+        text, flat = statement.sqlite(len(rows)), [*values, *(value for row in rows for value in row)]
+        try:
+            return self._execute(text, flat)
+        except UnicodeEncodeError:
+            # Nothing was sent yet. Only what was refused is looked through: to look at every value costs a third more.
+            return self._execute(text, clean_values(flat))
+
+    def _execute(self, text: str, values: Sequence[Any] = ()) -> list[Row]:
+        limit: float | None = None
+        while True:
+            try:
+                return self._db.execute(text, values).fetchall()
+            except sqlite3.DatabaseError as error:
+                if not self.is_busy(error):
+                    # A disk that is full or fails; what is damaged has no class of its own. Others are the
+                    # statement's fault.
+                    if type(error) not in (sqlite3.OperationalError, sqlite3.DatabaseError):
+                        raise
+                    raise sqlite_error(self._path, error) from error
+                if self._writes:
+                    raise
+                # A reader, too, has to wait while the last writer that closes takes the WAL away.
+                limit = limit or self._runtime.clock() + BUSY_LIMIT_S
+                if self._runtime.clock() > limit:
+                    raise sqlite_error(self._path, error) from error
+                self._runtime.block(0.0002 + 0.0006 * self._runtime.random())
+
+    def script(self, text: str) -> list[Row]:
+        return self._execute(text)
+
+    def begin(self) -> None:
+        self._patiently("BEGIN IMMEDIATE")
+        self._writes = True
+        self._changes, self._position = self._db.total_changes, None
+
+    def begin_read(self) -> None:
+        # A deferred transaction takes its snapshot at its first read.
+        self._execute("BEGIN")
+        self._execute("SELECT 1 FROM sqlite_schema LIMIT 1")
+
+    def commit(self, ring: bool = False) -> None:
+        self._patiently("COMMIT")
+        self._writes = False
+        if self._position is not None:
+            # After the commit: a kill in between leaves an older mark, which says nothing.
+            self._mark.write(self._position)
+            self._position = None
+
+    def count(self) -> None:
+        if self._db.total_changes > self._changes:
+            for row in self._execute("UPDATE positions SET position = position + 1 RETURNING position"):
+                self._position = row[0]
+
+    def rollback(self) -> None:
+        self._writes = False
+        if self._db.in_transaction:
+            self._execute("ROLLBACK")
+
+    def close(self) -> None:
+        self._mark.close()
+        self._db.close()
+
+    def is_busy(self, error: Exception) -> bool:
+        return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF in (
+            sqlite3.SQLITE_BUSY,
+            sqlite3.SQLITE_LOCKED,
+        )
+
+    def outcome(self, receipt: str) -> Outcome:
+        return "aborted"
+
+    def works(self, session: str) -> bool:
+        return False
+
+    def _patiently(self, text: str) -> None:
+        limit = self._runtime.clock() + BUSY_LIMIT_S
+        while True:
+            try:
+                self._db.execute(text)
+                return
+            except sqlite3.OperationalError as error:
+                if not self.is_busy(error) or self._runtime.clock() > limit:
+                    raise sqlite_error(self._path, error) from error
+                self._runtime.block(0.0002 + 0.0006 * self._runtime.random())
+
+
+def sqlite_error(path: Path, error: sqlite3.Error) -> StorageError:
+    """What SQLite met, as a sentence that a person can act on."""
+    text = str(error)
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    # SQLITE_ERROR: a table or a column is missing.
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
+        return LedgerDamaged(f"{path} is not a Penstock ledger, or is damaged ({text}): restore it from a backup")
+    return StorageError(_sentence(path, text, code))
+
+
+def _sentence(path: Path, text: str, code: int) -> str:
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return f"the ledger {path} was locked by another program for {BUSY_LIMIT_S:.0f} s: close it and try again"
+    if code == sqlite3.SQLITE_FULL:
+        return f"the disk that holds the ledger {path} is full: free some space; nothing accepted is lost"
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+        return f"the ledger {path} cannot be written: check that the folder exists and is yours ({text})"
+    return f"the ledger {path} could not be used: {text}"

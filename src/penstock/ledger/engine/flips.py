@@ -1,0 +1,140 @@
+"""Flip: the last step of a run ends, and its generation becomes the searchable one in the same transaction (I5).
+
+These statements cross owners (I10)."""
+
+import json
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+import msgspec
+
+from penstock.ledger.database.connection import Connection
+from penstock.ledger.database.statements import Statement
+from penstock.ledger.database.writer import Verb
+from penstock.ledger.engine import checkpoints, generations, groups, outbox
+from penstock.ledger.engine.completions import MADE
+from penstock.ledger.engine.generations import GRACE_S
+from penstock.ledger.engine.outbox import News
+from penstock.ledger.engine.runs import end_runs
+from penstock.ledger.engine.steps import COMPLETED_UNDER_LEASE, step_ended
+from penstock.model.events import EventKind
+from penstock.model.nouns import Step
+from penstock.model.states import DocumentStatus
+
+
+class Flip(msgspec.Struct, frozen=True):
+    """The end of a run: the generation becomes the searchable one in the transaction of COMPLETED (I5)."""
+
+    step: Step
+    status: DocumentStatus
+    pages: int | None
+    chunks: int
+    meta: str
+    output: checkpoints.Output | None = None
+
+
+# The five conditions of I5 in one statement: lease, lock, run, document, generation. Scalar subqueries, not EXISTS:
+# PostgreSQL turns the latter into joins, whose plan goes bad as the tables grow.
+_FLIP = Statement(
+    "UPDATE steps SET status = 'COMPLETED', lease_token = NULL, finished_at = {now}, meta = r.meta, error = NULL, "
+    "waiting_on = NULL FROM {rows} WHERE {steps.id = r.step} AND steps.lease_token = r.token "
+    "AND (steps.resource_key IS NULL OR (SELECT locks.lease_until FROM locks "
+    "WHERE locks.resource_key = steps.resource_key AND locks.token = r.token) > {now}) "
+    "AND (SELECT runs.status FROM runs WHERE runs.id = steps.run_id) = 'OPEN' "
+    "AND (SELECT documents.deleted_at IS NULL FROM documents WHERE documents.id = steps.document_id) "
+    "AND (SELECT g.state FROM generations g WHERE g.id = steps.generation_id) = 'BUILDING' "
+    "AND coalesce((SELECT a.id FROM generations a WHERE a.document_id = steps.document_id AND a.state = 'ACTIVE'), 0) "
+    "< steps.generation_id RETURNING id",
+    rows="step bigint, token text, meta text",
+)
+
+_END_DOCUMENT = Statement(
+    "UPDATE documents SET status = r.status, error = NULL, password = NULL, updated_at = {now} FROM {rows} "
+    "WHERE {documents.id = r.id}",
+    rows="id text, status text",
+)
+
+# The same in one statement. `going` is read by `coming`, so the old one is out before the new one comes in.
+_FLIPPED = (
+    "WITH done AS ("
+    + _FLIP.text.replace(
+        "RETURNING id",
+        "RETURNING steps.*, r.shown, r.page_count, r.chunk_count, r.artifact, r.pos, r.total, r.count, r.info",
+    )
+    + "), going AS (UPDATE generations SET state = 'SUPERSEDED' FROM done "
+    "WHERE generations.document_id = done.document_id AND generations.state = 'ACTIVE' RETURNING generations.*), "
+    "purging AS (INSERT INTO purges (generation_id, owner, collection, index_version, not_before) "
+    "SELECT id, owner, collection, index_version, {now} + :grace FROM going ON CONFLICT (generation_id) DO NOTHING), "
+    "coming AS (UPDATE generations SET state = 'ACTIVE', flipped_at = {now}, pages = done.page_count, "
+    "chunks = done.chunk_count FROM done WHERE generations.id = done.generation_id "
+    "AND (SELECT count(*) FROM going) >= 0), "
+    "ended AS (UPDATE documents SET status = done.shown, error = NULL, password = NULL, updated_at = {now} FROM done "
+    "WHERE documents.id = done.document_id), "
+    "closed AS (UPDATE runs SET status = 'COMPLETED', finished_at = {now} FROM done WHERE runs.id = done.run_id "
+    "RETURNING runs.group_id)" + groups.COUNTED
+)
+
+
+@cache
+def _flip_statement(made: bool) -> Statement:
+    return Statement(
+        _FLIPPED + MADE * made + " SELECT id FROM done",
+        rows="step bigint, token text, meta text, shown text, page_count int, chunk_count int, artifact bigint, "
+        "pos text, total bigint, count int, info text",
+        more=checkpoints.SEGMENT_COLUMNS if made else "",
+    )
+
+
+def _flip_at_once(connection: Connection, flips: Sequence[Flip]) -> list[bool]:
+    rows, segments = [], []
+    for f in flips:
+        lease = f.step.lease
+        rows.append(
+            (lease.step_id, lease.token, f.meta, f.status, f.pages, f.chunks, *checkpoints.output_row(f.output))
+        )
+        segments += checkpoints.output_segments(f.output)
+    made = any(f.output is not None for f in flips)
+    answers = connection.run(_flip_statement(made), rows, segments if made else None, grace=GRACE_S)
+    took = {row[0] for row in answers}
+    return [f.step.lease.step_id in took for f in flips]
+
+
+def _flip(connection: Connection, flips: Sequence[Flip]) -> list[bool]:
+    if connection.dialect == "postgres":
+        answers = _flip_at_once(connection, flips)
+        outbox.tell(connection, _flipped([f for f, took in zip(flips, answers, strict=True) if took]))
+        return answers
+    rows = [(f.step.lease.step_id, f.step.lease.token, f.meta) for f in flips]
+    took = {row[0] for row in connection.run(_FLIP, rows)}
+    done = [f for f in flips if f.step.lease.step_id in took]
+    if done:
+        checkpoints.finish(connection, [f.output for f in done if f.output is not None])
+        generations.activate(
+            connection, [(f.step.generation_id, f.step.document_id, f.pages, f.chunks) for f in done], GRACE_S
+        )
+        connection.run(_END_DOCUMENT, [(f.step.document_id, f.status) for f in done])
+        end_runs(connection, [(f.step.run_id, "COMPLETED") for f in done])
+        outbox.tell(connection, _flipped(done))
+    return [f.step.lease.step_id in took for f in flips]
+
+
+def _flipped(flips: Sequence[Flip]) -> Iterator[News]:
+    for f in flips:
+        yield step_ended(f.step, f.meta)
+        counts = json.dumps({"meta": {"pages": f.pages, "chunks": f.chunks}})
+        yield News(EventKind.ITEM_END, f.step, f.status, counts, of_step=False)
+
+
+def _recall_flipped(connection: Connection, flips: Sequence[Flip]) -> list[bool | None]:
+    rows = [(f.step.lease.step_id, f.step.lease.epoch, f.step.position) for f in flips]
+    took = {row[0] for row in connection.run(COMPLETED_UNDER_LEASE, rows)}
+    return [f.step.lease.step_id in took or None for f in flips]
+
+
+FLIP = Verb(
+    "flip",
+    _flip,
+    at_once=lambda flips: outbox.is_silent(flip.step.snapshot for flip in flips),
+    of=lambda flip: flip.step.lease.step_id,
+    recall=_recall_flipped,
+)
