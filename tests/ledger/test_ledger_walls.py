@@ -11,7 +11,7 @@ from tests.ledger.ledger_kit import ANNA, BERT, KEY, LEASE_S, Desk
 from tests.unit.test_owners import CROSSING, FOR_USERS, MODULES, functions
 
 from penstock.ledger.database.connection import Connection
-from penstock.ledger.engine import dead_letters, documents, generations, groups, locks, submits
+from penstock.ledger.engine import dead_letters, documents, generations, groups, locks, runs, submits
 from penstock.ledger.reads import batches
 from penstock.model.nouns import Owner, Step, WorkerId
 
