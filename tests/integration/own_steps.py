@@ -173,3 +173,17 @@ async def boast(ctx: StepContext) -> StepResult:
     """Makes an artifact, and reports counts that are none of its business."""
     await ctx.checkpoint.append([{"n": 1}], {"n": 1})
     return StepResult({"pages": 700, "chunks": 3000})
+
+
+async def wait_for_others(ctx: StepContext) -> StepResult:
+    """Waits until three steps do, then works alone as long as there is room for one."""
+    ctx.waiting("others")
+    calls.append("waits")
+    while calls.count("waits") < 3:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    ctx.waiting(None)
+    async for _ in ctx.inputs("extract"):
+        calls.append("works")
+        await asyncio.sleep(0.05)
+        calls.append("worked")
+    return StepResult()

@@ -63,6 +63,9 @@ async def _run(
         made.extend(flush.segments)
         cursors.append(flush.cursor)
 
+    async def before_batch() -> None:
+        pass
+
     async def after_batch() -> None:
         nonlocal batches
         batches += 1
@@ -78,6 +81,7 @@ async def _run(
             blobs=blobs,
             runtime=runtime,
             commit=commit,
+            before_batch=before_batch,
             after_batch=after_batch,
             eager=True,
         )

@@ -37,13 +37,14 @@ class Checkpoint(Generic[T]):
         blobs: Blobs,
         runtime: Runtime,
         commit: Callable[[Flush], Awaitable[None]],
+        before_batch: Callable[[], Awaitable[None]],
         after_batch: Callable[[], Awaitable[None]],
         eager: bool,
         durable: bool = False,
     ) -> None:
-        """`prefix` begins the segment keys and carries the epoch; `after_batch` may end the step between two batches;
-        `eager`: flush every batch, because the step has crashed before and must show progress; `durable`: segments
-        survive a power cut, because they cannot be made again."""
+        """`prefix` begins the segment keys and carries the epoch; `before_batch` is called before a batch is taken;
+        `after_batch` after it, and may end the step; `eager`: flush every batch, because the step has crashed before
+        and must show progress; `durable`: segments survive a power cut, because they cannot be made again."""
         self.cursor: Json = artifact.cursor
         self.items = artifact.items
         self.moved = False
@@ -55,6 +56,7 @@ class Checkpoint(Generic[T]):
         self._blobs = blobs
         self._runtime = runtime
         self._commit = commit
+        self._before_batch = before_batch
         self._after_batch = after_batch
         self._eager = eager
         self._durable = durable
@@ -74,6 +76,7 @@ class Checkpoint(Generic[T]):
         about how many bytes; `keep`: flush now."""
         if not isinstance(cursor, dict):
             raise TypeError(f"a cursor is a dictionary, not {type(cursor).__name__}")
+        await self._before_batch()
         self._buffer.extend(items)
         self._buffered_items += len(items) if count is None else count
         self._buffered_bytes += size

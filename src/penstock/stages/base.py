@@ -84,7 +84,8 @@ class StepContext(Protocol):
     def raise_if_cancelled(self) -> None: ...
 
     def waiting(self, on: str | None) -> None:
-        """Say what the step waits on; None: it works again."""
+        """Say what the step waits on; None: it works again. While it waits, other steps may use its place; it has the
+        place again when its next input or its next append comes."""
 
     def progress(self) -> None:
         """The step gets on: its `timeout` begins anew. An append to the checkpoint says so by itself."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -159,7 +159,7 @@ class RawSource:
         return self._blobs.file(self._key)
 
     def waiting(self, on: str | None) -> None:
-        self._ctx.waiting(on)
+        self._ctx.parsing(on)
 
     def may_parse(self) -> None:
         limit = self._ctx.ports.limits.parser_s
@@ -227,7 +227,14 @@ class Context:
         self._batch_began = self.began
         self.stay: Stay | None = None
         """Its place in a room, while it has one that it may leave for a while."""
-        self._gives_way = False
+        self._parses = False
+        """Parser processes do the work between two batches: the place is held only while a batch is kept."""
+        self._in_batch = False
+        """A batch is being kept: the place is held until that is done."""
+        self._returning = False
+        """It waits for its place, whatever parser processes do for it meanwhile."""
+        self._said: str | None = None
+        """What it waits on, apart from its place."""
 
     @property
     def document(self) -> Document:
@@ -290,9 +297,27 @@ class Context:
         return self.vital.waiting_on
 
     def waiting(self, on: str | None) -> None:
+        """A step that waits gives its place back. It requests the place when the wait is over, and holds it again
+        before it reads more input or keeps its next batch."""
         if not isinstance(on, str | None):
             raise TypeError(f"a step waits on something that has a name, not on {type(on).__name__}")
-        if on != self.waiting_on and not self._gives_way:
+        self._set_waiting(on)
+        if self.stay is not None and not self._in_batch:
+            if on is None:
+                self.stay.ask_back()
+            else:
+                self.stay.step_out()
+
+    def parsing(self, on: str | None) -> None:
+        """Parser processes work for the step, or (`on`) it waits for one: it needs no place until its next batch."""
+        self._set_waiting(on)
+        self._parses = True
+        if self.stay is not None and not self._in_batch:
+            self.stay.step_out()
+
+    def _set_waiting(self, on: str | None) -> None:
+        self._said = on
+        if on != self.waiting_on and not self._returning:
             self.vital.wait(on)
 
     def progress(self) -> None:
@@ -306,11 +331,13 @@ class Context:
         if not artifact.complete:
             # Another run that shares it found it torn, or repair did: what is there now is not the whole.
             raise TornSegment(f"{kind} is made again", artifact_id=artifact.id, ordinal=artifact.segments)
+        await self._take_place()
         carried = self.state.items.get(artifact.id)
         if carried is not None and start == 0:
             yield carried
             return
         async for items in self._reader.items(artifact, kind, start, self.state.segments.get(artifact.id)):
+            await self._take_place()
             yield items
 
     def begin(self, artifact: Artifact, codec: Codec[Any], durable: bool = False) -> None:
@@ -324,6 +351,7 @@ class Context:
             blobs=self._blobs,
             runtime=self.runtime,
             commit=self._commit,
+            before_batch=self._before_batch,
             after_batch=self._after_batch,
             eager=self.step.crashes > 0,
             durable=durable,
@@ -358,8 +386,13 @@ class Context:
             self._tally.worked(self.step.kind, position - self._counted, self._batch_began, now)
         self._batch_began, self._counted = now, position
 
+    async def _before_batch(self) -> None:
+        await self._take_place()
+        self._in_batch = True
+
     async def _after_batch(self) -> None:
         """Between two batches: measure the pace, and stop here if we have to."""
+        self._in_batch = False
         self.progress()
         now = self.runtime.clock()
         self._budget.measure(self.step.kind, now - self._batch_began)
@@ -368,17 +401,26 @@ class Context:
         if self.stopping or not self._budget.fits(self.step.kind):
             await self.checkpoint.flush()
             raise BudgetSpent("handed over between two batches")
-        if self.stay is not None and self.stay.is_over:
-            await self._give_way(self.stay)
+        if self.stay is None:
+            return
+        if self._parses or self.waiting_on is not None:
+            self.stay.step_out()
+        elif self.stay.is_over:
+            await self._wait_for_place(self.stay.give_way)
 
-    async def _give_way(self, stay: Stay) -> None:
-        """Others have their turn. What parser processes do for us meanwhile does not change that we wait."""
-        self.waiting(ROOM)
-        self._gives_way = True
+    async def _take_place(self) -> None:
+        if self.stay is not None and self.stay.is_out:
+            await self._wait_for_place(self.stay.come_back)
+
+    async def _wait_for_place(self, place: Callable[[], Awaitable[None]]) -> None:
+        """Time that is spent here counts neither as work of the step nor for its pace."""
+        began = self.runtime.clock()
+        self._returning = True
+        self.vital.wait(ROOM)
         try:
-            await stay.give_way()
+            await place()
         finally:
-            self._gives_way = False
-            self.waiting(None)
-            self._batch_began = self.runtime.clock()
+            self._returning = False
+            self.vital.wait(self._said)
+            self._batch_began += self.runtime.clock() - began
         self.raise_if_cancelled()

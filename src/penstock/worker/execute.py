@@ -36,7 +36,7 @@ from penstock.worker.context import Context, RunState
 from penstock.worker.pools import REST, pool_of
 from penstock.worker.record import Record
 from penstock.worker.retry import RetryPolicy, retry_in
-from penstock.worker.rooms import Room
+from penstock.worker.rooms import Room, Stay
 from penstock.worker.tables import Sayings
 from penstock.worker.turns import Flow
 from penstock.workflows.way import following
@@ -124,7 +124,12 @@ class Bench:
                 # All at once: one by one, it would let everybody pass again for each, and keep idle what it has.
                 for name, room in self._rooms.items():
                     for i in range(self._sizes[name]):
-                        queue_up.create_task(_enter(room, own if room is mine and i == 0 else others))
+                        if room is not mine or i:
+                            queue_up.create_task(_enter(room, others))
+                await mine.enter(None)
+                stay = Stay(mine, Flow(ctx.step.owner, ctx.step.document_id), self.runtime.clock)
+                own.callback(stay.end)
+            others.callback(setattr, ctx, "stay", stay)
             yield others
 
     async def go_alone(self, ctx: Context) -> None:

@@ -49,6 +49,9 @@ class Turns(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return (item for flows in self._waiting.values() for items in flows.values() for item in items)
 
+    def waits(self, flow: Flow) -> bool:
+        return flow in self._waiting.get(flow.owner, {})
+
     @property
     def is_quick(self) -> bool:
         """Whether something waits that has not had much."""

@@ -56,7 +56,10 @@ class _Call:
     source: Source
     flow: Flow
     answer: asyncio.Future[bytes]
-    document: FileIO | None
+    path: Path | None = None
+    """The file that it reads."""
+    document: FileIO | None = None
+    """The same, opened when a child is given the call: many more calls may wait."""
     seconds: float = 0.0
     """How long a child worked on it."""
     began: float | None = None
@@ -76,11 +79,16 @@ class _Call:
         if not self.abandoned:
             self.answer.set_exception(error)
 
-    def read_anew(self) -> None:
-        """Another child reads it from its beginning, and the first may still have its file."""
-        if self.document is not None:
-            before, self.document = self.document, _opened(Path(str(self.document.name)))
-            before.close()
+    def open(self) -> None:
+        """Each child reads the file from its beginning, and an earlier one may still have it open."""
+        self.close()
+        if self.path is not None:
+            try:
+                self.document = FileIO(self.path)
+            except OSError as error:
+                raise Transient(
+                    f"the stored file cannot be opened: {error.strerror}", reason="raw_unreadable"
+                ) from error
 
     def close(self) -> None:
         if self.document is not None:
@@ -98,6 +106,8 @@ class ParserPool:
         self._waiting: Turns[_Call] = Turns(QUICK_S)
         self._busy: Counter[int] = Counter()
         """How many calls of a source are with a child."""
+        self._idle: dict[int, _Call] = {}
+        """A call of each source that is new, or whose last call a child has ended, since calls were last handed out."""
         self._look: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -110,10 +120,10 @@ class ParserPool:
     ) -> bytes:
         source.may_parse()
         # A child may open nothing: it gets the open file.
-        opened = None if document is None else _opened(document)
-        request = packed(Request(reader, arguments, opened is not None))
-        call = _Call(request, source, Flow(*source.flow), asyncio.get_running_loop().create_future(), opened)
+        request = packed(Request(reader, arguments, document is not None))
+        call = _Call(request, source, Flow(*source.flow), asyncio.get_running_loop().create_future(), document)
         self._waiting.add(call.flow, call)
+        self._idle[id(source)] = call
         self.hand_out()
         try:
             return await call.answer
@@ -136,14 +146,20 @@ class ParserPool:
             if call.was_stopped and sum(child.is_slow for child in self._children) >= self.width:
                 later.append(call)
                 continue
+            try:
+                call.open()
+            except Transient as error:
+                call.fail(error)
+                continue
             self._busy[id(call.source)] += 1
             call.source.waiting(None)
             child.take(call)
         for call in reversed(later):
             self._waiting.add(call.flow, call, again=True)
-        for call in self._waiting:
-            if not self._busy[id(call.source)]:
+        for call in self._idle.values():
+            if not self._busy[id(call.source)] and self._waiting.waits(call.flow):
                 call.source.waiting("parser")
+        self._idle.clear()
         if self._look is None and (self._waiting or any(len(child.calls) > 1 for child in self._children)):
             self._look = asyncio.get_running_loop().call_later(LOOK_S, self._relieve)
 
@@ -159,7 +175,7 @@ class ParserPool:
             self._charge(child.calls[0])
             for call in child.take_back():
                 self.ended(call)
-                self._send_back(call, again=True)
+                self._waiting.add(call.flow, call, again=True)
         if self._waiting.is_quick and len(slow) == len(self._children):
             if len(slow) < self.most:
                 self._children.add(_Child(self))
@@ -182,6 +198,7 @@ class ParserPool:
         self._busy[id(call.source)] -= 1
         if not self._busy[id(call.source)]:
             del self._busy[id(call.source)]
+            self._idle[id(call.source)] = call
         self._charge(call)
         call.began, call.charged = None, 0.0
 
@@ -205,20 +222,12 @@ class ParserPool:
             self.ended(call)
             if call is child.stopped and not call.abandoned:
                 call.was_stopped = True
-                self._send_back(call)
+                self._waiting.add(call.flow, call)
             elif call is blamed:
                 call.fail(error)
             elif not call.abandoned:
-                self._send_back(call, again=True)
+                self._waiting.add(call.flow, call, again=True)
         self.hand_out()
-
-    def _send_back(self, call: _Call, *, again: bool = False) -> None:
-        try:
-            call.read_anew()
-        except Transient as error:
-            call.fail(error)
-        else:
-            self._waiting.add(call.flow, call, again=again)
 
     async def close(self) -> None:
         """Kill them all: they hold nothing that is not on disk."""
@@ -434,13 +443,6 @@ class _Child:
             return ParserBreach(f"the parser needed more memory than {limit}", reason="parser_memory")
         end = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         return ParserBreach(f"the parser crashed ({end}) {errors}".rstrip(), reason="parser_crash")
-
-
-def _opened(path: Path) -> FileIO:
-    try:
-        return FileIO(path)
-    except OSError as error:
-        raise Transient(f"the stored file cannot be opened: {error.strerror}", reason="raw_unreadable") from error
 
 
 def _passed_on(name: str) -> bool:
