@@ -6,6 +6,7 @@ if TYPE_CHECKING:
     from penstock.app import App, RestoreReport, open_app, restore
     from penstock.config import Config, load_config
     from penstock.errors import (
+        Away,
         ConfigError,
         LeaseLost,
         LedgerAway,
@@ -14,8 +15,11 @@ if TYPE_CHECKING:
         NotFound,
         PenstockError,
         Permanent,
+        QuotaSpent,
+        RateLimited,
         StorageError,
         Transient,
+        Unauthorized,
         UsageError,
     )
     from penstock.events.context import HandlerContext
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "App",
+    "Away",
     "BackupReport",
     "Block",
     "CheckReport",
@@ -60,6 +65,8 @@ __all__ = [
     "Permanent",
     "Progress",
     "PrometheusMetrics",
+    "QuotaSpent",
+    "RateLimited",
     "Replay",
     "RestoreReport",
     "StepContext",
@@ -67,6 +74,7 @@ __all__ = [
     "StorageError",
     "Summary",
     "Transient",
+    "Unauthorized",
     "UsageError",
     "VacuumReport",
     "load_config",
@@ -78,8 +86,8 @@ _HOMES = {
     "app": ("App", "RestoreReport", "open_app", "restore"),
     "config": ("Config", "load_config"),
     "errors": (
-        *("ConfigError", "LeaseLost", "LedgerAway", "LedgerTooNew", "LockHeld"),
-        *("NotFound", "PenstockError", "Permanent", "StorageError", "Transient", "UsageError"),
+        *("Away", "ConfigError", "LeaseLost", "LedgerAway", "LedgerTooNew", "LockHeld", "NotFound", "PenstockError"),
+        *("Permanent", "QuotaSpent", "RateLimited", "StorageError", "Transient", "Unauthorized", "UsageError"),
     ),
     "events.context": ("HandlerContext",),
     "stages.base": ("StepContext", "StepResult"),

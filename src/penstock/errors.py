@@ -8,21 +8,25 @@ PenstockError
 │   └── LedgerTooNew        the ledger was written by a newer Penstock
 ├── StepError               a step did not finish
 │   ├── Permanent           trying again cannot help: a dead letter at once
+│   │   └── QuotaSpent      what was bought from a provider is used up
 │   └── Transient           trying again may help
-│       ├── RateLimited     the provider asked us to come back later
 │       ├── BlobUnreadable  the blob store has a blob and cannot read it
 │       └── ParserBreach    a parser process crashed, hung or ran out of memory
+├── Away                    a target (provider, bucket, index, database) does not work: steps wait, none fails
+│   ├── RateLimited         the target asks us to come back later
+│   ├── Unauthorized        the target refuses our key: a setting must change
+│   ├── TableFailed         an index table cannot be opened or written
+│   └── LedgerAway          the PostgreSQL server does not answer, or has closed the connection (also a StorageError)
 ├── LeaseLost               the step belongs to somebody else now: write nothing, say nothing
 ├── LockHeld                somebody else holds the lock, and the time to wait for it is over
 ├── Cancelled               somebody cancelled the run
 ├── BudgetSpent             the time is up: flush, release, go on another time
-├── TableFailed             an index table cannot be opened or written: its steps wait, no document is to blame
 ├── TornSegment             a segment is missing or does not match its hash: rewind its producer
 ├── BlobMissing             the blob store has no such blob
 ├── SourceError             a file that was to be submitted cannot be read
 └── StorageError            disk full, no permission, database locked
     ├── IndexBroken         an index table is damaged: `penstock check --repair`
-    ├── LedgerAway          the PostgreSQL server does not answer, or has closed the connection
+    ├── LedgerAway          see Away
     ├── LedgerDamaged       the file of the ledger is no database any more
     └── Refused             the ledger would not take this write: its values, not the disk, are to blame
 """
@@ -77,12 +81,11 @@ class Transient(StepError):
         super().__init__(message, reason=reason, page=page)
 
 
-class RateLimited(Transient):
-    """The provider asked us to come back later."""
+class QuotaSpent(Permanent):
+    """The quota at a provider is used up: waiting does not help, buying more does. Then replay the dead letters."""
 
-    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
-        super().__init__(message, reason="rate_limited")
-        self.retry_after = retry_after
+    def __init__(self, message: str) -> None:
+        super().__init__(message, reason="provider_quota")
 
 
 class ParserBreach(Transient):
@@ -112,8 +115,39 @@ class BudgetSpent(PenstockError):
     """The time is up: what was flushed is kept, the step is released."""
 
 
-class TableFailed(PenstockError):
-    """An index table cannot be opened or written. No document is to blame: its steps wait, and it is tried again."""
+class Away(PenstockError):
+    """A target cannot be reached, answers 5xx or refuses everybody. No document is to blame: the step is released with
+    its attempt given back, and waits until the target answers again.
+
+    `target` names what does not work. None: what the stage of the step declares, or else the step's own function.
+    `retry_after`: the seconds that the target asks us to wait."""
+
+    reason = "away"
+
+    def __init__(self, message: str, *, target: str | None = None, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.target = target
+        self.retry_after = retry_after
+
+
+class RateLimited(Away):
+    """The target asks us to come back later."""
+
+    reason = "rate_limited"
+
+
+class Unauthorized(Away):
+    """The target refuses our key (401, 403). `setting` is what a person has to change."""
+
+    reason = "unauthorized"
+
+    def __init__(self, message: str, *, setting: str, target: str | None = None) -> None:
+        super().__init__(message, target=target)
+        self.setting = setting
+
+
+class TableFailed(Away):
+    """An index table cannot be opened or written. Its target is the key of the table's lock."""
 
 
 class TornSegment(PenstockError):
@@ -141,7 +175,7 @@ class Refused(StorageError):
     """The ledger would not take a write because of what it holds: a number too large, a row that breaks a rule."""
 
 
-class LedgerAway(StorageError):
+class LedgerAway(Away, StorageError):
     """The PostgreSQL server does not answer, or has closed the connection. What was accepted and done is kept; a worker
     waits for it to come back."""
 

@@ -6,11 +6,11 @@ import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from penstock.errors import StepError, TableFailed
+from penstock.errors import Away, StepError
 
 T = TypeVar("T")
 
-SENTENCE, TRACE, REASON = 2_000, 20_000, 100
+SENTENCE, TRACE, REASON, NAME = 2_000, 20_000, 100, 200
 """The most characters of an error that are kept."""
 MOST_PAGES = 2**31 - 1
 OUTSIDE = "raised inside the code itself, not because Penstock stopped it"
@@ -65,7 +65,7 @@ def sentence(error: BaseException) -> str:
     if isinstance(error, Escaped):
         error = error.error
     name, said = type(error).__name__, _text(error)
-    if isinstance(error, StepError | TableFailed):
+    if isinstance(error, StepError | Away):
         return _cut(said or name, SENTENCE)
     if not isinstance(error, Exception):
         name = f"{name} ({OUTSIDE})"
@@ -74,7 +74,7 @@ def sentence(error: BaseException) -> str:
 
 def trace(error: BaseException) -> str | None:
     """The traceback; None for an error that was raised on purpose."""
-    if isinstance(error, StepError):
+    if isinstance(error, StepError | Away):
         return None
     if isinstance(error, Escaped):
         error = error.error
@@ -103,10 +103,16 @@ def retry_after(error: BaseException, most: float) -> float | None:
     return min(float(found), most) if math.isfinite(found) else most
 
 
+def named(error: BaseException, attribute: str) -> str | None:
+    """A short text that an error carries, such as its target; None where it is missing or no text."""
+    found = _attribute(error, attribute)
+    return _cut(str.__str__(found), NAME) if isinstance(found, str) and found else None
+
+
 def _attribute(error: BaseException, name: str) -> object:
     """Of our own classes alone; None where it is missing."""
     try:
-        return getattr(error, name, None) if isinstance(error, StepError) else None
+        return getattr(error, name, None) if isinstance(error, StepError | Away) else None
     except BaseException:
         return None
 

@@ -25,7 +25,7 @@ from penstock.embedders.fake import FakeEmbedder
 from penstock.errors import RateLimited, StorageError, Transient
 from penstock.indexes.lance import LanceIndex, LanceTable
 from penstock.ledger.database.statements import Statement
-from penstock.ledger.engine import pauses
+from penstock.ledger.engine import targets
 from penstock.worker import outage
 
 DOCUMENTS, RETRIES = 12, 2
@@ -128,7 +128,7 @@ def _caught(take: Callable[[], Any]) -> BaseException:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pauses, "LONGEST_S", 1.0)
+    monkeypatch.setattr(targets, "LONGEST_S", 1.0)
     monkeypatch.setattr(outage, "LONGEST_S", 1.0)
 
 

@@ -17,7 +17,7 @@ from penstock.app import App
 from penstock.errors import StorageError
 from penstock.indexes.lance import LanceTable
 from penstock.ledger.database.statements import Statement
-from penstock.ledger.engine import pauses
+from penstock.ledger.engine import targets
 from penstock.runtime import Runtime
 from penstock.stages import index
 from penstock.upkeep import purge
@@ -44,8 +44,8 @@ async def one(start_app: StartApp, database_url: str) -> App:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pauses, "LONGEST_S", 0.4)
-    monkeypatch.setattr(pauses, "FIRST_S", 0.1)
+    monkeypatch.setattr(targets, "LONGEST_S", 0.4)
+    monkeypatch.setattr(targets, "FIRST_S", 0.1)
 
 
 def table_of(app: App, owner: str) -> Path:
@@ -117,7 +117,7 @@ async def _newest(app: App, owner: str) -> str:
     return str((await app.list_documents(owner=owner))[0]["id"])
 
 
-_FAILURES = Statement("SELECT max(failures) FROM locks")
+_FAILURES = Statement("SELECT max(failures) FROM targets")
 
 
 async def _failures(app: App, count: int) -> bool:
@@ -132,11 +132,11 @@ async def test_an_index_that_has_no_folder_ends_a_call_with_a_sentence(
     async with asyncio.timeout(60):
         with pytest.raises(StorageError, match="the index table cannot be used"):
             await app.ingest(data=b"the weir", name="a.txt")
-    assert pauses.TRIES <= await epoch(app) <= pauses.TRIES + 2
+    assert targets.TRIES <= await epoch(app) <= targets.TRIES + 2
     assert (await app.list_dead_letters())["letters"] == []
     # Whoever tries again is not kept waiting: neither for the same sentence, nor once it is mended.
-    monkeypatch.setattr(pauses, "FIRST_S", 3600.0)
-    monkeypatch.setattr(pauses, "LONGEST_S", 3600.0)
+    monkeypatch.setattr(targets, "FIRST_S", 3600.0)
+    monkeypatch.setattr(targets, "LONGEST_S", 3600.0)
     async with asyncio.timeout(60):
         with pytest.raises(StorageError, match="the index table cannot be used"):
             await app.run()

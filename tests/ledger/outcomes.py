@@ -25,11 +25,11 @@ from penstock.ledger.engine import (
     leasing,
     locks,
     outbox,
-    pauses,
     releases,
     restarts,
     runs,
     submits,
+    targets,
     work,
 )
 from penstock.ledger.upkeep import checksums, mending, retention
@@ -326,14 +326,52 @@ async def release_lock(desk: Desk) -> Any:
     return (KEY, held.token)
 
 
-@scenario(pauses.PAUSE)
+# targets that do not work
+
+
+@scenario(targets.PAUSE)
 async def pause(desk: Desk) -> Any:
-    return pauses.Pause(KEY, (await _hold(desk)).token, "broken", 0.5)
+    return targets.Pause(KEY, (await _hold(desk)).token, "broken", 0.5)
 
 
-@scenario(pauses.END_ALL)
-async def end_pauses(desk: Desk) -> Any:
-    assert await desk.ledger.write(pauses.PAUSE, await pause(desk)) is not None
+@scenario(targets.HOLD)
+async def hold(desk: Desk) -> Any:
+    return targets.Wait(await desk.started(), "api", targets.Failure(targets.State.AWAY, "503", 0.5))
+
+
+@scenario(targets.HOLD)
+async def hold_again(desk: Desk) -> Any:
+    assert (await desk.ledger.write(targets.HOLD, await hold(desk))).took
+    return targets.Wait(await desk.started("/b"), "api")
+
+
+@scenario(targets.TRY_ALL)
+async def try_all(desk: Desk) -> Any:
+    assert await desk.ledger.write(targets.PAUSE, await pause(desk)) is not None
+    assert (await desk.ledger.write(targets.HOLD, await hold(desk))).took
+
+
+@scenario(targets.PROBE)
+async def probe(desk: Desk) -> Any:
+    await try_all(desk)
+    await desk.ledger.write(targets.TRY_ALL, None)
+    return targets.Probe("api", W1, desk.token(), ("extract",), (), LEASE_S)
+
+
+async def _probing(desk: Desk) -> Any:
+    request = await probe(desk)
+    assert (await desk.ledger.write(targets.PROBE, request)).claimed is not None
+    return targets.Answered("api", request.token)
+
+
+@scenario(targets.ANSWERED)
+async def answered(desk: Desk) -> Any:
+    return await _probing(desk)
+
+
+@scenario(targets.END_PROBE)
+async def end_probe(desk: Desk) -> Any:
+    return await _probing(desk)
 
 
 @scenario(locks.FORCE)

@@ -23,7 +23,7 @@ ENGINE = {
     "steps", "resource_keys", "completions", "flips", "failures", "releases", "checkpoints", "locks", "workers", "work",
     "liveness", "audit", "audit_index", "checksums", "mending", "retention", "store", "writer", "waking", "database",
     "statements", "connection", "sqlite", "postgres", "groups", "outbox", "gauges", "lifecycle", "sweeping", "claims",
-    "leasing", "histories", "mark", "away", "patience", "versions", "pauses", "backing", "copies",
+    "leasing", "histories", "mark", "away", "patience", "versions", "targets", "backing", "copies",
 }  # fmt: skip
 """Modules whose statements cross owners: the engine's own."""
 CROSSING = {

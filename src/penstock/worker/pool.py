@@ -8,7 +8,7 @@ from penstock import foreign
 from penstock.errors import PenstockError, StorageError, TableFailed
 from penstock.ledger.database import waking
 from penstock.ledger.database.liveness import Liveness
-from penstock.ledger.engine import claims, leasing, locks, pauses, resource_keys, sweeping, work
+from penstock.ledger.engine import claims, leasing, locks, resource_keys, sweeping, targets, work
 from penstock.ledger.engine.documents import Live
 from penstock.model.nouns import DocumentId, Lease, Owner, RunId, Step, StepId, Token, Workflow
 from penstock.runtime import shielded
@@ -120,7 +120,7 @@ class Worker:
         try:
             await self._reap()
             # Whoever starts a worker may have mended what failed, or wants to hear now what does.
-            await self.bench.ledger.write(pauses.END_ALL, None)
+            await self.bench.ledger.write(targets.TRY_ALL, None)
             await self._learn()
             delivering = asyncio.create_task(self._contained(self._deliver_loop()))
             others = [self._listen_loop(), self._upkeep_loop(), self._sweep_loop(), self._warm_up(at_once=done is None)]
@@ -254,7 +254,7 @@ class Worker:
             return True
         if self._tasks or not self.bench.sayings.anything:
             return False
-        error = await self.bench.ledger.read(pauses.held_up)
+        error = await self.bench.ledger.read(targets.held_up)
         if error is not None:
             # Whoever waits for the end of this call should hear now what it waits for.
             self._fail(StorageError(f"{error.rstrip('.')}. What is done is kept; the rest waits for it"))
@@ -402,11 +402,11 @@ class Worker:
 
     async def _pause(self, key: str, token: Token, error: TableFailed) -> None:
         bench = self.bench
-        pause = pauses.Pause(key, token, foreign.sentence(error), bench.runtime.random())
-        seconds = await bench.ledger.write(pauses.PAUSE, pause)
-        if seconds is not None:
+        pause = targets.Pause(key, token, foreign.sentence(error), bench.runtime.random(), error.retry_after)
+        hold = await bench.ledger.write(targets.PAUSE, pause)
+        if hold is not None:
             bench.metrics.incr("index_failed")
-            bench.sayings.fails(key, error, "Its documents wait", seconds)
+            bench.sayings.fails(key, error, "Its documents wait", hold.held_s)
             bench.backed_off.set()
 
     async def _measured(self, pool: str, claim: Awaitable[list[T]]) -> list[T]:

@@ -183,7 +183,7 @@ CREATE TABLE locks (
   worker_id TEXT,
   purpose TEXT,
   lease_until REAL,
-  released_at REAL NOT NULL DEFAULT 0, wanted_until REAL, paused_until REAL, failures INTEGER NOT NULL DEFAULT 0, error TEXT,
+  released_at REAL NOT NULL DEFAULT 0, wanted_until REAL, paused_until REAL,
   CHECK ((token IS NULL) = (lease_until IS NULL))
 );
 
@@ -386,3 +386,18 @@ CREATE INDEX documents_status ON documents (owner, status, id) WHERE deleted_at 
 CREATE INDEX steps_failed ON steps (owner, status) WHERE status IN ('FAILED', 'CANCELLED');
 
 CREATE INDEX snapshots_added ON snapshots (added_at);
+
+CREATE TABLE targets (
+  name TEXT PRIMARY KEY,
+  state TEXT NOT NULL CHECK (state IN ('away', 'limited', 'unauthorized')),
+  error TEXT NOT NULL,
+  setting TEXT,
+  owner TEXT,
+  since REAL NOT NULL,
+  failures INTEGER NOT NULL,
+  held_until REAL NOT NULL,
+  probe_token TEXT,
+  probe_until REAL
+);
+
+CREATE INDEX steps_held ON steps (waiting_on) WHERE status = 'ERROR' AND waiting_on IS NOT NULL;

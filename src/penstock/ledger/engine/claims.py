@@ -149,11 +149,15 @@ def _claim_these(connection: Connection, requests: Sequence[ClaimThese]) -> list
     answers = []
     for request in requests:
         values = {"token": request.token, "lease_s": request.lease_s, "worker": request.worker}
-        rows = connection.run(_CLAIM_THESE, [(step,) for step in request.steps], **values)
-        claimed = _with_documents(connection, rows)
-        outbox.tell(connection, _started([c.step for c in claimed]))
-        answers.append(claimed)
+        answers.append(begun(connection, connection.run(_CLAIM_THESE, [(step,) for step in request.steps], **values)))
     return answers
+
+
+def begun(connection: Connection, rows: Sequence[Row]) -> list[Claimed]:
+    """Steps that a statement of the caller has just claimed, with their documents, which show it from now on."""
+    claimed = _with_documents(connection, rows)
+    outbox.tell(connection, _started([c.step for c in claimed]))
+    return claimed
 
 
 _TAKE_KEY = Statement(

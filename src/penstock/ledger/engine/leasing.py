@@ -259,7 +259,8 @@ def _leave(connection: Connection, names: Sequence[WorkerId]) -> list[None]:
 _DUE = Statement(
     "WITH picked AS MATERIALIZED (SELECT id FROM steps WHERE status = 'ERROR' AND not_before <= (SELECT {now}) "
     "ORDER BY not_before LIMIT :count {skip}) "
-    "UPDATE steps SET status = 'PENDING', not_before = NULL WHERE id IN (SELECT id FROM picked) RETURNING id"
+    "UPDATE steps SET status = 'PENDING', not_before = NULL, waiting_on = NULL "
+    "WHERE id IN (SELECT id FROM picked) RETURNING id"
 )
 
 

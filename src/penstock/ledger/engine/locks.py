@@ -55,6 +55,9 @@ class Forced(msgspec.Struct, frozen=True):
     """Steps that its holder worked on: they wait again."""
 
 
+_ENDED = -1
+"""What `_RELEASE` leaves in `paused_until` where a pause is over. Only then the target is closed: most releases end no
+pause, and cost one statement."""
 _ACQUIRE = Statement(
     "INSERT INTO locks (resource_key, token, worker_id, purpose, lease_until) "
     "VALUES (:key, :token, :worker, :purpose, {now} + :lease_s) ON CONFLICT (resource_key) DO UPDATE SET "
@@ -67,11 +70,11 @@ _ACQUIRE = Statement(
 _WANT = Statement("UPDATE locks SET wanted_until = {now} + :wanted_s WHERE resource_key = :key AND token IS NOT NULL")
 # A group of steps that was worked on ends a pause; a purge or a vacuum says nothing about what steps do.
 _RELEASE = Statement(
-    f"UPDATE locks SET {FREED}, failures = CASE WHEN purpose = 'step' THEN 0 ELSE failures END, "
-    "paused_until = CASE WHEN purpose = 'step' THEN NULL ELSE paused_until END, "
-    "error = CASE WHEN purpose = 'step' THEN NULL ELSE error END "
-    "WHERE resource_key = :key AND token = :token RETURNING resource_key"
+    f"UPDATE locks SET {FREED}, paused_until = CASE WHEN purpose = 'step' AND paused_until IS NOT NULL THEN {_ENDED} "
+    "ELSE paused_until END WHERE resource_key = :key AND token = :token RETURNING paused_until"
 )
+_UNPAUSE = Statement("UPDATE locks SET paused_until = NULL WHERE resource_key = :key")
+_CLOSE = Statement("DELETE FROM targets WHERE name = :key")
 _HELD = Statement("SELECT 1 FROM locks WHERE resource_key = :key AND token = :token AND lease_until > {now}")
 
 
@@ -108,10 +111,13 @@ def _release(connection: Connection, held: Sequence[tuple[str, Token]]) -> list[
 
 def give_back(connection: Connection, key: str, token: Token) -> bool:
     """Within a transaction that may do more than that."""
-    took = bool(connection.run(_RELEASE, key=key, token=token))
-    if took:
+    released = connection.run(_RELEASE, key=key, token=token)
+    if released and released[0][0] == _ENDED:
+        connection.run(_UNPAUSE, key=key)
+        connection.run(_CLOSE, key=key)
+    if released:
         hand_on(connection, key)
-    return took
+    return bool(released)
 
 
 def _force(connection: Connection, requests: Sequence[Force]) -> list[Forced | None]:

@@ -14,6 +14,7 @@ from penstock.ledger.database.migrations import (
     m0009_forget_passwords,
     m0010_pauses,
     m0011_flat_reads,
+    m0012_targets,
 )
 
 MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
@@ -28,5 +29,6 @@ MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0009_forget_passwords.statements,
     m0010_pauses.statements,
     m0011_flat_reads.statements,
+    m0012_targets.statements,
 )
 LATEST = len(MIGRATIONS)
