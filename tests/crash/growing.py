@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from penstock.cli.call import _share_memory
-from penstock.indexes.base import IndexRows
+from penstock.indexes.base import IndexRows, TableId
 from penstock.indexes.lance import LanceIndex
 from penstock.model.items import Chunk
 from penstock.runtime import Runtime
@@ -34,12 +34,12 @@ async def grow(folder: Path, rows: int) -> None:
     words = ["".join(drawn.choices("abcdefghijklmnopqrstuvwxyz", k=drawn.randint(3, 10))) for _ in range(WORDS)]
     weights = list(accumulate(1 / (i + 1) for i in range(WORDS)))
     vectors = np.random.default_rng(1)
-    table = await LanceIndex(folder, runtime).table("anna", "default", 1)
+    table = await LanceIndex(folder, runtime).create(TableId("anna", "default", 1), 256)
     for number in range(1, rows // COMMIT_ROWS + 1):
         texts = (" ".join(drawn.choices(words, cum_weights=weights, k=130)) for _ in range(COMMIT_ROWS))
         chunks = [Chunk(i, text, 1, 1, 0, len(text)) for i, text in enumerate(texts)]
         made = vectors.normal(size=(COMMIT_ROWS, 256)).astype(np.float32)
-        await table.append([IndexRows(number, 1, f"d{number}", chunks, made)], held)
+        await table.put([IndexRows(number, 1, f"d{number}", chunks, made)], held, fresh=True)
         await table.optimize(held)
         if number % COMPACT_EVERY == 0:
             await table.compact(held)

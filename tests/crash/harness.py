@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.contract.tables import there
 from tests.crash.scenarios import BY_NAME, CHUNK, LARGE, WORDS, Scenario, submit, text, write_files
 
 from penstock.app import App, open_app
 from penstock.config import Config, load_config
-from penstock.indexes.base import IndexRows
+from penstock.indexes.base import IndexRows, TableId
 from penstock.ledger.engine.leasing import SUSPECT
 from penstock.model.items import Chunk
 from penstock.upkeep.report import CheckReport
@@ -110,14 +111,17 @@ async def rows(app: App, names: dict[str, str]) -> dict[str, list[tuple[int, str
         for generation, document in await sql(app, "SELECT id, document_id FROM generations WHERE state = 'ACTIVE'")
         if document in names
     }
-    table = await app.ports.index.table("default", "default", 1)
+    table = await app.ports.index.open(TABLE)
     found: dict[str, list[tuple[int, str]]] = {}
-    if table.dimensions is not None:
+    if table is not None:
         async for batch in table.scan():
             for row in batch:
                 if row.generation in active:
                     found.setdefault(active[row.generation], []).append((row.ordinal, row.digest))
     return {name: sorted(ones) for name, ones in found.items()}
+
+
+TABLE = TableId("default", "default", 1)
 
 
 async def sql(app: App, statement: str) -> list[tuple[Any, ...]]:
@@ -365,7 +369,7 @@ def _damaged(place: Place, home: Path) -> None:
             "UPDATE locks SET ready = 0",
         ):
             await sql(app, statement)
-        table = await app.ports.index.table("default", "default", 1)
+        table = await there(app.ports.index, TABLE)
         await table.delete([generation["epsilon.txt"]], _always)
         await _append(app, generation["eta.txt"], "eta.txt")
         await _append(app, 987_654, "eta.txt")
@@ -393,7 +397,7 @@ def _overwritten(place: Place, home: Path) -> None:
     async def write(app: App) -> None:
         [(generation,)] = await sql(app, "SELECT g.id FROM generations g JOIN documents d ON d.id = g.document_id "
                                          "WHERE d.name = 'alpha.txt' AND g.state = 'ACTIVE'")  # fmt: skip
-        table = await app.ports.index.table("default", "default", 1)
+        table = await there(app.ports.index, TABLE)
         await table.delete([generation], _always)
 
     place.run(home, write)
@@ -404,8 +408,8 @@ async def _append(app: App, generation: int, name: str) -> None:
     document = next(entry["id"] for entry in await app.list_documents() if entry["name"] == name)
     chunks: list[Chunk] = [chunk async for chunk in app.show(document, "chunks")]
     vectors = await app.ports.embedder.embed_documents([chunk.text for chunk in chunks])
-    table = await app.ports.index.table("default", "default", 1)
-    await table.append([IndexRows(generation, 1, document, chunks, vectors)], _always)
+    table = await there(app.ports.index, TABLE)
+    await table.put([IndexRows(generation, 1, document, chunks, vectors)], _always, fresh=True)
 
 
 async def _always() -> None:

@@ -89,8 +89,8 @@ class Fault:
 
 
 PLACES: dict[str, tuple[Any, ...]] = {
-    "open": (LanceIndex, "table"),
-    "append": (LanceTable, "append", "merge"),
+    "open": (LanceIndex, "open"),
+    "append": (LanceTable, "put"),
     "optimize": (LanceTable, "optimize"),
     "embed": (FakeEmbedder, "embed_documents"),
     "put": (LocalBlobs, "put"),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from penstock.app import App
-from penstock.indexes.base import IndexRows
+from penstock.indexes.base import IndexRows, TableId
 from penstock.indexes.lance import LanceTable
 from penstock.model.items import Chunk
 from penstock.upkeep.report import CheckReport
@@ -69,7 +69,8 @@ def remove_rows(home: Path, where: str, owner: str = "default") -> None:
 
 
 async def table_of(app: App, owner: str = "default", collection: str = "default") -> LanceTable:
-    table = await app.ports.index.table(owner, collection, 1)
+    wanted, index = TableId(owner, collection, 1), app.ports.index
+    table = await index.open(wanted) or await index.create(wanted, 16)
     assert isinstance(table, LanceTable)
     return table
 
@@ -84,7 +85,7 @@ async def put_rows(
         chunks = [real[ordinal] for ordinal in ordinals]
     vectors = np.zeros((len(chunks), 16), np.float32)
     table = await table_of(app, collection=collection)
-    await table.append([IndexRows(generation, 99, "nobody", chunks, vectors)], verify)
+    await table.put([IndexRows(generation, 99, "nobody", chunks, vectors)], verify, fresh=True)
 
 
 async def verify() -> None:

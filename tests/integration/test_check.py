@@ -168,7 +168,7 @@ async def test_rows_of_a_generation_that_is_in_flight_are_fine(app: App, home: P
     building = sql(home, "SELECT id FROM generations WHERE state = 'BUILDING'")[0][0]
     sql(home, "UPDATE generations SET written = 1 WHERE id = ?", building)
     rows = IndexRows(building, 1, "x", [Chunk(0, "half done", 1, 1, 0, 5)], np.zeros((1, 16), np.float32))
-    await (await table_of(app)).append([rows], verify)
+    await (await table_of(app)).put([rows], verify, fresh=True)
     assert clean(await app.check())
 
 

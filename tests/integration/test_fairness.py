@@ -187,16 +187,16 @@ async def test_one_table_is_not_written_for_long_while_another_waits(
     await until(all_wait, 60)
     app.stop()
     await embedding
-    append = LanceTable.append
+    put = LanceTable.put
     written = 0
 
-    async def slowly(table: LanceTable, rows: Any, verify: Any) -> None:
+    async def slowly(table: LanceTable, rows: Any, fence: Any, *, fresh: bool) -> None:
         nonlocal written
         await asyncio.sleep(0.1)
-        await append(table, rows, verify)
+        await put(table, rows, fence, fresh=fresh)
         written += 1
 
-    monkeypatch.setattr(LanceTable, "append", slowly)
+    monkeypatch.setattr(LanceTable, "put", slowly)
     working = await start_app()
     ends: list[str] = []
     work = asyncio.ensure_future(working.run())

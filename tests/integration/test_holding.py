@@ -13,7 +13,7 @@ from tests.conftest import DIALECTS, StartApp
 
 from penstock.app import App
 from penstock.errors import LeaseLost, LockHeld, NotFound, UsageError
-from penstock.indexes.base import Verify
+from penstock.indexes.base import Fence
 from penstock.ledger.engine.locks import index_key
 from penstock.model.events import EventKind
 from penstock.model.nouns import Token
@@ -208,9 +208,9 @@ async def test_an_index_step_whose_lock_is_taken_away_is_handed_back_and_done_ag
 ) -> None:
     app, other = pair
     at_the_door, go_on, refused = asyncio.Event(), asyncio.Event(), []
-    original = Indexer.verifier
+    original = Indexer.fence
 
-    def verifier(indexer: Indexer, key: str, token: Token) -> Verify:
+    def fence(indexer: Indexer, key: str, token: Token) -> Fence:
         verify = original(indexer, key, token)
 
         async def wait_once() -> None:
@@ -225,7 +225,7 @@ async def test_an_index_step_whose_lock_is_taken_away_is_handed_back_and_done_ag
 
         return wait_once
 
-    monkeypatch.setattr(Indexer, "verifier", verifier)
+    monkeypatch.setattr(Indexer, "fence", fence)
     working = asyncio.create_task(app.ingest(data=b"some words", name="a.txt"))
     await asyncio.wait_for(at_the_door.wait(), 10)
     [lock] = (await other.list_locks())["locks"]

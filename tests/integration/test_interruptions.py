@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 from tests.conftest import StartApp
+from tests.contract.tables import there
 from tests.integration.kit import chunks, fast, found, only, slow, text, until, until_status
 
 from penstock.app import App
+from penstock.indexes.base import TableId
 from penstock.stages import chunking
 
 Files = Callable[..., Path]
@@ -69,7 +71,7 @@ async def test_i12_stop_hands_over_within_two_seconds_and_the_result_is_the_same
 
 async def _rows(app: App) -> list[tuple[int, str]]:
     """(ordinal, digest) of everything in the index."""
-    table = await app.ports.index.table("default", "default", 1)
+    table = await there(app.ports.index, TableId("default", "default", 1))
     return sorted([(row.ordinal, row.digest) async for batch in table.scan() for row in batch])
 
 

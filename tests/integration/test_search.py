@@ -198,13 +198,13 @@ async def test_a_search_during_a_delete_sees_its_snapshot(app: App, monkeypatch:
     """The document was there when the search began: it may still be shown, whole."""
     await app.ingest(data=b"the otter swims", name="a.txt")
     document = (await app.list_documents())[0]["id"]
-    table = app.ports.index.table
+    table = app.ports.index.open
 
     async def slow(*place: Any) -> object:
         await app.delete([document])
         return await table(*place)
 
-    monkeypatch.setattr(app.ports.index, "table", slow)
+    monkeypatch.setattr(app.ports.index, "open", slow)
     assert [hit.name for hit in await app.search("otter")] == ["a.txt"]
     monkeypatch.undo()
     assert await app.search("otter") == []
@@ -236,7 +236,7 @@ async def test_i5_what_is_left_after_a_large_delete_is_found(
     vector = await app.ports.embedder.embed_query("otter")
     table = await table_of(app)
     chunk = Chunk(0, "otter", 1, 1, 0, 5)
-    await table.append([IndexRows(one, 1, "gone", [chunk], vector[None]) for one in deleted], verify)
+    await table.put([IndexRows(one, 1, "gone", [chunk], vector[None]) for one in deleted], verify, fresh=True)
     with sqlite3.connect(app.config.home_path / "ledger.db") as connection:
         columns = [row[1] for row in connection.execute("PRAGMA table_info(generations)")]
         taken = ", ".join({"id": "?", "state": "'SUPERSEDED'"}.get(name, name) for name in columns)

@@ -181,8 +181,7 @@ async def test_i9_an_index_that_raises_for_one_document_fails_that_one_alone(
     app: App, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     define(app, TWICE)
-    for name in ("append", "merge"):
-        monkeypatch.setattr(LanceTable, name, _refusing(getattr(LanceTable, name), error))
+    monkeypatch.setattr(LanceTable, "put", _refusing(LanceTable.put, error))
     for name in ("a", "poison", "b"):
         await app.ingest(data=f"words of {name}".encode(), name=f"{name}.txt", workflow="twice", wait=False)
     async with asyncio.timeout(60):
@@ -195,10 +194,10 @@ async def test_i9_an_index_that_raises_for_one_document_fails_that_one_alone(
 
 
 def _refusing(function: Callable[..., Any], error: BaseException) -> Callable[..., Any]:
-    async def refuse(self: LanceTable, rows: Sequence[Any], verify: Any) -> None:
+    async def refuse(self: LanceTable, rows: Sequence[Any], fence: Any, *, fresh: bool) -> None:
         if any("poison" in chunk.text for part in rows for chunk in part.chunks):
             raise error
-        await function(self, rows, verify)
+        await function(self, rows, fence, fresh=fresh)
 
     return refuse
 

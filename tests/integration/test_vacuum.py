@@ -26,7 +26,7 @@ from tests.integration.kit import text
 from penstock.app import App, open_app
 from penstock.errors import LeaseLost, NotFound
 from penstock.indexes import lance as adapter
-from penstock.indexes.base import Verify
+from penstock.indexes.base import Fence
 from penstock.indexes.lance import LanceTable
 
 KEY = "index:default/default/1"
@@ -169,7 +169,7 @@ async def test_i3_a_vacuum_whose_lock_is_taken_away_commits_and_seals_nothing(
     before = (await (await table_of(app)).state()), files_of(home)
     compact = LanceTable.compact
 
-    async def late(table: LanceTable, verify: Verify) -> None:
+    async def late(table: LanceTable, verify: Fence) -> None:
         [lock] = (await app.list_locks())["locks"]
         assert lock.purpose == "vacuum"
         await app.release_lock(KEY, force=True)

@@ -11,11 +11,12 @@ from typing import Any
 import lance
 import numpy as np
 import pytest
+from tests.contract.tables import lance_table
 
 from penstock.errors import LeaseLost, StorageError
 from penstock.indexes import lance as adapter
 from penstock.indexes import lance_upkeep as upkeep
-from penstock.indexes.base import IndexRows
+from penstock.indexes.base import Filter, IndexRows, TextQuery, VectorQuery
 from penstock.indexes.lance import FAILPOINTS, LanceIndex, LanceTable
 from penstock.model.items import Chunk, Vectors
 from penstock.runtime import Failpoints, Runtime
@@ -38,7 +39,7 @@ def rows(generation: int, count: int, epoch: int = 1) -> IndexRows:
 
 @pytest.fixture
 async def table(tmp_path: Path, runtime: Runtime) -> LanceTable:
-    return await LanceIndex(tmp_path / "index", runtime).table("anna", "default", 1)
+    return await lance_table(LanceIndex(tmp_path / "index", runtime), D)
 
 
 def tree(root: Path) -> dict[str, int]:
@@ -61,8 +62,8 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 
 CHANGES: dict[str, Callable[[LanceTable], Any]] = {
-    "append": lambda table: table.append([rows(3, 4)], held),
-    "merge": lambda table: table.merge([rows(1, 4, epoch=2), rows(4, 1)], held),
+    "append": lambda table: table.put([rows(3, 4)], held, fresh=True),
+    "merge": lambda table: table.put([rows(1, 4, epoch=2), rows(4, 1)], held, fresh=False),
     "delete part of a file": lambda table: table.delete([2], held),
     "delete a whole file": lambda table: table.delete([7], held),
     "dedupe": lambda table: table.dedupe([1], held),
@@ -76,9 +77,9 @@ CHANGES: dict[str, Callable[[LanceTable], Any]] = {
 async def test_all_that_a_commit_writes_is_fsynced(
     change: str, table: LanceTable, tmp_path: Path, synced: dict[str, int]
 ) -> None:
-    await table.append([rows(1, 6), rows(2, 6)], held)
-    await table.append([rows(7, 6)], held)
-    await table.append([rows(1, 3, epoch=2)], held)
+    await table.put([rows(1, 6), rows(2, 6)], held, fresh=True)
+    await table.put([rows(7, 6)], held, fresh=True)
+    await table.put([rows(1, 3, epoch=2)], held, fresh=True)
     before = tree(tmp_path / "index")
     synced.clear()
     await CHANGES[change](table)
@@ -91,9 +92,10 @@ async def test_all_that_a_commit_writes_is_fsynced(
 
 
 async def test_the_first_commit_fsyncs_the_new_folders_up_to_the_one_that_was_there(
-    table: LanceTable, tmp_path: Path, synced: dict[str, int]
+    tmp_path: Path, runtime: Runtime, synced: dict[str, int]
 ) -> None:
-    await table.append([rows(1, 3)], held)
+    table = await lance_table(LanceIndex(tmp_path / "index", runtime), D)
+    await table.put([rows(1, 3)], held, fresh=True)
     everything = tree(tmp_path / "index")
     files = {path for path in everything if Path(path).is_file()}
     folders = set(everything) - files | {str(tmp_path)}
@@ -114,8 +116,8 @@ async def test_the_first_commit_fsyncs_the_new_folders_up_to_the_one_that_was_th
 async def test_data_is_durable_before_the_lock_is_verified_and_the_commit_names_it(
     change: str, table: LanceTable, tmp_path: Path, synced: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await table.append([rows(1, 6), rows(2, 6)], held)
-    await table.append([rows(1, 3, epoch=2)], held)
+    await table.put([rows(1, 6), rows(2, 6)], held, fresh=True)
+    await table.put([rows(1, 3, epoch=2)], held, fresh=True)
     before = tree(table.path)
 
     async def check() -> None:
@@ -136,30 +138,30 @@ async def test_data_is_durable_before_the_lock_is_verified_and_the_commit_names_
 async def test_a_commit_torn_by_a_power_cut_never_was(
     damage: str, table: LanceTable, tmp_path: Path, runtime: Runtime
 ) -> None:
-    await table.append([rows(1, 3)], held)
-    await table.append([rows(2, 3)], held)
+    await table.put([rows(1, 3)], held, fresh=True)
+    await table.put([rows(2, 3)], held, fresh=True)
     newest = min((table.path / "_versions").glob("*.manifest"))
     newest.write_bytes(b"\0" * newest.stat().st_size if damage == "zeroed" else b"")
-    again = await LanceIndex(tmp_path / "index", runtime).table("anna", "default", 1)
-    assert {hit.generation for hit in await again.search_text("common", 9, [])} == {1}
-    await again.append([rows(3, 3)], held)
+    again = await lance_table(LanceIndex(tmp_path / "index", runtime), D)
+    assert {hit.generation for hit in await again.search(TextQuery("common"), 9)} == {1}
+    await again.put([rows(3, 3)], held, fresh=True)
     assert await again.count() == 6
 
 
 async def test_damage_is_said_with_what_to_do(table: LanceTable, tmp_path: Path, runtime: Runtime) -> None:
-    await table.append([rows(1, 3)], held)
+    await table.put([rows(1, 3)], held, fresh=True)
     for file in (table.path / "data").iterdir():
         file.write_bytes(b"rubbish")
-    again = await LanceIndex(tmp_path / "index", runtime).table("anna", "default", 1)
+    again = await lance_table(LanceIndex(tmp_path / "index", runtime), D)
     with pytest.raises(StorageError, match="check --repair"):
-        await again.search_text("common", 3, [])
+        await again.search(TextQuery("common"), 3)
 
 
 async def test_a_version_is_kept_for_its_readers_after_it_was_replaced_however_old_it_is(
     table: LanceTable, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for generation in range(1, 5):
-        await table.append([rows(generation, 3)], held)
+        await table.put([rows(generation, 3)], held, fresh=True)
     for manifest in (table.path / "_versions").glob("*.manifest"):
         os.utime(manifest, (runtime.now() - 3600, runtime.now() - 3600))
     reader = lance.dataset(str(table.path))
@@ -178,8 +180,8 @@ async def test_a_version_is_kept_for_its_readers_after_it_was_replaced_however_o
 
 @pytest.mark.parametrize("folder", ["_versions", "data", "_deletions", "_indices"])
 async def test_every_byte_of_the_latest_version_counts_in_its_checksum(folder: str, table: LanceTable) -> None:
-    await table.append([rows(1, 6), rows(2, 6)], held)
-    await table.append([rows(3, 6)], held)
+    await table.put([rows(1, 6), rows(2, 6)], held, fresh=True)
+    await table.put([rows(3, 6)], held, fresh=True)
     await table.compact(held)
     await table.delete([2], held)
     version, names = table._reader.names() or (0, [])
@@ -205,7 +207,7 @@ async def test_every_byte_of_the_latest_version_counts_in_its_checksum(folder: s
 
 async def test_what_belongs_to_other_versions_counts_neither_in_the_checksum_nor_in_the_size(table: LanceTable) -> None:
     for generation in range(1, 5):
-        await table.append([rows(generation, 3)], held)
+        await table.put([rows(generation, 3)], held, fresh=True)
     await table.compact(held)
     sealed, state = await table.checksum(), await table.state()
     _, names = table._reader.names() or (0, [])
@@ -226,11 +228,11 @@ async def test_what_belongs_to_other_versions_counts_neither_in_the_checksum_nor
 async def test_failpoints_are_passed_before_and_after_each_commit(tmp_path: Path) -> None:
     failpoints = Failpoints(",".join(f"{name}=count@1" for name in FAILPOINTS))
     runtime = Runtime(failpoints)
-    table = await LanceIndex(tmp_path, runtime).table("anna", "default", 1)
-    await table.append([rows(1, 6)], held)
-    await table.append([rows(1, 6, epoch=2)], held)
+    table = await lance_table(LanceIndex(tmp_path, runtime), D)
+    await table.put([rows(1, 6)], held, fresh=True)
+    await table.put([rows(1, 6, epoch=2)], held, fresh=True)
     await table.dedupe([1], held)
-    await table.merge([rows(1, 2)], held)
+    await table.put([rows(1, 2)], held, fresh=False)
     await table.optimize(held, force=True)
     await table.compact(held)
     await table.delete([1], held)
@@ -246,7 +248,7 @@ async def test_the_vector_index_finds_what_brute_force_finds(
     monkeypatch.setattr(upkeep, "VECTOR_EVERY", 1_000)
     monkeypatch.setattr(upkeep, "TEXT_EVERY", 500)
     for generation in range(1, 6):
-        await table.append([rows(generation, 500)], held)
+        await table.put([rows(generation, 500)], held, fresh=True)
         await table.optimize(held)
     statistics = lance.dataset(str(table.path)).stats.index_stats(upkeep.VECTOR)
     assert statistics["index_type"] == "IVF_FLAT"
@@ -255,26 +257,26 @@ async def test_the_vector_index_finds_what_brute_force_finds(
     everything = np.concatenate([vectors(500, generation) for generation in range(1, 6)])
     found = 0
     for query in queries:
-        hits = await table.search_vector(query, 10, [2])
+        hits = await table.search(VectorQuery(query), 10, Filter([2]))
         assert 2 not in {hit.generation for hit in hits}
         best = np.argsort(-(everything @ query))
         truth = [(index // 500 + 1, index % 500) for index in best.tolist() if index // 500 != 1][:10]
         found += len({hit[:2] for hit in hits} & set(truth))
     assert found / 200 >= 0.97
-    assert (await table.search_vector(vectors(500, 5)[7], 1, []))[0][:2] == (5, 7)
+    assert (await table.search(VectorQuery(vectors(500, 5)[7]), 1))[0][:2] == (5, 7)
 
 
 async def test_a_zero_vector_is_a_row_like_any_other(table: LanceTable) -> None:
     blank = IndexRows(1, 1, "doc", [Chunk(0, "", 1, 1, 0, 0)], np.zeros((1, D), np.float32))
-    await table.append([blank, rows(2, 2)], held)
-    assert len(await table.search_vector(vectors(1, 2)[0], 9, [])) == 3
-    assert len(await table.search_vector(np.zeros(D, np.float32), 9, [])) == 3
+    await table.put([blank, rows(2, 2)], held, fresh=True)
+    assert len(await table.search(VectorQuery(vectors(1, 2)[0]), 9)) == 3
+    assert len(await table.search(VectorQuery(np.zeros(D, np.float32)), 9)) == 3
 
 
 async def test_small_files_are_merged_as_they_come(table: LanceTable) -> None:
     most = 0
     for generation in range(1, 101):
-        await table.append([rows(generation, 2)], held)
+        await table.put([rows(generation, 2)], held, fresh=True)
         await table.optimize(held)
         most = max(most, len(lance.dataset(str(table.path)).get_fragments()))
     assert most <= upkeep.SMALL_FILES + 4
@@ -282,11 +284,11 @@ async def test_small_files_are_merged_as_they_come(table: LanceTable) -> None:
 
 
 async def test_optimize_makes_no_commit_when_nothing_is_due(table: LanceTable) -> None:
-    await table.append([rows(1, 10)], held)
+    await table.put([rows(1, 10)], held, fresh=True)
     await table.optimize(held, force=True)
     before = tree(table.path)
     await table.optimize(held, force=True)
-    await table.append([rows(2, 10)], held)
+    await table.put([rows(2, 10)], held, fresh=True)
     during = tree(table.path)
     await table.optimize(held)
     assert tree(table.path) == during != before
@@ -297,7 +299,7 @@ async def test_index_segments_stay_few_and_the_newest_are_merged(
 ) -> None:
     monkeypatch.setattr(upkeep, "TEXT_EVERY", 10)
     for generation in range(1, 14):
-        await table.append([rows(generation, 10)], held)
+        await table.put([rows(generation, 10)], held, fresh=True)
         await table.optimize(held)
     statistics = lance.dataset(str(table.path)).stats.index_stats(upkeep.TEXT)
     assert statistics["num_indexed_rows_per_delta"] == [80, 40, 10]
@@ -307,14 +309,14 @@ async def test_a_vector_index_that_the_table_has_outgrown_is_trained_anew(
     table: LanceTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upkeep, "VECTOR_EVERY", 300)
-    await table.append([rows(1, 300)], held)
+    await table.put([rows(1, 300)], held, fresh=True)
     await table.optimize(held)
     assert len(lance.dataset(str(table.path)).get_ivf_model(upkeep.VECTOR).centroids) == 16
     monkeypatch.setattr(upkeep, "PROBES", 10)
     monkeypatch.setattr(upkeep, "partitions_for", lambda rows: 40)
     await table.compact(held)
     assert len(lance.dataset(str(table.path)).get_ivf_model(upkeep.VECTOR).centroids) == 40
-    assert (await table.search_vector(vectors(300, 1)[7], 1, []))[0][:2] == (1, 7)
+    assert (await table.search(VectorQuery(vectors(300, 1)[7]), 1))[0][:2] == (1, 7)
 
 
 async def test_what_upkeep_takes_at_once_does_not_grow_with_the_table(
@@ -334,7 +336,7 @@ async def test_what_upkeep_takes_at_once_does_not_grow_with_the_table(
 
     monkeypatch.setattr(lance.LanceDataset, "create_index_uncommitted", noted)
     for generation in range(1, 21):
-        await table.append([rows(generation, 100)], held)
+        await table.put([rows(generation, 100)], held, fresh=True)
         await table.optimize(held)
     await table.compact(held)
     dataset = lance.dataset(str(table.path))
@@ -343,7 +345,7 @@ async def test_what_upkeep_takes_at_once_does_not_grow_with_the_table(
     assert max(built) <= 500
     assert dataset.stats.index_stats(upkeep.VECTOR)["num_indexed_rows"] == 2_000
     for generation in (1, 7, 20):
-        assert (await table.search_vector(vectors(100, generation)[7], 1, []))[0][:2] == (generation, 7)
+        assert (await table.search(VectorQuery(vectors(100, generation)[7]), 1))[0][:2] == (generation, 7)
 
 
 def test_who_writes_keeps_little_of_what_it_read(tmp_path: Path, runtime: Runtime) -> None:
@@ -362,16 +364,16 @@ def test_pieces_are_merged_as_a_counter_carries(sizes: list[int], merged: int) -
 
 async def test_a_zombie_that_commits_in_between_harms_nothing(tmp_path: Path, runtime: Runtime) -> None:
     """I3: the lock changed hands between the verify and the commit."""
-    mine = await LanceIndex(tmp_path, runtime).table("anna", "default", 1)
-    other = await LanceIndex(tmp_path, runtime).table("anna", "default", 1)
+    mine = await lance_table(LanceIndex(tmp_path, runtime), D)
+    other = await lance_table(LanceIndex(tmp_path, runtime), D)
     for generation in (1, 2, 3):
-        await mine.append([rows(generation, 4)], held)
+        await mine.put([rows(generation, 4)], held, fresh=True)
     turns: Iterator[Callable[[], Awaitable[None]]] = iter(
         [
-            lambda: other.append([rows(4, 4)], held),
+            lambda: other.put([rows(4, 4)], held, fresh=True),
             lambda: other.delete([1], held),
             lambda: other.compact(held),
-            lambda: other.merge([rows(3, 4, epoch=9)], held),
+            lambda: other.put([rows(3, 4, epoch=9)], held, fresh=False),
         ]
     )
 
@@ -379,27 +381,27 @@ async def test_a_zombie_that_commits_in_between_harms_nothing(tmp_path: Path, ru
         if turn := next(turns, None):
             await turn()
 
-    await mine.append([rows(5, 4)], interrupted)
-    await mine.merge([rows(2, 4, epoch=2)], interrupted)
+    await mine.put([rows(5, 4)], interrupted, fresh=True)
+    await mine.put([rows(2, 4, epoch=2)], interrupted, fresh=False)
     await mine.delete([5], interrupted)
-    await mine.append([rows(6, 4)], interrupted)
+    await mine.put([rows(6, 4)], interrupted, fresh=True)
     found = sorted([row[:3] async for batch in mine.scan() for row in batch])
     assert {(generation, epoch) for generation, _, epoch in found} == {(2, 2), (3, 9), (4, 1), (6, 1)}
     assert len(found) == 16
-    assert len(await mine.search_text("common", 99, [])) == 16
+    assert len(await mine.search(TextQuery("common"), 99)) == 16
 
 
 async def test_many_searches_at_once_while_rows_come(table: LanceTable) -> None:
-    await table.append([rows(1, 20)], held)
+    await table.put([rows(1, 20)], held, fresh=True)
 
     async def search() -> None:
         for _ in range(25):
-            assert len(await table.search_text("common", 5, [])) == 5
-            assert len(await table.search_vector(vectors(1, 3)[0], 5, [])) == 5
+            assert len(await table.search(TextQuery("common"), 5)) == 5
+            assert len(await table.search(VectorQuery(vectors(1, 3)[0]), 5)) == 5
 
     async def write() -> None:
         for generation in range(2, 22):
-            await table.append([rows(generation, 2)], held)
+            await table.put([rows(generation, 2)], held, fresh=True)
             await table.optimize(held, force=True)
 
     await asyncio.gather(search(), search(), write())
@@ -415,15 +417,15 @@ async def test_a_manifest_torn_in_its_middle_by_a_power_cut_never_was(
     table: LanceTable, tmp_path: Path, runtime: Runtime
 ) -> None:
     for generation in range(1, 16):
-        await table.append([rows(generation, 1)], held)
+        await table.put([rows(generation, 1)], held, fresh=True)
     newest = min((table.path / "_versions").glob("*.manifest"))
     data = newest.read_bytes()
     assert len(data) > 1536
     start = (len(data) - 600) // 512 * 512
     newest.write_bytes(data[:start] + bytes(512) + data[start + 512 :])
-    again = await LanceIndex(tmp_path / "index", runtime).table("anna", "default", 1)
+    again = await lance_table(LanceIndex(tmp_path / "index", runtime), D)
     assert await again.count() == 14
-    await again.append([rows(15, 1)], held)
+    await again.put([rows(15, 1)], held, fresh=True)
     assert await again.count() == 15
 
 
@@ -433,47 +435,47 @@ async def test_i5_a_damaged_manifest_is_said_and_never_taken_for_a_table(
 ) -> None:
     """Lance cannot decode it, panics, or opens it without columns. It belongs to a durable commit: to go back to the
     one before would hide documents."""
-    await table.append([rows(1, 3)], held)
-    reader = await LanceIndex(tmp_path / "index", runtime).table("anna", "default", 1)
+    await table.put([rows(1, 3)], held, fresh=True)
+    reader = await lance_table(LanceIndex(tmp_path / "index", runtime), D)
     for generation in (2, 3):
-        await table.append([rows(generation, 3)], held)
+        await table.put([rows(generation, 3)], held, fresh=True)
     newest = min((table.path / "_versions").glob("*.manifest"))
     data = newest.read_bytes()
     said: list[str] = []
     for start in range(0, len(data) - 64, 40):
         newest.write_bytes(data[:start] + bytes(64) + data[start + 64 :])
         try:
-            one = reader if held_open else await LanceIndex(tmp_path / "index", runtime).table("anna", "default", 1)
+            one = reader if held_open else await lance_table(LanceIndex(tmp_path / "index", runtime), D)
             assert one.dimensions == 8
-            assert len(await one.search_text("common", 99, [])) == 9
+            assert len(await one.search(TextQuery("common"), 99)) == 9
         except StorageError as error:
             said.append(f"{type(error).__name__}: {error}")
         assert newest.exists(), "nothing is thrown away"
     assert sum(one.startswith("IndexBroken") for one in said) > 5
     assert all(str(table.path) in one and "`penstock check --repair`" in one for one in said)
     newest.write_bytes(data)
-    assert len(await reader.search_text("common", 99, [])) == 9
+    assert len(await reader.search(TextQuery("common"), 99)) == 9
 
 
 async def test_a_path_that_contains_conflict_makes_no_conflict_of_a_storage_error(
     tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = await LanceIndex(tmp_path / "conflict" / "index", runtime).table("anna", "default", 1)
-    await table.append([rows(1, 3)], held)
+    table = await lance_table(LanceIndex(tmp_path / "conflict" / "index", runtime), D)
+    await table.put([rows(1, 3)], held, fresh=True)
 
     def full(staged: Any) -> None:
         raise OSError(f"LanceError(IO): No space left on device: {table.path}")
 
     monkeypatch.setattr(table._writer, "commit", full)
     with pytest.raises(StorageError, match="No space left"):
-        await table.append([rows(2, 3)], held)
+        await table.put([rows(2, 3)], held, fresh=True)
 
 
 async def test_a_commit_of_somebody_else_is_a_conflict_and_staged_again(
     table: LanceTable, tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await table.append([rows(1, 3), rows(2, 3)], held)
-    other = await LanceIndex(tmp_path / "index", runtime).table("anna", "default", 1)
+    await table.put([rows(1, 3), rows(2, 3)], held, fresh=True)
+    other = await lance_table(LanceIndex(tmp_path / "index", runtime), D)
     verified: list[bool] = []
 
     async def meanwhile() -> None:
@@ -483,7 +485,7 @@ async def test_a_commit_of_somebody_else_is_a_conflict_and_staged_again(
 
     await table.delete([2], meanwhile)
     assert len(verified) > 1, "the first try met a conflict"
-    assert await table.search_text("common", 99, []) == []
+    assert await table.search(TextQuery("common"), 99) == []
 
 
 def test_the_library_keeps_its_warnings_to_itself(tmp_path: Path) -> None:

@@ -130,6 +130,7 @@ async def vacuum(call: Call, collection: str | None, wait: str, force: bool) -> 
     hints = []
     if any(one.bytes_old for one in report.collections):
         hints.append("OLD is kept for ten minutes, for those who still read it: a later vacuum removes it.")
+    hints += sorted({f"{_named(one.collection, one.version)}: {one.note}" for one in report.collections if one.note})
     if report.busy:
         hints.append(
             "Wait longer with --wait, or take the lock away with --force, and the holder's work is done again."

@@ -1,21 +1,41 @@
-"""PORT: the searchable index. Rows are known by (generation, ordinal) and carry the epoch that wrote them.
+"""PORT: the searchable index. A row is known by (generation, ordinal) and carries the epoch that wrote it.
 
-A table is one (owner, collection, version). Its caller holds the index lock; `verify` is awaited right before each
-commit and raises if the lock is gone, so that the window in which a stale worker can still commit is small.
-What such a worker does commit is harmless: hits of one id are collapsed, and dead generations are never read.
+A table is one (owner, collection, version). `Index` and `IndexTable` are what every adapter has: rows in, rows out,
+search. `Maintained` is what an embedded index needs besides and a server does itself; ask `maintained(table)` for it.
+
+Every change takes a `fence`. The adapter awaits it right before it commits; the fence raises if the caller has lost its
+lock (`traits.single_writer`) or the leases of its steps. What a stale worker commits in the time that is left is
+harmless: hits with one id are collapsed, and rows of dead generations are never returned by a search.
 """
 
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
-from penstock.model.items import Chunk, Vectors
+from penstock.model.items import Chunk, Vector, Vectors
 
-Verify = Callable[[], Awaitable[None]]
+Fence = Callable[[], Awaitable[None]]
+Mode = Literal["vector", "text"]
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What an adapter can do. Callers and the contract suite ask this, never the name of an adapter."""
+
+    single_writer: bool
+    """Two writers at once would harm the table: whoever changes it holds its lock in the ledger. Otherwise index steps
+    are claimed like any other step, and each write is fenced by the leases of its steps alone."""
+    modes: frozenset[Mode] = frozenset({"vector", "text"})
+    """The queries that `search` takes."""
+    filters: frozenset[str] = frozenset({"generation"})
+    """The parts of a `Filter` that the adapter applies by itself. What it does not apply, search leaves out of the
+    answer and fetches more."""
+    max_hits: int | None = None
+    """The most hits that one search returns; None: as many as it is asked for."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +78,33 @@ def row_digest(chunk: Chunk) -> str:
     return hashlib.sha256(msgspec.msgpack.encode(seen)).hexdigest()[:16]
 
 
-class TableInfo(NamedTuple):
+class TableId(NamedTuple):
     owner: str
     collection: str
     version: int
+
+
+class VectorQuery(NamedTuple):
+    vector: Vector
+    """One-dimensional, of unit length."""
+
+
+class TextQuery(NamedTuple):
+    text: str
+    """A bag of words, never a syntax error."""
+
+
+Query = VectorQuery | TextQuery
+
+
+class Filter(NamedTuple):
+    """Which rows a search may return."""
+
+    hidden: Sequence[int] = ()
+    """Generations to leave out."""
+
+
+EVERYTHING = Filter()
 
 
 class TableState(NamedTuple):
@@ -87,64 +130,79 @@ class TableChecksum(NamedTuple):
 
 
 class IndexTable(Protocol):
-    async def append(self, rows: Sequence[IndexRows], verify: Verify) -> None:
-        """One durable commit of rows that are not there yet."""
+    """A table that exists. If it is dropped while a handle is open, the handle reads as empty, and `put` makes the
+    table again or raises `Transient`."""
 
-    async def merge(self, rows: Sequence[IndexRows], verify: Verify) -> None:
-        """One durable commit that replaces rows of the same id and adds the others: for resumed steps."""
+    @property
+    def dimensions(self) -> int: ...
 
-    async def delete(self, generations: Sequence[int], verify: Verify) -> None:
+    async def put(self, rows: Sequence[IndexRows], fence: Fence, *, fresh: bool) -> None:
+        """One durable commit that adds these rows and replaces rows of the same id. `fresh`: the caller knows that no
+        row of them is there, so the adapter need not look for any."""
+
+    async def delete(self, generations: Sequence[int], fence: Fence) -> None:
         """One durable commit that removes all rows of these generations."""
 
-    async def dedupe(self, generations: Sequence[int], verify: Verify) -> int:
-        """One durable commit that leaves exactly one row for each id of these generations, that of the highest
-        epoch. Says how many it removed."""
-
-    async def optimize(self, verify: Verify, *, force: bool = False) -> None:
-        """Bring the text and vector indexes up to date if enough rows have come (or `force`), durably."""
-
-    async def compact(self, verify: Verify) -> None:
-        """Merge small files and drop old versions no reader can still be using, durably."""
-
-    async def search_vector(self, vector: Vectors, k: int, hidden: Sequence[int]) -> list[IndexHit]:
-        """The k best rows outside the hidden generations, doubles of one id collapsed. `vector` is one-dimensional."""
-
-    async def search_text(self, query: str, k: int, hidden: Sequence[int]) -> list[IndexHit]:
-        """The same by BM25. Any query string is a bag of words, never a syntax error."""
+    async def search(self, query: Query, k: int, where: Filter = EVERYTHING) -> list[IndexHit]:
+        """The k best rows, best first, doubles of one id collapsed."""
 
     def scan(self) -> AsyncIterator[list[StoredRow]]:
         """All rows, in batches, for `check`."""
 
     async def count(self) -> int: ...
 
+
+@runtime_checkable
+class Maintained(Protocol):
+    """Upkeep of a table that nobody else does: the files of an embedded index."""
+
+    async def optimize(self, fence: Fence, *, force: bool = False) -> None:
+        """Bring the text and vector indexes up to date if enough rows have come (or `force`), durably."""
+
+    async def compact(self, fence: Fence) -> None:
+        """Merge small files and drop old versions that no reader can still be using, durably."""
+
+    async def dedupe(self, generations: Sequence[int], fence: Fence) -> int:
+        """One durable commit that leaves one row for each id of these generations, the row of the highest epoch.
+        Returns how many rows it removed."""
+
     async def state(self) -> TableState | None:
-        """None while the table does not exist."""
+        """None if the table is gone."""
 
     async def checksum(self, version: int | None = None) -> TableChecksum | None:
-        """Over all that a version is made of, the latest if none is named; the same as long as nobody touches a
-        file."""
+        """Over all that a version is made of, the latest if none is named. It stays the same as long as nobody changes
+        a file."""
 
     async def files(self) -> TableFiles | None:
-        """Of the latest version; None while the table does not exist. A copy of them is the same table."""
+        """The files of the latest version; None if the table is gone. A copy of them is the same table."""
 
-    async def restore(self, version: int, verify: Verify) -> None:
+    async def restore(self, version: int, fence: Fence) -> None:
         """One durable commit that makes the table what it was at an earlier version."""
 
-    @property
-    def dimensions(self) -> int | None:
-        """None while the table does not exist."""
+
+def maintained(table: object) -> Maintained | None:
+    """None where the server behind the table does its own upkeep."""
+    return table if isinstance(table, Maintained) else None
 
 
 class Index(Protocol):
     @property
+    def traits(self) -> Traits: ...
+
+    @property
     def fingerprint(self) -> str: ...
 
-    async def table(self, owner: str, collection: str, version: int) -> IndexTable:
-        """A handle, kept open; the table itself is made by the first append."""
+    async def open(self, table: TableId) -> IndexTable | None:
+        """A handle, kept open; None while there is no such table."""
+
+    async def create(self, table: TableId, dimensions: int) -> IndexTable:
+        """A handle of the table, made empty if it is not there. Raises `Permanent` if it is there with other
+        dimensions."""
 
     async def warm_up(self) -> None:
         """Load what the first call would load."""
 
-    async def tables(self) -> list[TableInfo]: ...
+    async def tables(self) -> list[TableId]: ...
 
-    async def drop(self, table: TableInfo) -> None: ...
+    async def drop(self, table: TableId) -> None:
+        """Dropping a table that is not there does nothing."""

@@ -19,20 +19,24 @@ from penstock.indexes import lance_files as files
 from penstock.indexes import lance_rows as rows
 from penstock.indexes import lance_upkeep as upkeep
 from penstock.indexes.base import (
+    EVERYTHING,
+    Fence,
+    Filter,
     IndexHit,
     IndexRows,
+    Query,
     StoredRow,
     TableChecksum,
     TableFiles,
-    TableInfo,
+    TableId,
     TableState,
-    Verify,
+    Traits,
+    VectorQuery,
 )
 from penstock.indexes.highest import Highest
 from penstock.indexes.lance_checksum import Checksum
 from penstock.indexes.lance_reader import LanceReader
 from penstock.indexes.lance_writer import LanceWriter, Staged
-from penstock.model.items import Vectors
 from penstock.runtime import Lane, Runtime
 
 COMMITS = ("create", "append", "merge", "delete", "dedupe", "optimize", "compact", "restore")
@@ -72,55 +76,75 @@ class LanceTable:
         self._dimensions: int | None = None
 
     @property
-    def dimensions(self) -> int | None:
+    def dimensions(self) -> int:
+        assert self._dimensions is not None
         return self._dimensions
 
-    async def open(self) -> None:
-        self._dimensions = await self._run("read", self._reader.dimensions)
+    async def open(self) -> bool:
+        """Whether the table is there."""
+        if self._dimensions is None:
+            self._dimensions = await self._run("read", self._reader.dimensions)
+        return self._dimensions is not None
 
-    async def append(self, rows_: Sequence[IndexRows], verify: Verify) -> None:
-        if new := await self._create(rows_, verify):
-            await self._change("append", lambda: self._writer.stage_append(new), verify)
+    async def create(self, dimensions: int, fence: Fence | None = None, generation: int = 0) -> None:
+        """`generation`: the highest one whose rows come next."""
+        workshop = self.path.with_name(f".{self.path.name}.{self._runtime.token()}")
 
-    async def merge(self, rows_: Sequence[IndexRows], verify: Verify) -> None:
-        if new := await self._create(rows_, verify):
-            await self._change("merge", lambda: self._writer.stage_merge(new), verify)
+        def stage() -> Path | None:
+            self._highest.reach(generation)
+            return self._writer.stage_create(dimensions, workshop)
 
-    async def delete(self, generations: Sequence[int], verify: Verify) -> None:
+        made = await self._run("index", stage)
+        if made is not None:
+            if fence is not None:
+                await fence()
+            await self._commit("create", lambda: self._writer.commit_create(made))
+        self._dimensions = dimensions
+
+    async def put(self, rows_: Sequence[IndexRows], fence: Fence, *, fresh: bool) -> None:
+        if not (new := [part for part in rows_ if part.chunks]):
+            return
+        # Each time: somebody may have dropped the table.
+        await self.create(rows.width(new), fence, max(part.generation for part in new))
+        if fresh:
+            await self._change("append", lambda: self._writer.stage_append(new), fence)
+        else:
+            await self._change("merge", lambda: self._writer.stage_merge(new), fence)
+
+    async def delete(self, generations: Sequence[int], fence: Fence) -> None:
         if generations:
-            await self._change("delete", lambda: self._writer.stage_delete(generations), verify)
+            await self._change("delete", lambda: self._writer.stage_delete(generations), fence)
 
-    async def dedupe(self, generations: Sequence[int], verify: Verify) -> int:
+    async def dedupe(self, generations: Sequence[int], fence: Fence) -> int:
         if not generations:
             return 0
-        return await self._change("dedupe", lambda: self._writer.stage_dedupe(generations), verify)
+        return await self._change("dedupe", lambda: self._writer.stage_dedupe(generations), fence)
 
-    async def optimize(self, verify: Verify, *, force: bool = False) -> None:
+    async def optimize(self, fence: Fence, *, force: bool = False) -> None:
         for kind in await self._run("index", lambda: upkeep.due(self._writer.latest(), force)):
             if kind == "files":
-                await self._rewrite("optimize", upkeep.small_files, verify)
+                await self._rewrite("optimize", upkeep.small_files, fence)
             else:
-                await self._update(functools.partial(upkeep.update_index, name=kind), verify)
+                await self._update(functools.partial(upkeep.update_index, name=kind), fence)
 
-    async def compact(self, verify: Verify) -> None:
-        await self._rewrite("compact", None, verify)
-        await self.optimize(verify, force=True)
+    async def compact(self, fence: Fence) -> None:
+        await self._rewrite("compact", None, fence)
+        await self.optimize(fence, force=True)
         if await self._run("index", lambda: upkeep.outgrown(self._writer.latest())):
-            await self._update(upkeep.create_vector_index, verify)
-        await verify()
+            await self._update(upkeep.create_vector_index, fence)
+        await fence()
         before = self._runtime.now() - READER_GRACE
         await self._run("index", lambda: self._writer.clean(before))
 
-    async def restore(self, version: int, verify: Verify) -> None:
-        await verify()
+    async def restore(self, version: int, fence: Fence) -> None:
+        await fence()
         await self._commit("restore", lambda: self._writer.restore(version))
 
-    async def search_vector(self, vector: Vectors, k: int, hidden: Sequence[int]) -> list[IndexHit]:
-        query = np.asarray(vector, dtype=np.float32)
-        return await self._run("read", lambda: self._reader.search_vector(query, k, hidden))
-
-    async def search_text(self, query: str, k: int, hidden: Sequence[int]) -> list[IndexHit]:
-        return await self._run("read", lambda: self._reader.search_text(query, k, hidden))
+    async def search(self, query: Query, k: int, where: Filter = EVERYTHING) -> list[IndexHit]:
+        if isinstance(query, VectorQuery):
+            vector = np.asarray(query.vector, dtype=np.float32)
+            return await self._run("read", lambda: self._reader.search_vector(vector, k, where.hidden))
+        return await self._run("read", lambda: self._reader.search_text(query.text, k, where.hidden))
 
     async def scan(self) -> AsyncIterator[list[StoredRow]]:
         batches = await self._run("read", self._reader.batches)
@@ -148,32 +172,13 @@ class LanceTable:
         found = await self._run("read", self._reader.names)
         return None if found is None else TableFiles(self.path, found[1])
 
-    async def _create(self, new: Sequence[IndexRows], verify: Verify) -> Sequence[IndexRows]:
-        """The rows that there are, with a table to put them in."""
-        if not (new := [part for part in new if part.chunks]):
-            return []
-        dimensions = rows.width(new)
-        workshop = self.path.with_name(f".{self.path.name}.{self._runtime.token()}")
-        highest = max(part.generation for part in new)
-
-        def stage() -> Path | None:
-            self._highest.reach(highest)
-            return self._writer.stage_create(dimensions, workshop)
-
-        made = await self._run("index", stage)
-        if made is not None:
-            await verify()
-            await self._commit("create", lambda: self._writer.commit_create(made))
-        self._dimensions = dimensions
-        return new
-
-    async def _change(self, name: str, stage: Callable[[], Staged | None], verify: Verify) -> int:
+    async def _change(self, name: str, stage: Callable[[], Staged | None], fence: Fence) -> int:
         """Stage, verify, commit. If somebody changed the same files in between, stage again on what is there now."""
         for _ in range(CONFLICT_TRIES):
             staged = await self._run("index", stage)
             if staged is None:
                 return 0
-            await verify()
+            await fence()
             try:
                 await self._commit(name, functools.partial(self._writer.commit, staged))
             except Transient:
@@ -181,14 +186,14 @@ class LanceTable:
             return staged.removed
         raise Transient(f"The index table {self.path} was changed by others {CONFLICT_TRIES} times.", reason="conflict")
 
-    async def _rewrite(self, name: str, only: Callable[[Any], list[int]] | None, verify: Verify) -> None:
+    async def _rewrite(self, name: str, only: Callable[[Any], list[int]] | None, fence: Fence) -> None:
         rewritten = await self._run("index", lambda: self._writer.stage_compaction(only))
         if rewritten is not None:
-            await verify()
+            await fence()
             await self._commit(name, lambda: self._writer.commit_compaction(rewritten))
 
-    async def _update(self, action: Callable[[Any], None], verify: Verify) -> None:
-        await verify()
+    async def _update(self, action: Callable[[Any], None], fence: Fence) -> None:
+        await fence()
         await self._commit("optimize", lambda: self._writer.update(action))
 
     async def _commit(self, name: str, commit: Callable[[], None]) -> None:
@@ -225,7 +230,7 @@ class LanceIndex:
     def __init__(self, root: Path, runtime: Runtime) -> None:
         self._root = Path(root)
         self._runtime = runtime
-        self._tables: dict[TableInfo, LanceTable] = {}
+        self._tables: dict[TableId, LanceTable] = {}
         self._highest = Highest(self._root)
         # Before the library is loaded: its warnings (a partition is empty) say nothing to a user.
         os.environ.setdefault("LANCE_LOG", "error")
@@ -234,39 +239,49 @@ class LanceIndex:
     def fingerprint(self) -> str:
         return "lance/1"
 
-    async def table(self, owner: str, collection: str, version: int) -> LanceTable:
-        info = TableInfo(owner, collection, version)
-        if info not in self._tables:
-            self._tables[info] = LanceTable(
-                self._path(info), self._root, self._runtime, self._session, self._writing, self._highest
-            )
-        table = self._tables[info]
-        if table.dimensions is None:
-            await table.open()
-        return table
+    @property
+    def traits(self) -> Traits:
+        # Two processes that merge the same ids make doubles without any error.
+        return Traits(single_writer=True)
+
+    async def open(self, table: TableId) -> LanceTable | None:
+        handle = self._handle(table)
+        return handle if await handle.open() else None
+
+    async def create(self, table: TableId, dimensions: int) -> LanceTable:
+        handle = self._handle(table)
+        await handle.create(dimensions)
+        return handle
 
     async def warm_up(self) -> None:
         await self._runtime.run_blocking("index", self._session)
 
-    async def tables(self) -> list[TableInfo]:
+    async def tables(self) -> list[TableId]:
         return await self._runtime.run_blocking("read", lambda: sorted(self._listed()))
 
-    async def drop(self, table: TableInfo) -> None:
+    async def drop(self, table: TableId) -> None:
         path = self._path(table)
         self._tables.pop(table, None)
         trash = path.with_name(f".{path.name}.{self._runtime.token()}")
         await self._runtime.run_blocking("index", files.remove_table, path, trash)
 
-    def _path(self, table: TableInfo) -> Path:
+    def _handle(self, table: TableId) -> LanceTable:
+        if table not in self._tables:
+            self._tables[table] = LanceTable(
+                self._path(table), self._root, self._runtime, self._session, self._writing, self._highest
+            )
+        return self._tables[table]
+
+    def _path(self, table: TableId) -> Path:
         for name in (table.owner, table.collection):
             if not _NAME.fullmatch(name):
                 raise UsageError(f"{name!r} is no name of an owner or collection: letters, digits and _ . @ + - only.")
         return self._root / table.owner / table.collection / f"v{table.version:d}.lance"
 
-    def _listed(self) -> Iterator[TableInfo]:
+    def _listed(self) -> Iterator[TableId]:
         for path in self._root.glob("*/*/v*.lance"):
             if found := _TABLE.fullmatch(path.name):
-                yield TableInfo(path.parent.parent.name, path.parent.name, int(found[1]))
+                yield TableId(path.parent.parent.name, path.parent.name, int(found[1]))
 
     @functools.cached_property
     def _caches(self) -> Any:

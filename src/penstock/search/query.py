@@ -3,6 +3,7 @@ active in that snapshot (I5)."""
 
 import asyncio
 import json
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -10,7 +11,7 @@ import msgspec
 
 from penstock.embedders.base import Embedder
 from penstock.errors import UsageError
-from penstock.indexes.base import Index, IndexHit, IndexTable
+from penstock.indexes.base import Filter, Index, IndexHit, IndexTable, Query, TableId, TextQuery, Traits, VectorQuery
 from penstock.ledger.database.store import Ledger, Snapshot
 from penstock.ledger.engine import documents, generations
 from penstock.model.items import Vector
@@ -43,6 +44,7 @@ async def search(
 ) -> list[Hit]:
     if k < 1:
         raise UsageError(f"k is {k}: ask for at least one hit")
+    mode = _possible(mode, index.traits)
     # Bytes that are no UTF-8 reach us from a command line as lone surrogates, which no embedder takes.
     query = query.encode("utf-8", "replace").decode()
     look = partial(documents.collection, owner)
@@ -63,36 +65,48 @@ async def search(
             )
         version = home.index_version
         hidden = await snapshot.read(partial(generations.hidden, owner), collection, version)
-        table = await index.table(owner, collection, version)
-        return await _fetch(snapshot, table, owner, query, vector, k, mode, hidden)
+        table = await index.open(TableId(owner, collection, version))
+        if table is None:
+            return []
+        queries: list[Query] = []
+        if vector is not None:
+            queries.append(VectorQuery(vector))
+        if mode != "vector":
+            queries.append(TextQuery(query))
+        return await _fetch(snapshot, table, owner, queries, k, hidden, index.traits.max_hits)
+
+
+def _possible(mode: Mode, traits: Traits) -> Mode:
+    """Hybrid is what the index has of both."""
+    if mode == "hybrid" and len(traits.modes) == 1:
+        return next(iter(traits.modes))
+    if mode != "hybrid" and mode not in traits.modes:
+        raise UsageError(f"this index cannot search with --mode {mode}: use {' or '.join(sorted(traits.modes))}")
+    return mode
 
 
 async def _fetch(
     snapshot: Snapshot,
     table: IndexTable,
     owner: Owner,
-    query: str,
-    vector: Vector | None,
+    queries: Sequence[Query],
     k: int,
-    mode: Mode,
     hidden: list[GenerationId],
+    most: int | None,
 ) -> list[Hit]:
-    """Fetch more until k hits are active in the snapshot, or the index has no more."""
-    count = min(max(4 * k, FETCH_LEAST), FETCH_ALL)
+    """Fetch more until k hits are active in the snapshot, or the index has no more. `most`: hits of one search."""
+    most = most or FETCH_ALL
+    count = min(max(4 * k, FETCH_LEAST), most)
+    where = Filter(hidden)
     while True:
-        searches = []
-        if vector is not None:
-            searches.append(table.search_vector(vector, count, hidden))
-        if mode != "vector":
-            searches.append(table.search_text(query, count, hidden))
-        rankings: list[list[IndexHit]] = await asyncio.gather(*searches)
+        rankings: list[list[IndexHit]] = await asyncio.gather(*(table.search(one, count, where) for one in queries))
         found = sorted({GenerationId(hit.generation) for ranking in rankings for hit in ranking})
         active = await snapshot.read(partial(generations.visible, owner), found)
         kept = [[hit for hit in ranking if hit.generation in active] for ranking in rankings]
-        fused = fuse(kept) if mode == "hybrid" else kept[0]
-        if len(fused) >= k or all(len(ranking) < count for ranking in rankings):
+        fused = fuse(kept) if len(kept) > 1 else kept[0]
+        if len(fused) >= k or count == most or all(len(ranking) < count for ranking in rankings):
             return [_hit(hit, active[GenerationId(hit.generation)]) for hit in fused[:k]]
-        count *= 4
+        count = min(4 * count, most)
 
 
 def _hit(hit: IndexHit, document: generations.Visible) -> Hit:

@@ -4,7 +4,7 @@ behind each."""
 from collections.abc import AsyncIterator, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from penstock.indexes.base import IndexRows, Verify
+from penstock.indexes.base import Fence, IndexRows
 from penstock.model.items import Chunk, Vectors
 from penstock.stages.base import StepContext
 
@@ -16,11 +16,10 @@ OPTIMIZE_ROWS = 50_000
 class Writable(Protocol):
     """What is needed of an index table."""
 
-    async def append(self, rows: Sequence[IndexRows], verify: Verify) -> None: ...
+    async def put(self, rows: Sequence[IndexRows], fence: Fence, *, fresh: bool) -> None: ...
 
-    async def merge(self, rows: Sequence[IndexRows], verify: Verify) -> None: ...
-
-    async def optimize(self, verify: Verify) -> None: ...
+    async def optimize(self, fence: Fence) -> None:
+        """Nothing to do where a server does it itself."""
 
 
 Ctx = TypeVar("Ctx", bound=StepContext)
@@ -38,30 +37,28 @@ def chunk_count(ctx: StepContext) -> int:
     return count
 
 
-async def write_small(
-    entries: Sequence[Entry[Ctx]], rows: Sequence[IndexRows], table: Writable, verify: Verify
-) -> None:
-    """Documents that fit into one commit together; those that were begun before are merged in a second one."""
+async def write_small(entries: Sequence[Entry[Ctx]], rows: Sequence[IndexRows], table: Writable, fence: Fence) -> None:
+    """Documents that fit into one commit together; those that were begun before go into a second one, by id."""
     fresh = [r for entry, r in zip(entries, rows, strict=True) if not entry.resumed]
     again = [r for entry, r in zip(entries, rows, strict=True) if entry.resumed]
     if fresh:
-        await table.append(fresh, verify)
+        await table.put(fresh, fence, fresh=True)
     if again:
-        await table.merge(again, verify)
+        await table.put(again, fence, fresh=False)
 
 
-async def write_large(entry: Entry[Ctx], table: Writable, verify: Verify) -> None:
+async def write_large(entry: Entry[Ctx], table: Writable, fence: Fence) -> None:
     """A document of many commits, from its checkpoint on. Only the first commit after an interruption can meet rows
     that are there already."""
     checkpoint = entry.ctx.checkpoint
     done: int = checkpoint.cursor.get("rows", 0)
-    merge = entry.resumed
+    fresh = not entry.resumed
     async for rows in rows_of(entry.ctx, done):
-        await (table.merge if merge else table.append)([rows], verify)
-        merge = False
+        await table.put([rows], fence, fresh=fresh)
+        fresh = True
         done += len(rows.chunks)
         if done % OPTIMIZE_ROWS < COMMIT_ROWS:
-            await table.optimize(verify)
+            await table.optimize(fence)
         await checkpoint.append([], {"rows": done})
         await checkpoint.flush()
 

@@ -17,7 +17,7 @@ from penstock.blobs.base import Copied
 from penstock.blobs.copying import copy, flush, flush_one, hash_file, link, same_size
 from penstock.blobs.local import make_home, storage_sentence
 from penstock.errors import StorageError, UsageError
-from penstock.indexes.base import TableInfo
+from penstock.indexes.base import TableId, maintained
 from penstock.ledger.database import versions
 from penstock.ledger.database.migrations import LATEST
 from penstock.ledger.upkeep.copies import Copy, Named, copy_out
@@ -180,14 +180,15 @@ class Backup:
             found |= await self._table(name, table, before)
         return found, len(tables)
 
-    async def _table(self, name: str, info: TableInfo, before: Manifest | None) -> dict[str, FileEntry]:
-        """A version that was cleaned away while we copied it makes way for the latest."""
+    async def _table(self, name: str, info: TableId, before: Manifest | None) -> dict[str, FileEntry]:
+        """If a version is cleaned away while it is copied, the latest one is copied instead. A server backs up its
+        tables itself; `check --repair` makes again what is missing after a restore."""
         for _ in range(TRIES):
-            table = await self._stores.index.table(info.owner, info.collection, info.version)
-            there = await table.files()
+            table = maintained(await self._stores.index.open(info))
+            there = await table.files() if table is not None else None
             if there is None:
                 return {}
-            place = f"{info.owner}/{info.collection}/v{info.version}.lance"
+            place = f"{info.owner}/{info.collection}/{there.root.name}"
             try:
                 return {
                     f"{place}/{one}": await self._blocking(

@@ -2,6 +2,7 @@
 the same version and has the same bytes; afterwards the checksum says nothing any more, and the rows are compared."""
 
 from penstock.errors import PenstockError
+from penstock.indexes.base import maintained
 from penstock.ledger.upkeep import checksums
 from penstock.ledger.upkeep.checksums import Sealed
 from penstock.upkeep.check_rows import ids_of, place_of, said
@@ -26,8 +27,8 @@ async def files(stores: Stores, before: list[Finding] | None) -> list[Finding]:
 async def _compared(stores: Stores, seal: Sealed) -> Finding | None:
     place = seal.place
     try:
-        table = await stores.index.table(place.owner, place.collection, place.version)
-        state = await table.state()
+        table = maintained(await stores.open(place))
+        state = await table.state() if table is not None else None
     except PenstockError:
         # A table that cannot be read at all: the comparison of its rows says so.
         return None
@@ -36,7 +37,7 @@ async def _compared(stores: Stores, seal: Sealed) -> Finding | None:
     version = state.version if state is not None else 0
     if version == seal.table_version:
         try:
-            now = await table.checksum()
+            now = await table.checksum() if table is not None else None
         except PenstockError as error:
             return _changed(seal, str(error))
         if now is None or now == (seal.table_version, seal.sha256):

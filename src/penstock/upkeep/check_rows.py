@@ -7,11 +7,11 @@ before: one that was active before the scan and still is after it was active all
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
 from penstock.artifacts.segments import CHUNKS
 from penstock.errors import PenstockError
-from penstock.indexes.base import StoredRow, row_digest
+from penstock.indexes.base import IndexTable, StoredRow, row_digest
 from penstock.ledger.upkeep import audit, audit_index
 from penstock.ledger.upkeep.audit_index import Active, Place, Source, State
 from penstock.upkeep.check_blobs import read_pieces
@@ -93,9 +93,9 @@ async def _table(stores: Stores, place: Place, dimensions: int | None, known: li
     # On the second look a generation must have been dead before the scan: a purge may have come between.
     dead = None if wanted is None else await _dead(stores, wanted)
     try:
-        table = await stores.index.table(place.owner, place.collection, place.version)
-        actual = table.dimensions
-        async for batch in table.scan():
+        table = await stores.open(place)
+        actual = None if table is None else table.dimensions
+        async for batch in _scan(table):
             stores.tell(len(batch))
             for row in batch:
                 expected.see(row)
@@ -120,6 +120,12 @@ async def _table(stores: Stores, place: Place, dimensions: int | None, known: li
                 ids = {**ids_of(place), "generation": generation}
                 found.append(Finding("dead_rows", what, ids, problem=False, count=count))
     return found
+
+
+async def _scan(table: IndexTable | None) -> AsyncIterator[list[StoredRow]]:
+    if table is not None:
+        async for batch in table.scan():
+            yield batch
 
 
 def _compared(

@@ -1,11 +1,12 @@
-"""Purge: take replaced and deleted generations out of the index, under its lock, when their readers are gone."""
+"""Purge: take replaced and deleted generations out of the index when their readers are gone. Where a table has a single
+writer, this is done under its lock."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from penstock.errors import LeaseLost, LedgerAway, Transient
-from penstock.indexes.base import Index, IndexTable, Verify
+from penstock.indexes.base import Fence, Index, IndexTable, TableId
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import generations, locks
 from penstock.ledger.engine.generations import Purge
@@ -26,20 +27,20 @@ async def purge(
     ahead_s: float = 0.0,
     failed: Callable[[str, BaseException], None] = lambda key, error: None,
 ) -> int:
-    """Process what is due. A table whose lock is held is left for another time, and so is one that cannot be changed,
-    whatever it raises: `failed` is told. Returns how many generations went."""
+    """Process what is due. A table whose lock is held is left for another time, and so is one that cannot be changed:
+    `failed` is told the error. Returns how many generations were taken out."""
     done = 0
     due = await ledger.read(generations.due_purges, BATCH, ahead_s)
-    tables: dict[tuple[str, str, int], list[Purge]] = {}
+    tables: dict[TableId, list[Purge]] = {}
     for row in due:
-        tables.setdefault((row.owner, row.collection, row.version), []).append(row)
+        tables.setdefault(TableId(row.owner, row.collection, row.version), []).append(row)
     for place, rows in tables.items():
         key, leaving = index_key(*place), [row.generation for row in rows]
-        async with hold(ledger, key, worker, "purge") as verify:
-            if verify is None:
+        async with hold_table(ledger, index, place, worker, "purge") as fence:
+            if fence is None:
                 continue
             try:
-                await take_out(ledger, await index.table(*place), leaving, verify)
+                await take_out(ledger, await index.open(place), leaving, fence)
             except (LeaseLost, Transient):
                 # The purge rows stay: another time.
                 continue
@@ -53,28 +54,45 @@ async def purge(
     return done
 
 
-async def take_out(ledger: Ledger, table: IndexTable, leaving: Sequence[GenerationId], verify: Verify) -> None:
+async def take_out(ledger: Ledger, table: IndexTable | None, leaving: Sequence[GenerationId], fence: Fence) -> None:
     """The rows first: a kill in between leaves work that is done once more."""
-    if table.dimensions is not None:
-        await table.delete(leaving, verify)
+    if table is not None:
+        await table.delete(leaving, fence)
     await ledger.write(generations.PURGED, tuple(leaving))
+
+
+async def unfenced() -> None:
+    """The fence of a table with many writers, for what is not a step: there is no lock that could be lost, and what is
+    done twice is done once."""
+
+
+@asynccontextmanager
+async def hold_table(
+    ledger: Ledger, index: Index, table: TableId, worker: WorkerId, purpose: str
+) -> AsyncIterator[Fence | None]:
+    """The lock of an index table, if it needs one; None where somebody else has it."""
+    if not index.traits.single_writer:
+        yield unfenced
+        return
+    async with hold(ledger, index_key(*table), worker, purpose) as fence:
+        yield fence
 
 
 @asynccontextmanager
 async def hold(
     ledger: Ledger, key: str, worker: WorkerId, purpose: str, lease_s: float = LOCK_S
-) -> AsyncIterator[Verify | None]:
+) -> AsyncIterator[Fence | None]:
     """A lock for something that is not a step; None where somebody else has it."""
     token = Token(ledger.database.runtime.token())
     if not await ledger.write(locks.ACQUIRE, locks.Acquire(key, token, worker, purpose, lease_s)):
         yield None
         return
 
-    async def verify() -> None:
+    async def fence() -> None:
         if not await ledger.read(locks.held, key, token):
             raise LeaseLost(f"the lock {key} belongs to somebody else now")
 
     try:
-        yield verify
+        yield fence
     finally:
         await ledger.write(locks.RELEASE, (key, token))

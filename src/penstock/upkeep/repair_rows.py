@@ -13,14 +13,14 @@ import numpy as np
 
 from penstock.artifacts.reader import ArtifactReader
 from penstock.errors import PenstockError, TornSegment
-from penstock.indexes.base import IndexRows, IndexTable, TableInfo, Verify
+from penstock.indexes.base import Fence, IndexRows, IndexTable, TableId, maintained
 from penstock.ledger.engine import checkpoints
 from penstock.ledger.engine.locks import index_key
 from penstock.ledger.upkeep import audit, audit_index, checksums, mending
 from penstock.ledger.upkeep.audit_index import Place, Source, State
 from penstock.model.items import Chunk, Vectors
 from penstock.model.nouns import Artifact, ArtifactId, Segment, WorkerId
-from penstock.upkeep.purge import hold
+from penstock.upkeep.purge import hold_table
 from penstock.upkeep.remake import Remaker, queued
 from penstock.upkeep.report import Finding, Stores
 
@@ -61,7 +61,7 @@ class TableRepair:
         self._ledger = stores.ledger
         self._worker = worker
         self._place = place
-        self._info = TableInfo(place.owner, place.collection, place.version)
+        self._table = TableId(place.owner, place.collection, place.version)
         self._reader = ArtifactReader(stores.blobs, self._segments)
 
     async def mend(self, found: Sequence[Finding], torn: Collection[int] = ()) -> AsyncIterator[Finding]:
@@ -90,9 +90,7 @@ class TableRepair:
             for finding in await self._rebuild(rest):
                 yield finding
         for some in _pages([finding for finding in of["row_double"] if not finding.problem]):
-            async with self._hold() as (table, verify):
-                await table.dedupe([finding.ids["generation"] for finding in some], verify)
-            for finding in some:
+            async for finding in self._dedupe(some):
                 yield finding
         for some in _pages([*of["dead_rows"], *of["row_misplaced"]]):
             await self._remove([finding.ids["generation"] for finding in some])
@@ -101,9 +99,21 @@ class TableRepair:
         if not whole:
             raise Incomplete("chunks or vectors that its rows are made of are damaged; `penstock vacuum` accepts it")
 
+    async def _dedupe(self, findings: Sequence[Finding]) -> AsyncIterator[Finding]:
+        """A table without upkeep of ours writes one row for each id."""
+        async with self._hold() as (table, fence):
+            kept = maintained(table)
+            if kept is not None:
+                await kept.dedupe([finding.ids["generation"] for finding in findings], fence)
+        for finding in findings if kept is not None else await self._rebuild(findings):
+            yield finding
+
     async def _restore(self) -> bool:
         """Back to what vacuum left, if that is still whole. Where one of ours has written meanwhile, it stands."""
-        async with self._hold() as (table, verify):
+        async with self._hold() as (opened, fence):
+            table = maintained(opened)
+            if table is None:
+                return False
             seal = await self._ledger.read(checksums.before_holder, self._place)
             if seal is None:
                 return True
@@ -113,15 +123,15 @@ class TableRepair:
                 return False
             if kept != (seal.table_version, seal.sha256):
                 return False
-            await table.restore(seal.table_version, verify)
+            await table.restore(seal.table_version, fence)
         return True
 
     async def _drop(self) -> None:
         """A table that cannot be read, or is not what we left, goes; the next round finds its rows missing."""
-        async with self._lock() as verify:
+        async with self._lock() as fence:
             await self._ledger.write(mending.RESTART, self._place)
-            await verify()
-            await self._stores.index.drop(self._info)
+            await fence()
+            await self._stores.index.drop(self._table)
             await self._ledger.write(checksums.UNSEAL, self._place)
 
     async def _can_be_made_again(self, torn: Collection[int]) -> bool:
@@ -144,7 +154,7 @@ class TableRepair:
         if not lost:
             return set()
         async with self._hold() as (table, _):
-            if table.dimensions is None:
+            if table is None:
                 await self._ledger.write(mending.RESTART, self._place)
         made = await self._remaker.queue(self._place.owner, {state.document for state in lost.values()})
         return {one for one, state in lost.items() if state.document in made}
@@ -186,15 +196,16 @@ class TableRepair:
         """How many rows of each finding were written: none of a document that has changed meanwhile."""
         if not parts:
             return Counter()
-        async with self._hold() as (table, verify):
+        async with self._hold() as (table, fence):
             states = await self._actives([part.generation for part in parts])
             good = [part for part in parts if part.generation in states]
             if not good:
                 return Counter()
-            if table.dimensions is None:
-                await self._ledger.write(mending.RESTART, self._place)
             rows = [_index_rows(part.generation, states[part.generation], part.chunks, part.vectors) for part in good]
-            await table.merge(rows, verify)
+            if table is None:
+                await self._ledger.write(mending.RESTART, self._place)
+                table = await self._stores.index.create(self._table, rows[0].vectors.shape[1])
+            await table.put(rows, fence, fresh=False)
         return Counter({part.finding: len(part.chunks) for part in good})
 
     async def _replace(self, finding: Finding) -> bool:
@@ -210,22 +221,22 @@ class TableRepair:
             return False
         if len(rows) != state.chunks:
             return False
-        async with self._hold() as (table, verify):
-            if await self._active(generation) is None:
+        async with self._hold() as (table, fence):
+            if table is None or await self._active(generation) is None:
                 return False
-            await table.delete([generation], verify)
+            await table.delete([generation], fence)
             if rows:
                 chunks, vectors = zip(*rows, strict=True)
-                await table.append([_index_rows(generation, state, chunks, vectors)], verify)
+                await table.put([_index_rows(generation, state, chunks, vectors)], fence, fresh=True)
         return True
 
     async def _remove(self, generations: Sequence[int]) -> None:
         """Rows that nobody may read here: of dead generations, and of active ones that live elsewhere."""
-        async with self._hold() as (table, verify):
+        async with self._hold() as (table, fence):
             states = await self._ledger.read(audit_index.states, generations)
             out = [one for one in generations if _stranger(states.get(one), self._place)]
-            if out and table.dimensions is not None:
-                await table.delete(out, verify)
+            if out and table is not None:
+                await table.delete(out, fence)
 
     async def _active(self, generation: int) -> State | None:
         return (await self._actives([generation])).get(generation)
@@ -235,21 +246,21 @@ class TableRepair:
         return {one: state for one, state in states.items() if state.state == "ACTIVE" and state.place == self._place}
 
     @asynccontextmanager
-    async def _hold(self) -> AsyncIterator[tuple[IndexTable, Verify]]:
-        async with self._lock() as verify:
-            yield await self._stores.index.table(*self._info), verify
+    async def _hold(self) -> AsyncIterator[tuple[IndexTable | None, Fence]]:
+        async with self._lock() as fence:
+            yield await self._stores.open(self._place), fence
 
     @asynccontextmanager
-    async def _lock(self) -> AsyncIterator[Verify]:
+    async def _lock(self) -> AsyncIterator[Fence]:
         """Patiently. A lock that a dead worker left behind is freed when its lease is over."""
         runtime = self._ledger.database.runtime
-        key = index_key(*self._info)
+        key = index_key(*self._table)
         limit = runtime.clock() + WAIT_S
         while True:
             await self._ledger.write(mending.FREE, key)
-            async with hold(self._ledger, key, self._worker, "repair") as verify:
-                if verify is not None:
-                    yield verify
+            async with hold_table(self._ledger, self._stores.index, self._table, self._worker, "repair") as fence:
+                if fence is not None:
+                    yield fence
                     return
             if runtime.clock() > limit:
                 raise Busy(f"it was in use for {WAIT_S:.0f} s, try again later")

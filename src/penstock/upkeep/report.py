@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 
 from penstock.blobs.base import Blobs
-from penstock.indexes.base import Index
+from penstock.indexes.base import Index, IndexTable, TableId
 from penstock.ledger.database.store import Ledger
+from penstock.ledger.upkeep.audit_index import Place
 
 LISTED = 100
 """Entries of one kind that a report spells out; the others are counted."""
@@ -28,6 +29,9 @@ class Stores:
     chance: Callable[[], float] = lambda: 0.0
     tell: Callable[[int], None] = lambda count: None
     """Told of so many more things that were looked at."""
+
+    async def open(self, place: Place) -> IndexTable | None:
+        return await self.index.open(TableId(place.owner, place.collection, place.version))
 
     def is_sampled(self) -> bool:
         return self.sample >= 1.0 or self.chance() < self.sample

@@ -1,6 +1,8 @@
 """Vacuum: under the lock of each index table, purge what is due, write small files anew as larger ones, bring its
 indexes up to date, and let go of versions that nobody reads any more. At the end a checksum of what it left, for
-`check`. Every step of it is one commit: a kill in between leaves the table as the last one made it."""
+`check`. Every step of it is one commit: a kill in between leaves the table as the last one made it.
+
+Of a table on a server it only purges: the server does the rest itself."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -10,14 +12,14 @@ from typing import Any, Protocol
 import msgspec
 
 from penstock.errors import LeaseLost, LockHeld
-from penstock.indexes.base import IndexTable
+from penstock.indexes.base import Fence, IndexTable, maintained
 from penstock.ledger.engine import generations
 from penstock.ledger.engine.locks import index_key
 from penstock.ledger.reads.stats import ListedLock, locks
 from penstock.ledger.upkeep import checksums
 from penstock.ledger.upkeep.audit_index import Place
 from penstock.model.nouns import Owner, Token
-from penstock.upkeep.purge import BATCH, take_out
+from penstock.upkeep.purge import BATCH, take_out, unfenced
 from penstock.upkeep.report import Stores
 
 
@@ -34,6 +36,8 @@ class Held(Protocol):
 Hold = Callable[[str], AbstractAsyncContextManager[Held]]
 """Takes the lock of that key, or raises `LockHeld`."""
 
+BY_SERVER = "the server does this itself"
+
 
 class Vacuumed(msgspec.Struct, frozen=True):
     collection: str
@@ -47,6 +51,8 @@ class Vacuumed(msgspec.Struct, frozen=True):
     """What a reader sees; `bytes_old` is kept some minutes for those who still read what was before."""
     bytes_old: int
     checksum: str | None
+    note: str | None = None
+    """Why nothing was merged: the table is on a server, which does this itself."""
 
 
 class VacuumReport(msgspec.Struct, frozen=True):
@@ -65,6 +71,9 @@ async def vacuum(stores: Stores, places: Sequence[Place], hold: Hold) -> VacuumR
     for place in places:
         key = index_key(place.owner, place.collection, place.version)
         try:
+            if not stores.index.traits.single_writer:
+                done.append(await _on_server(stores, place))
+                continue
             async with hold(key) as held:
                 done.append(await _vacuum(stores, place, held))
         except LockHeld:
@@ -74,12 +83,14 @@ async def vacuum(stores: Stores, places: Sequence[Place], hold: Hold) -> VacuumR
 
 
 async def _vacuum(stores: Stores, place: Place, held: Held) -> Vacuumed:
-    table = await stores.index.table(place.owner, place.collection, place.version)
-    before, rows = await table.state(), await table.count()
-    purged = await _purge(stores, place, table, held)
-    if table.dimensions is not None:
-        await table.compact(held.verify)
-    left, checksum, after = await table.count(), await table.checksum(), await table.state()
+    table = await stores.open(place)
+    kept = maintained(table)
+    before, rows = await kept.state() if kept else None, await table.count() if table else 0
+    purged = await _purge(stores, place, table, held.verify)
+    if kept is not None:
+        await kept.compact(held.verify)
+    left, checksum = await table.count() if table else 0, await kept.checksum() if kept else None
+    after = await kept.state() if kept else None
     if checksum is not None:
         seal = checksums.Seal(place, held.token, checksum.version, checksum.sha256)
         held.given_back = await stores.ledger.write(checksums.SEAL, seal)
@@ -95,14 +106,24 @@ async def _vacuum(stores: Stores, place: Place, held: Held) -> Vacuumed:
         bytes_after=after.bytes if after else 0,
         bytes_old=after.old_bytes if after else 0,
         checksum=checksum.sha256 if checksum else None,
+        note=None if kept is not None or table is None else BY_SERVER,
     )
 
 
-async def _purge(stores: Stores, place: Place, table: IndexTable, held: Held) -> int:
+async def _on_server(stores: Stores, place: Place) -> Vacuumed:
+    """There is no lock to take."""
+    table = await stores.open(place)
+    before = await table.count() if table else 0
+    purged = await _purge(stores, place, table, unfenced)
+    left = await table.count() if table else 0
+    return Vacuumed(place.collection, place.version, left, before - left, purged, 0, 0, 0, None, BY_SERVER)
+
+
+async def _purge(stores: Stores, place: Place, table: IndexTable | None, fence: Fence) -> int:
     look = partial(generations.due_purges_in, Owner(place.owner))
     purged = 0
     while due := await stores.ledger.read(look, place.collection, place.version, BATCH):
-        await take_out(stores.ledger, table, due, held.verify)
+        await take_out(stores.ledger, table, due, fence)
         purged += len(due)
     return purged
 

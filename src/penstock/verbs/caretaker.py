@@ -102,6 +102,8 @@ class Caretaker:
 
     @asynccontextmanager
     async def hold_index(self, owner: Owner, collection: str, max_wait: float | None) -> AsyncIterator[Held]:
+        if not self._index().traits.single_writer:
+            raise UsageError("this index takes many writers at once: it has no lock to hold, and none is needed")
         known = await self._ledger.read(partial(documents.collection, owner), collection)
         key = index_key(owner, collection, known.index_version if known is not None else 1)
         async with self.alive() as heart, self._hold(heart, key, max_wait, "hold") as held:

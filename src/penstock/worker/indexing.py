@@ -9,7 +9,7 @@ import msgspec
 from penstock.artifacts.fingerprints import fingerprint
 from penstock.artifacts.segments import JSON_ITEMS
 from penstock.errors import BudgetSpent, LeaseLost, PenstockError, Permanent, TableFailed, Transient
-from penstock.indexes.base import IndexRows, Verify
+from penstock.indexes.base import Fence, IndexRows, TableId
 from penstock.ledger.database import waking
 from penstock.ledger.engine import checkpoints, documents, flips, generations, locks
 from penstock.model.nouns import Token
@@ -64,12 +64,12 @@ class Indexer:
         first = contexts[0]
         key, token = first.step.lease.resource_key, first.step.lease.token
         assert key is not None
-        verify = self.verifier(key, token)
+        fence = self.fence(key, token)
         self._failed.pop(key, None)
         try:
             await self._bind(first)
-            place = (first.step.owner, first.document.collection, first.generation.index_version)
-            table = await opened(self._bench.ports.index.table(*place))
+            place = TableId(first.step.owner, first.document.collection, first.generation.index_version)
+            table = await opened(self._bench.ports.index, place, self._bench.ports.embedder.model.dimensions)
             entries = await self._with_chunks(await self._announce(contexts))
         except BaseException as error:
             await self._settle(contexts, error)
@@ -83,14 +83,14 @@ class Indexer:
             if (number and self._is_over(contexts)) or key in self._failed:
                 await self._hand_over(batch)
                 continue
-            await self._write_in_room(batch, table, verify)
+            await self._write_in_room(batch, table, fence)
         if suspects and key in self._failed:
             await self._hand_over(suspects)
         elif suspects:
-            await self._write_alone(suspects, table, verify, begun=bool(batches))
+            await self._write_alone(suspects, table, fence, begun=bool(batches))
         if key not in self._failed:
             began = self._bench.runtime.clock()
-            await self._tidy(key, table, verify)
+            await self._tidy(key, table, fence)
             self._bench.record.tally.worked("index", 0, began, self._bench.runtime.clock())
         return self._failed.pop(key, None)
 
@@ -107,7 +107,7 @@ class Indexer:
     async def _hand_over(self, batch: Sequence[Entry]) -> None:
         await self._settle([entry.ctx for entry in batch], BudgetSpent("handed over between two commits"))
 
-    async def _write_alone(self, suspects: list[Entry], table: GuardedTable, verify: Verify, *, begun: bool) -> None:
+    async def _write_alone(self, suspects: list[Entry], table: GuardedTable, fence: Fence, *, begun: bool) -> None:
         """One by one, and nobody beside them. A whole group of them may have died twice with its worker: they clear the
         rooms once, not each for itself."""
         left = list(suspects)
@@ -120,21 +120,21 @@ class Indexer:
                     begun = True
                     with suppress(LeaseLost):
                         await self._bench.go_alone(entry.ctx)
-                        await self._write([entry], table, verify)
+                        await self._write([entry], table, fence)
                         self._bench.budget.measure("index", self._bench.runtime.clock() - entry.ctx.began)
                     left.pop(0)
             await self._hand_over(left)
         except BaseException as error:
             await self._settle_waiting(left, error)
 
-    async def _write_in_room(self, batch: list[Entry], table: GuardedTable, verify: Verify) -> None:
+    async def _write_in_room(self, batch: list[Entry], table: GuardedTable, fence: Fence) -> None:
         try:
             async with self._bench.room(batch[0].ctx):
                 began = batch[0].ctx.began
                 for entry in batch:
                     entry.ctx.waiting(None)
                     entry.ctx.began = began
-                await self._write(batch, table, verify)
+                await self._write(batch, table, fence)
                 self._bench.budget.measure("index", self._bench.runtime.clock() - began)
         except BaseException as error:
             await self._settle_waiting(batch, error)
@@ -146,12 +146,12 @@ class Indexer:
         if isinstance(error, asyncio.CancelledError) and not any(ctx.timed_out for ctx in waiting):
             raise error
 
-    def verifier(self, key: str, token: Token) -> Verify:
-        async def verify() -> None:
+    def fence(self, key: str, token: Token) -> Fence:
+        async def fence() -> None:
             if not await self._bench.ledger.read(locks.held, key, token):
                 raise LeaseLost(f"the lock {key} belongs to somebody else now")
 
-        return verify
+        return fence
 
     async def _bind(self, ctx: Context) -> None:
         """One embedder a collection: vectors of two models cannot be compared."""
@@ -199,10 +199,10 @@ class Indexer:
                 await settle(self._bench, entry.ctx, error)
         return good
 
-    async def _write(self, group: list[Entry], table: GuardedTable, verify: Verify) -> None:
+    async def _write(self, group: list[Entry], table: GuardedTable, fence: Fence) -> None:
         batch = [entry for entry in group if not entry.ctx.lost]
         if len(batch) == 1 and stage.chunk_count(batch[0].ctx) > stage.COMMIT_ROWS:
-            await self._write_large(batch[0], table, verify)
+            await self._write_large(batch[0], table, fence)
             return
         began = self._bench.runtime.clock()
         loaded = await asyncio.gather(*(stage.all_rows(entry.ctx) for entry in batch), return_exceptions=True)
@@ -212,16 +212,16 @@ class Indexer:
                 await settle(self._bench, entry.ctx, rows)
         if not good:
             return
-        written = await self._write_small(good, table, verify)
+        written = await self._write_small(good, table, fence)
         count = sum(len(rows.chunks) for _, rows in written)
         self._bench.record.tally.worked("index", count, began, self._bench.runtime.clock())
         await asyncio.gather(*(self._flip(entry.ctx) for entry, _ in written))
 
-    async def _write_small(self, group: list[Loaded], table: GuardedTable, verify: Verify) -> list[Loaded]:
+    async def _write_small(self, group: list[Loaded], table: GuardedTable, fence: Fence) -> list[Loaded]:
         """In one commit. If that fails because of what is in it, in one for each: a document must not fail for its
         neighbours."""
         try:
-            await stage.write_small([entry for entry, _ in group], [rows for _, rows in group], table, verify)
+            await stage.write_small([entry for entry, _ in group], [rows for _, rows in group], table, fence)
         except (PenstockError, asyncio.CancelledError) as error:
             await self._settle([entry.ctx for entry, _ in group], error)
             return []
@@ -230,17 +230,17 @@ class Indexer:
                 await self._settle([group[0][0].ctx], error)
                 return []
             # Nobody knows what the failed commit has left: by id, nothing is written twice.
-            alone = [await self._write_small([(Entry(entry.ctx, True), rows)], table, verify) for entry, rows in group]
+            alone = [await self._write_small([(Entry(entry.ctx, True), rows)], table, fence) for entry, rows in group]
             return [one for written in alone for one in written]
         return group
 
-    async def _write_large(self, entry: Entry, table: GuardedTable, verify: Verify) -> None:
+    async def _write_large(self, entry: Entry, table: GuardedTable, fence: Fence) -> None:
         ctx = entry.ctx
         try:
             receipt = fingerprint("index", ctx.step.generation_id, ctx.generation.index_version)
             opened = await open_artifact(self._bench, ctx, receipt)
             ctx.begin(opened.artifact, JSON_ITEMS)
-            await stage.write_large(entry, table, verify)
+            await stage.write_large(entry, table, fence)
             flush = await ctx.checkpoint.close()
             cursor = msgspec.json.encode(flush.cursor).decode()
             output = checkpoints.Output(opened.artifact.id, cursor, 0, 0, "{}", ())
@@ -263,16 +263,16 @@ class Indexer:
         else:
             self._bench.record.completed(ctx, meta, DocumentStatus.COMPLETED)
 
-    async def _tidy(self, key: str, table: GuardedTable, verify: Verify) -> None:
+    async def _tidy(self, key: str, table: GuardedTable, fence: Fence) -> None:
         """Keep the text index current, and now and then compact, while the lock is ours anyway."""
         self._commits[key] = self._commits.get(key, 0) + 1
         clock = self._bench.runtime.clock
         if clock() < self._tidy_after.get(key, 0.0):
             return
         try:
-            await table.optimize(verify)
+            await table.optimize(fence)
             if self._commits[key] % COMPACT_EVERY == 0:
-                await table.compact(verify)
+                await table.compact(fence)
         except (LeaseLost, Transient):
             # Another time: the documents are done.
             return

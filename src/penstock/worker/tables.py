@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from penstock import foreign
-from penstock.errors import LeaseLost, PenstockError, StepError, StorageError, TableFailed
-from penstock.indexes.base import IndexRows, IndexTable, Verify
+from penstock.errors import LeaseLost, PenstockError, Permanent, StepError, StorageError, TableFailed
+from penstock.indexes.base import Fence, Index, IndexRows, IndexTable, TableId, maintained
 from penstock.runtime import Runtime
 
 T = TypeVar("T")
@@ -21,30 +21,30 @@ logger = logging.getLogger("penstock.worker")
 
 
 class GuardedTable:
-    """What a worker needs of a table. An error that is the table's, or its disk's, becomes `TableFailed`; others, of
-    the rows that it was given, come through, and so does what `verify` raises."""
+    """What a worker needs of a table. An error of the table or of its disk becomes `TableFailed`; errors of the rows
+    that it was given come through, and so does what `fence` raises."""
 
     def __init__(self, table: IndexTable) -> None:
         self._table = table
+        self._maintained = maintained(table)
 
-    async def append(self, rows: Sequence[IndexRows], verify: Verify) -> None:
-        await self._call(lambda checked: self._table.append(rows, checked), verify)
+    async def put(self, rows: Sequence[IndexRows], fence: Fence, *, fresh: bool) -> None:
+        await self._call(lambda checked: self._table.put(rows, checked, fresh=fresh), fence)
 
-    async def merge(self, rows: Sequence[IndexRows], verify: Verify) -> None:
-        await self._call(lambda checked: self._table.merge(rows, checked), verify)
+    async def optimize(self, fence: Fence) -> None:
+        if self._maintained is not None:
+            await self._call(self._maintained.optimize, fence)
 
-    async def optimize(self, verify: Verify) -> None:
-        await self._call(self._table.optimize, verify)
+    async def compact(self, fence: Fence) -> None:
+        if self._maintained is not None:
+            await self._call(self._maintained.compact, fence)
 
-    async def compact(self, verify: Verify) -> None:
-        await self._call(self._table.compact, verify)
-
-    async def _call(self, action: Callable[[Verify], Awaitable[None]], verify: Verify) -> None:
+    async def _call(self, action: Callable[[Fence], Awaitable[None]], fence: Fence) -> None:
         refused: list[BaseException] = []
 
         async def checked() -> None:
             try:
-                await verify()
+                await fence()
             except BaseException as error:
                 refused.append(error)
                 raise
@@ -70,11 +70,11 @@ class GuardedTable:
         return True
 
 
-async def opened(table: Awaitable[IndexTable]) -> GuardedTable:
-    """Raises `TableFailed`, whatever it meets: no document was looked at yet."""
+async def opened(index: Index, table: TableId, dimensions: int) -> GuardedTable:
+    """The table, made if it is not there. Whatever fails is `TableFailed`: no document was looked at yet."""
     try:
-        return GuardedTable(await table)
-    except (asyncio.CancelledError, LeaseLost):
+        return GuardedTable(await index.open(table) or await index.create(table, dimensions))
+    except (asyncio.CancelledError, LeaseLost, Permanent):
         raise
     except BaseException as error:
         raise failed(error) from error
