@@ -32,41 +32,41 @@ FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 COMMANDS = """\
 # Command line
 
-Written from the commands by `python scripts/reference.py`; a test holds them together.
+`python scripts/reference.py` generates this page from the commands; a test verifies that it is up to date.
 
-The options {shared} belong to every command, and may also stand before its name.
-Where a command takes an ID, the first letters of one will do if they name a single document.
+Every command accepts the options {shared}, before or after its name.
+Where a command takes an ID, you can use the first letters of the id if they are unique.
 """
 
 EXIT_CODES = """\
 ## Exit codes
 
-The first that applies:
+The first one that applies:
 
-| code | means |
+| code | meaning |
 |---|---|
-| 2 | the call or the configuration is wrong; nothing was done |
-| 130, 143 | interrupted (Ctrl-C, SIGTERM): running work was handed over, everything that was accepted is kept |
-| 3 | the budget is spent and there is work left: call it again |
-| 1 | a document failed, a file could not be read, `check` found problems, or `vacuum` could not have an index |
-| 0 | done |
+| 2 | the arguments or the configuration are wrong; nothing was done |
+| 130, 143 | interrupted (Ctrl-C, SIGTERM): running steps were released, accepted documents are safe |
+| 3 | the budget is spent and there is work left: repeat the command |
+| 1 | a document failed, a file could not be read, `check` found problems, or `vacuum` could not lock an index |
+| 0 | success |
 
 ## JSON
 
-With `--json` there is exactly one JSON object on standard output, whatever the exit code; on an error it is
-`{"error"}`. Notes for people go to standard error. Times are ISO 8601 in UTC. Fields may be added, never renamed.
-Below, `…` stands for an open set of names.
+With `--json`, the command prints exactly one JSON object to standard output, for every exit code; on an error it is
+`{"error"}`. Notes for people go to standard error. Times are ISO 8601 in UTC. New versions may add fields but do not
+rename them. Below, `…` stands for an open set of names.
 """
 
 SETTINGS = """\
 # Configuration
 
-Written from `config.py` by `python scripts/reference.py`; a test holds them together.
+`python scripts/reference.py` generates this page from `config.py`; a test verifies that it is up to date.
 
-Settings come from `penstock.yaml` in the working folder (or the file that `--config` or `PENSTOCK_CONFIG` names), then
-from `PENSTOCK_*` variables, then from flags; the later wins. In a variable's name two underscores stand for a dot.
-Unknown settings and variables are refused. `penstock config show` prints what holds, `penstock config check` says
-whether it can be used.
+Settings come from `penstock.yaml` in the working directory (or the file that `--config` or `PENSTOCK_CONFIG` names),
+then from `PENSTOCK_*` variables, then from flags; later ones override earlier ones. In the name of a variable, two
+underscores stand for a dot. Unknown settings and variables are errors. `penstock config show` prints the effective
+settings, `penstock config check` verifies them.
 """
 
 Shape = Mapping[str, Any] | Sequence[Any] | None
@@ -167,7 +167,7 @@ SHAPES: dict[str, dict[str, Shape]] = {
         }
     },
 }
-"""What `--json` answers, by command and then by what is given to it. A test holds real answers against it."""
+"""The output of `--json`, by command and then by its arguments. A test compares real output with it."""
 
 
 def commands_page() -> str:
@@ -182,7 +182,7 @@ def commands_page() -> str:
 
 
 def leaves(group: click.Group, before: str = "") -> Iterator[tuple[str, click.Command]]:
-    """Every command that does something, with the words that call it, in the order of the help."""
+    """All commands that are not groups, with their full names, in the order of the help."""
     for name, command in group.commands.items():
         path = f"{before}{name}"
         if isinstance(command, click.Group):
@@ -215,7 +215,7 @@ def _help(command: click.Command) -> str:
 
 
 def _options(options: Sequence[click.Option]) -> str:
-    return _table(("option", "default", "does"), [_option(option) for option in options])
+    return _table(("option", "default", "description"), [_option(option) for option in options])
 
 
 def _option(option: click.Option) -> tuple[str, str, str]:
@@ -232,7 +232,7 @@ def _option(option: click.Option) -> tuple[str, str, str]:
 
 def _answers(path: str) -> str:
     if path not in SHAPES:
-        raise KeyError(f"what does `penstock {path} --json` answer? Say so in SHAPES of scripts/reference.py")
+        raise KeyError(f"add the output of `penstock {path} --json` to SHAPES in scripts/reference.py")
     lines = []
     for given, shape in SHAPES[path].items():
         words = " ".join(filter(None, ("penstock", path, given)))
@@ -257,12 +257,12 @@ def settings_page() -> str:
         rows = list(_settings(struct, prefix))
         if prefix and rows:
             parts += [f"## {prefix}\n", about + "\n"]
-        parts += [_table(("setting", "type", "default", "variable", "means"), rows)] if rows else []
+        parts += [_table(("setting", "type", "default", "variable", "description"), rows)] if rows else []
     return "\n".join(parts).rstrip("\n") + "\n"
 
 
 def _sections(prefix: str, struct: type[msgspec.Struct], about: str) -> Iterator[tuple[str, type[msgspec.Struct], str]]:
-    """A struct and those in it, each with the words that lead to it and what it is for."""
+    """A struct and the structs in it, each with its prefix and its description."""
     yield prefix, struct, about
     hints, fields = get_type_hints(struct), documented(struct)
     for name, (_, own) in fields.items():
@@ -273,7 +273,7 @@ def _sections(prefix: str, struct: type[msgspec.Struct], about: str) -> Iterator
 
 
 def _inner(hint: Any) -> type[msgspec.Struct] | None:
-    """The struct that a type holds: itself, an optional one, or a dictionary's values."""
+    """The struct in a type: the type itself, an optional struct, or the values of a dictionary."""
     for part in (hint, *get_args(hint)):
         if isinstance(part, type) and issubclass(part, msgspec.Struct):
             return part
@@ -297,7 +297,7 @@ def _value(struct: type[msgspec.Struct], name: str) -> str:
 
 
 def documented(struct: type[msgspec.Struct]) -> dict[str, tuple[str, str | None]]:
-    """The fields of a struct with their types as written, and the sentence that stands under each."""
+    """The fields of a struct with their types as written, and the docstring below each."""
     [body] = ast.parse(inspect.getsource(struct)).body
     assert isinstance(body, ast.ClassDef)
     found: dict[str, tuple[str, str | None]] = {}

@@ -1,4 +1,4 @@
-"""Draw docs/states.md from the tables in model/states.py: `python scripts/states.py`."""
+"""Generate docs/states.md from the tables in model/states.py: `python scripts/states.py`."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -14,25 +14,26 @@ PAGE = Path(__file__).parents[1] / "docs" / "states.md"
 INTRODUCTION = """\
 # States
 
-Drawn from the tables in [`model/states.py`](../src/penstock/model/states.py) by `python scripts/states.py`; a test
-holds them together. Each arrow carries the verb that makes the change: one verb per transition, the same word in SQL,
-code, events and docs. The ledger's triggers refuse every change of status that has no arrow here.
+`python scripts/states.py` generates this page from the tables in [`model/states.py`](../src/penstock/model/states.py);
+a test verifies that it is up to date. Each arrow shows the verb that makes the change. SQL, code and docs use the
+same verbs. Triggers in the ledger reject every change of status that has no arrow here.
 """
 
 DOCUMENTS = """\
 ## Documents
 
-PENDING, then what its running step does, then one of four ends. A working status may follow any other, because resume
-and re-use skip stages and a rewind goes back. NOT_INDEXABLE means that there is no text in it: not an error. What ended
-may come back to PENDING with all progress kept; COMPLETED only with a new generation, for changed
-content or where its artifacts were dropped and are wanted again.
+A document starts as PENDING, then shows what its running step does, and ends in one of four statuses. A working status
+can follow any other, because resumed and reused work skips stages, and a rewind goes back. NOT_INDEXABLE means that
+the document contains no text; this is not an error. A document that ended can return to PENDING and keeps its progress.
+A COMPLETED document returns to PENDING only with a new generation: for changed content, or to make dropped artifacts
+again.
 """
 
 STEPS = """\
 ## Steps
 
-A step's row is inserted when its turn comes. RUNNING is a lease: it has a token, which every write of the step must
-show. ERROR waits until it is due; FAILED has a dead letter.
+The row of a step is inserted when its turn comes. A RUNNING step has a lease with a token, which every write of the
+step must present. ERROR waits until the step is due; FAILED has a dead letter.
 """
 
 
@@ -44,8 +45,8 @@ def draw() -> str:
                 INTRODUCTION,
                 DOCUMENTS,
                 _diagram(DocumentStatus.PENDING, DOCUMENT_TRANSITIONS, ENDS),
-                f"While a step of this kind runs, its document shows:\n\n| kind | status |\n|---|---|\n{shown}\n",
-                "Other kinds do not change it.\n",
+                f"The status of a document while a step of this kind runs:\n\n| kind | status |\n|---|---|\n{shown}\n",
+                "Steps of other kinds do not change the status.\n",
                 STEPS,
                 _diagram(StepStatus.PENDING, STEP_TRANSITIONS, (StepStatus.COMPLETED,)),
             )

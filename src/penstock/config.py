@@ -1,4 +1,5 @@
-"""Settings: penstock.yaml, then PENSTOCK_* variables, then flags; the later wins. Read once, passed down."""
+"""Settings from penstock.yaml, then PENSTOCK_* variables, then flags; later sources override earlier ones. They are
+read once and passed down."""
 
 import os
 import re
@@ -16,65 +17,65 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+-]{0,99}")
 
 
 MOST = 10**9
-"""The highest limit: as good as none."""
+"""The highest value of a limit."""
 
 
 class ChunkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How documents are cut into the pieces that are embedded and found. Changed settings hold for what comes next."""
+    """How documents are split into chunks. Changes apply to documents that are submitted later."""
 
     unit: str = "characters"
     """`characters` or `tokens`."""
     size: int | None = None
-    """The most that a chunk holds: 1000 characters, or 512 tokens, if not set."""
+    """Maximum size of a chunk. Default: 1000 characters, or 512 tokens."""
     overlap: int | None = None
-    """What neighbours share: 200 characters, or 50 tokens, and at most a fifth of the size, if not set."""
+    """How much of a chunk the next one repeats. Default: 200 characters, or 50 tokens; at most a fifth of the size."""
 
 
 class CollectionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of one collection, by its name."""
 
     chunk: ChunkConfig | None = None
-    """Chunks of this collection; not set: as everywhere."""
+    """Chunk settings of this collection. Default: the global settings."""
     workflow: str | None = None
-    """Its workflow, by id or file."""
+    """The workflow of this collection, by id or file."""
     params: str | None = None
-    """Its parameter set, by id or file."""
+    """The parameter set of this collection, by id or file."""
     keep_artifacts: int | str | None = None
-    """How long its pages, chunks and vectors are kept; not set: as everywhere."""
+    """How long pages, chunks and vectors of this collection are kept. Default: the global setting."""
 
 
 class RetentionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What `prune` takes, and a worker now and then."""
+    """What `penstock prune` and workers remove."""
 
     history_days: float = 30.0
-    """How long runs that were replaced, closed dead letters and forced releases of locks are kept. The last run of a
-    document always is."""
+    """Days for which replaced runs, closed dead letters and records of forced lock releases are kept. The last run of
+    a document is always kept."""
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A process that works: `ingest` and `run`."""
+    """Settings of each process that executes steps: `ingest`, `run` and `worker`."""
 
     slots: int = 8
-    """Steps that run side by side."""
+    """Number of steps that run concurrently."""
     lease_s: float = 15.0
-    """How long a step belongs to a worker that no longer says so."""
+    """Seconds after which other workers take the steps of a worker that sends no heartbeats."""
     metrics_port: int | None = None
-    """Where `penstock worker` shows its metrics, at /metrics; 0: any port that is free."""
+    """Port on which `penstock worker` serves its metrics, at /metrics; 0: any free port."""
     metrics_host: str = "127.0.0.1"
-    """The address of that port. Whoever reaches it may read."""
+    """Address of that port. There is no access control."""
 
 
 class WebhookConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who is told of events by HTTP, by its name. URL and secret stay here: the ledger and the logs never see them."""
+    """A webhook that receives events by HTTP. URL and secret are never written to the ledger or to logs."""
 
     url: str = ""
-    """Where events are posted to: `http://…` or `https://…`."""
+    """The address that events are posted to: `http://…` or `https://…`."""
     secret: str = ""
-    """What signs them."""
+    """The key that signs the requests."""
     events: tuple[str, ...] = ("group_end", "item_failed")
-    """Which, of every run that starts from now on; none: those of the workflows that name this webhook."""
+    """Events of all new runs that are posted. If empty, only workflows that name this webhook use it."""
     retries: int = 8
-    """Attempts in all."""
+    """Maximum number of attempts."""
     timeout: float = 10.0
     """Seconds for one attempt."""
 
@@ -83,48 +84,48 @@ class WebhookConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ParsersConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The processes that read PDF, HTML and Office files."""
+    """Settings of the parser processes, which read PDF, HTML and Office files."""
 
     children: int | None = None
-    """How many; one for each core, if none is named."""
+    """Number of parser processes. Default: one per core."""
     memory_mb: int = 1024
-    """Memory of each, on top of what its libraries take; 0: no limit."""
+    """Memory limit of each process, in addition to the memory of its libraries; 0: no limit."""
     timeout_s: float = 60.0
-    """Time for one batch of pages, or for a file that is read whole."""
+    """Time limit for one batch of pages, or for a file that is read as a whole."""
 
 
 class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The most that one document may take. One that takes more fails; a retry with a higher limit goes on."""
+    """Limits for each document. A document that exceeds one fails; a retry with a higher limit continues it."""
 
     megabytes: int = 10_000
-    """The size of its file."""
+    """Maximum file size."""
     pages: int = 100_000
-    """Its pages."""
+    """Maximum number of pages."""
     parser_s: float = 7200.0
-    """The time that parser processes work on it, in all its attempts, in seconds."""
+    """Maximum total time of parser processes, over all attempts, in seconds."""
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything that can be set."""
+    """All settings."""
 
     home: str = ".penstock"
-    """The folder of everything that no other setting puts elsewhere."""
+    """The folder for all data that no other setting places elsewhere."""
     database: str | None = None
-    """The ledger: `sqlite:///FILE`, or `postgresql://…` where several machines share the work. Not set: `ledger.db` in
-    the home."""
-    blobs: str | None = None
-    """Raw bytes and artifacts: `file:///FOLDER`, or the URL of an adapter that a package adds. Not set: `blobs` in the
+    """The ledger: `sqlite:///FILE`, or `postgresql://…` if several machines share the work. Default: `ledger.db` in the
     home."""
+    blobs: str | None = None
+    """Where raw bytes and artifacts are stored: `file:///FOLDER`, or the URL of an adapter from a package. Default:
+    `blobs` in the home."""
     index: str | None = None
-    """Chunks and vectors: `lancedb:///FOLDER`, or the URL of an adapter that a package adds. Not set: `index` in the
+    """Where the index is stored: `lancedb:///FOLDER`, or the URL of an adapter from a package. Default: `index` in the
     home."""
     embedder: str = "wordllama"
-    """What makes the vectors: `wordllama` runs offline on the CPU, `fake` is for tests. Packages add others: `NAME` or
+    """The embedder: `wordllama` runs offline on the CPU, `fake` is for tests. Packages can add others: `NAME` or
     `NAME:ARGUMENT`."""
     owner: str = "default"
-    """Whose documents, where no owner is named. Nothing of another owner is ever readable."""
+    """The default owner. Data of one owner is never visible to another."""
     collection: str = "default"
-    """The collection, where none is named."""
+    """The default collection."""
     chunk: ChunkConfig = ChunkConfig()
     collections: dict[str, CollectionConfig] = {}
     keep_artifacts: int | str = "always"
@@ -132,19 +133,19 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     since it became searchable. Raw bytes and the index are not touched."""
     retention: RetentionConfig = RetentionConfig()
     workflow: str = "default"
-    """The workflow of collections that name none, by id or file."""
+    """The default workflow of collections, by id or file."""
     params: str | None = None
-    """The parameter set of collections that name none."""
+    """The default parameter set of collections, by id or file."""
     workflows: str | None = None
-    """The folder of workflow definitions; `workflows` in the home, if none is named."""
+    """The folder of workflow definitions. Default: `workflows` in the home."""
     parameter_sets: str | None = None
-    """The folder of parameter sets; `params` in the home, if none is named."""
+    """The folder of parameter sets. Default: `params` in the home."""
     worker: WorkerConfig = WorkerConfig()
     parsers: ParsersConfig = ParsersConfig()
     limits: LimitsConfig = LimitsConfig()
     webhooks: dict[str, WebhookConfig] = {}
     failpoints: str = ""
-    """For tests of crashes: `provider.answer.after=kill@3` dies at the third passage of that place."""
+    """For crash tests: `provider.answer.after=kill@3` kills the process the third time it reaches that failpoint."""
 
     @property
     def home_path(self) -> Path:
@@ -176,7 +177,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Path(chosen).expanduser().absolute() if chosen is not None else self.home_path / name
 
     def keep_days(self, collection: str) -> float | None:
-        """Days for which the artifacts of completed documents are kept; None: for ever."""
+        """Days for which the artifacts of completed documents are kept; None: no limit."""
         own = self.collections.get(collection)
         chosen = own.keep_artifacts if own is not None and own.keep_artifacts is not None else self.keep_artifacts
         if chosen == "always":
@@ -201,14 +202,14 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def check_url(url: str) -> None:
-    """Says what is wrong without saying the URL, which may hold a secret."""
+    """Raise ConfigError for a bad URL. The message does not contain the URL, which may hold a secret."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         usable = False
     if not usable or not url.isascii() or any(letter.isspace() for letter in url):
-        raise ConfigError("its URL begins with http:// or https:// and names a host")
+        raise ConfigError("the URL must begin with http:// or https:// and name a host")
 
 
 def _check_webhook(name: str, webhook: WebhookConfig) -> None:
@@ -218,12 +219,12 @@ def _check_webhook(name: str, webhook: WebhookConfig) -> None:
     except ConfigError as error:
         raise ConfigError(f"webhook {name}: {error}") from error
     if not webhook.secret:
-        raise ConfigError(f"webhook {name}: it needs a `secret`, which signs what is posted")
+        raise ConfigError(f"webhook {name}: it needs a `secret`, which signs the requests")
     if webhook.retries < 1 or not 0 < webhook.timeout <= 3600:
-        raise ConfigError(f"webhook {name}: retries are at least 1, and the timeout is up to 3600 seconds")
+        raise ConfigError(f"webhook {name}: retries must be at least 1, and the timeout at most 3600 seconds")
     known = [kind.lower() for kind in EventKind]
     if unknown := [event for event in webhook.events if event not in known]:
-        raise ConfigError(f"webhook {name}: there is no event {unknown[0]!r}: use some of {', '.join(known)}")
+        raise ConfigError(f"webhook {name}: unknown event {unknown[0]!r}: use some of {', '.join(known)}")
 
 
 def _local_folder(url: str, scheme: str) -> Path | None:
@@ -237,7 +238,8 @@ def load_config(
     environment: Mapping[str, str] | None = None,
     file: Path | None = None,
 ) -> Config:
-    """`flags` win over the environment, which wins over the file (./penstock.yaml unless PENSTOCK_CONFIG names one)."""
+    """Read the settings. `flags` override the environment, which overrides the file (./penstock.yaml, or the one that
+    PENSTOCK_CONFIG names)."""
     environment = os.environ if environment is None else environment
     values: dict[str, Any] = {}
     named = file or (Path(environment["PENSTOCK_CONFIG"]) if environment.get("PENSTOCK_CONFIG") else None)
@@ -258,17 +260,17 @@ def load_config(
         config.keep_days(name)
     config.keep_days("")
     if not 0 < config.retention.history_days < float("inf"):
-        raise ConfigError(f"retention.history_days {config.retention.history_days}: use a number of days, more than 0")
+        raise ConfigError(f"retention.history_days {config.retention.history_days}: use a number of days above 0")
     for name in LimitsConfig.__struct_fields__:
         if not 0 < (limit := getattr(config.limits, name)) <= MOST:
-            raise ConfigError(f"limits.{name} {limit}: use a number more than 0, at most {MOST:,}")
+            raise ConfigError(f"limits.{name} {limit}: use a number above 0, at most {MOST:,}")
     for name, webhook in config.webhooks.items():
         _check_webhook(name, webhook)
     return config
 
 
 def _merge(values: dict[str, Any], over: Mapping[str, Any]) -> None:
-    """A variable for one setting of a section leaves the others of it as they are."""
+    """Merge nested settings: a variable for one setting of a section keeps the others."""
     for key, value in over.items():
         if isinstance(value, dict) and isinstance(values.get(key), dict):
             _merge(values[key], value)
@@ -277,10 +279,10 @@ def _merge(values: dict[str, Any], over: Mapping[str, Any]) -> None:
 
 
 def check_name(what: str, name: object) -> str:
-    """Owners and collections become folders: nothing in their names may lead elsewhere."""
+    """Names of owners and collections become folder names, so they must not contain path elements."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(
-            f"{what} {name!r}: use letters, digits and _ . @ + -, beginning with a letter or a digit, at most 100"
+            f"{what} {name!r}: use at most 100 letters, digits and _ . @ + -, beginning with a letter or a digit"
         )
     return name
 
@@ -297,16 +299,16 @@ def _read(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
-        raise ConfigError(f"{path} must hold settings by name")
+        raise ConfigError(f"{path} must be a mapping of settings")
     return values
 
 
 _NO_SETTINGS = ("PENSTOCK_CONFIG", "PENSTOCK_PASSWORD")
-"""Variables of the command: which file to read, and what unlocks documents."""
+"""Variables that are not settings: the settings file, and the password of documents."""
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """PENSTOCK_HOME=…, and a dot becomes two underscores: PENSTOCK_WORKER__SLOTS=4."""
+    """Settings from variables. Two underscores stand for a dot: PENSTOCK_WORKER__SLOTS=4."""
     values: dict[str, Any] = {}
     known = set(Config.__struct_fields__)
     for variable, value in environment.items():

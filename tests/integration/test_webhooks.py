@@ -295,14 +295,14 @@ def test_config_show_masks_what_a_webhook_hides(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("webhook", "complaint"),
     [
-        ({"url": "ftp://example.org/x", "secret": "s"}, "its URL begins with http:// or https://"),
-        ({"url": "https:///x", "secret": "s"}, "names a host"),
-        ({"url": "http://h:99999999/", "secret": "s"}, "names a host"),
-        ({"url": "http://h/a b", "secret": "s"}, "names a host"),
+        ({"url": "ftp://example.org/x", "secret": "s"}, "the URL must begin with http:// or https://"),
+        ({"url": "https:///x", "secret": "s"}, "name a host"),
+        ({"url": "http://h:99999999/", "secret": "s"}, "name a host"),
+        ({"url": "http://h/a b", "secret": "s"}, "name a host"),
         ({"url": "http://h/"}, "needs a `secret`"),
-        ({"url": "http://h/", "secret": "s", "events": ["item_ends"]}, "there is no event 'item_ends'"),
-        ({"url": "http://h/", "secret": "s", "retries": 0}, "retries are at least 1"),
-        ({"url": "http://h/", "secret": "s", "timeout": 0}, "timeout is up to 3600"),
+        ({"url": "http://h/", "secret": "s", "events": ["item_ends"]}, "unknown event 'item_ends'"),
+        ({"url": "http://h/", "secret": "s", "retries": 0}, "retries must be at least 1"),
+        ({"url": "http://h/", "secret": "s", "timeout": 0}, "timeout at most 3600"),
         ({"url": "http://h/", "secret": "s", "colour": "red"}, "unknown field `colour`"),
     ],
 )

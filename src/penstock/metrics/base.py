@@ -1,4 +1,4 @@
-"""Metrics: what is counted and measured, and the two calls by which it is told to whoever wants to know."""
+"""The metrics port: the names of all metrics, and the interface that receives them."""
 
 from typing import Protocol
 
@@ -6,18 +6,18 @@ import msgspec
 
 
 class Metrics(Protocol):
-    """Called from several threads at once: the loop, the ledger's writer and the heart. Must be thread-safe, and quick:
-    the work waits for it. What it raises is logged once, and changes nothing."""
+    """Receives metrics. Called from several threads: the event loop, the ledger's writer and the heartbeat thread.
+    Must be thread-safe and fast, because the caller waits. If it raises, the error is logged once and ignored."""
 
     def incr(self, name: str, value: int = 1, **labels: str) -> None:
         """Add to a counter of `COUNTERS`."""
 
     def observe(self, name: str, value: float, **labels: str) -> None:
-        """Enter a measurement, in seconds, into a histogram of `HISTOGRAMS`."""
+        """Add a measurement, in seconds, to a histogram of `HISTOGRAMS`."""
 
 
 class Nothing:
-    """Nobody listens."""
+    """Discards all metrics."""
 
     def incr(self, name: str, value: int = 1, **labels: str) -> None: ...
 
@@ -33,61 +33,61 @@ class Metric(msgspec.Struct, frozen=True):
 
 
 COUNTERS = {
-    "claim_attempts": Metric("Claims that a pool made.", ("pool",)),
-    "claim_success": Metric("Steps that came by a claim.", ("pool",)),
+    "claim_attempts": Metric("Claims made by a pool.", ("pool",)),
+    "claim_success": Metric("Steps claimed.", ("pool",)),
     "claim_idle": Metric("Claims that found nothing to do.", ("pool",)),
-    "claim_error": Metric("Claims that the ledger refused.", ("pool",)),
-    "claim_lost_race": Metric("Claimed steps that were gone before they began.", ("pool",)),
-    "step_chained": Metric("Steps that were claimed along with the completion of the one before.", ("kind",)),
-    "step_completed": Metric("Steps that were completed.", ("kind",)),
-    "step_error": Metric("Failures after which the step is tried again.", ("kind",)),
+    "claim_error": Metric("Claims that failed in the ledger.", ("pool",)),
+    "claim_lost_race": Metric("Claimed steps that were taken away before they started.", ("pool",)),
+    "step_chained": Metric("Steps claimed in the transaction that completed the previous step.", ("kind",)),
+    "step_completed": Metric("Steps completed.", ("kind",)),
+    "step_error": Metric("Failed attempts of steps that will be tried again.", ("kind",)),
     "step_failed": Metric("Steps that ended as a dead letter.", ("kind",)),
-    "step_released": Metric("Steps that were handed over: a stop, a spent budget, a full disk.", ("kind",)),
-    "step_rewound": Metric("Steps that wait because an artifact was found torn and is made again.", ("kind",)),
-    "step_reset_by_reaper": Metric("Steps of dead workers that wait again.", ("kind",)),
-    "worker_reaped": Metric("Dead workers that were buried."),
-    "worker_restarts": Metric("Worker processes that died and were replaced (`--processes`)."),
-    "lease_lost": Metric("Steps that were somebody else's, or cancelled, when we wrote.", ("phase",)),
-    "resource_lock_swept": Metric("Locks that were taken back from the dead."),
-    "index_failed": Metric("Times that an index table could not be used, and was left alone for a while."),
-    "document_ended": Metric("Documents that ended here.", ("status",)),
-    "pages": Metric("Pages that were extracted."),
-    "chunks": Metric("Chunks that were cut."),
-    "embedded": Metric("Chunks that were embedded."),
-    "indexed": Metric("Chunks that were written to the index."),
-    "event_delivered": Metric("Events that a handler or webhook took.", ("event",)),
-    "event_error": Metric("Failures after which an event is told again.", ("event",)),
-    "event_failed": Metric("Events that ended as a dead letter.", ("event",)),
-    "ledger_commits": Metric("Transactions of the ledger's writer."),
+    "step_released": Metric("Steps released unfinished: a stop, a spent budget, a full disk.", ("kind",)),
+    "step_rewound": Metric("Steps that wait because an input artifact is damaged and is made again.", ("kind",)),
+    "step_reset_by_reaper": Metric("Steps taken back from dead workers.", ("kind",)),
+    "worker_reaped": Metric("Dead workers removed."),
+    "worker_restarts": Metric("Worker processes that died and were restarted (`--processes`)."),
+    "lease_lost": Metric("Leases found to be lost: the step was cancelled, or belongs to another worker.", ("phase",)),
+    "resource_lock_swept": Metric("Locks taken back from dead workers."),
+    "index_failed": Metric("Failures of an index table, after which workers pause before they use it again."),
+    "document_ended": Metric("Documents that ended in this worker.", ("status",)),
+    "pages": Metric("Pages extracted."),
+    "chunks": Metric("Chunks made."),
+    "embedded": Metric("Chunks embedded."),
+    "indexed": Metric("Chunks written to the index."),
+    "event_delivered": Metric("Events delivered to a handler or webhook.", ("event",)),
+    "event_error": Metric("Failed deliveries that will be tried again.", ("event",)),
+    "event_failed": Metric("Deliveries that ended as a dead letter.", ("event",)),
+    "ledger_commits": Metric("Transactions committed by the ledger's writer."),
 }
 HISTOGRAMS = {
     "claim_duration": Metric("Wall time of a claim.", ("pool",)),
-    "step_duration": Metric("Wall time of a step that was completed, or failed, since it had room to run.", ("kind",)),
-    "delivery_duration": Metric("Wall time of a handler or webhook that was told, whatever came of it.", ("event",)),
+    "step_duration": Metric("Wall time of a step that completed or failed, from the time it got a slot.", ("kind",)),
+    "delivery_duration": Metric("Wall time of a delivery, successful or not.", ("event",)),
 }
 GAUGES = {
-    "ledger_up": Metric("Whether the ledger could be asked; if not, the gauges below are left out."),
+    "ledger_up": Metric("1 if the ledger could be read, else 0; then the gauges below are omitted."),
     "queue_depth": Metric("Unfinished steps.", ("kind", "status")),
-    "oldest_pending_age_seconds": Metric("Age of the oldest step that waits.", ("kind",)),
+    "oldest_pending_age_seconds": Metric("Age of the oldest pending step.", ("kind",)),
     "documents": Metric("Documents.", ("status",)),
-    "dead_letters_open": Metric("Dead letters that nobody has replayed or discarded."),
-    "workers": Metric("Workers that are registered; the dead among them until they are reaped."),
+    "dead_letters_open": Metric("Dead letters that were not replayed or discarded."),
+    "workers": Metric("Registered workers, including dead ones that were not reaped yet."),
 }
-"""Of the ledger, whoever works on it. They are read when somebody asks, and no `Metrics` is told of them."""
+"""The state of the ledger. They are read from the ledger on request and are not sent to `Metrics`."""
 
 PHASES = ("heartbeat", "alone", "work", "checkpoint", "complete", "error", "release")
-"""Where a lost lease was noticed."""
+"""Where a lost lease was detected."""
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 
 
 def exposed(name: str) -> str:
-    """The name under which Prometheus sees it."""
+    """The name of the metric in Prometheus."""
     unit = "_total" if name in COUNTERS else "_seconds" if name in HISTOGRAMS else ""
     return f"penstock_{name}{unit}"
 
 
 class Guarded:
-    """A user's own metrics: whatever they raise, the work goes on."""
+    """Calls the user's metrics object and ignores its errors."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -110,4 +110,6 @@ class Guarded:
             import logging
 
             self._told = True
-            logging.getLogger("penstock").exception("the metrics object refused %s; this is said once", name)
+            logging.getLogger("penstock").exception(
+                "the metrics object raised for %s; further errors are not logged", name
+            )

@@ -1,4 +1,4 @@
-"""The same in a registry of prometheus-client, for a program that has one already."""
+"""Metrics in a registry of prometheus-client, for a program that already uses one."""
 
 from typing import TYPE_CHECKING
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 
 class PrometheusMetrics:
-    """`open_app(metrics=PrometheusMetrics())`; `registry`: not that of prometheus-client itself. One for a registry,
-    which several apps may share."""
+    """`open_app(metrics=PrometheusMetrics())`. `registry` defaults to the global registry of prometheus-client. Create
+    one instance per registry; several apps can share it."""
 
     def __init__(self, registry: "CollectorRegistry | None" = None) -> None:
         try:

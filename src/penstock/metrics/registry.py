@@ -1,4 +1,5 @@
-"""Counters and histograms in memory, as Prometheus reads them. Those of several processes can be added up."""
+"""Counters and histograms in memory, rendered in the text format of Prometheus. Registries of several processes can
+be added up."""
 
 import threading
 from bisect import bisect_left
@@ -21,17 +22,17 @@ class Gauge(msgspec.Struct, frozen=True):
 
 
 class Delta(msgspec.Struct, frozen=True):
-    """What has come since the last one."""
+    """The changes since the previous delta."""
 
     counts: list[tuple[str, Labels, int]]
     timings: list[tuple[str, Labels, list[int], float]]
-    """The number in each bucket, and the sum."""
+    """The count of each bucket, and the sum."""
 
 
 class Registry:
     def __init__(self, known: Mapping[str, Iterable[str]] | None = None) -> None:
-        """`known`: values of labels whose counters begin at 0. One that appears only with its first count has, for
-        Prometheus, never risen."""
+        """`known`: label values whose counters start at 0. Prometheus cannot see the increase of a counter that first
+        appears with a value above 0."""
         self._lock = threading.Lock()
         self._counts: dict[Series, int] = {}
         self._timings: dict[Series, tuple[list[int], float]] = {}
@@ -52,7 +53,7 @@ class Registry:
         self._add_timings((name, tuple(labels.items())), {bucket: 1}, value)
 
     def take(self) -> Delta:
-        """All of it, which begins at nothing again: for whoever adds it up elsewhere."""
+        """Return all values and reset them, so that another registry can add them up."""
         with self._lock:
             counts, self._counts = self._counts, {}
             timings, self._timings = self._timings, {}
@@ -68,7 +69,7 @@ class Registry:
             self._add_timings((name, labels), dict(enumerate(buckets)), total)
 
     def render(self, gauges: Sequence[Gauge] = ()) -> str:
-        """The text format of Prometheus."""
+        """Return all metrics in the text format of Prometheus."""
         with self._lock:
             counts = dict(self._counts)
             timings = {series: (list(buckets), total) for series, (buckets, total) in self._timings.items()}

@@ -211,7 +211,7 @@ ELSEWHERE = "workflow:"
 def _handlers(source: Source, path: Place) -> list[dict[str, Any]]:
     event = path[-1]
     if event not in EVENTS:
-        source.complain(path, f"there is no event {event!r}: use one of {', '.join(EVENTS)}")
+        source.complain(path, f"unknown event {event!r}: use one of {', '.join(EVENTS)}")
     given = _at(source.values, path)
     if not isinstance(given, list):
         source.complain(path, "the handlers of an event are a list")
