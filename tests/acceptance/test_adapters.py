@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from tests.acceptance.cli import Cli
-from tests.distribution import install
+from tests.kit.cli import Cli
+from tests.kit.distribution import install
 
 CODE = """
 from penstock.embedders.fake import FakeEmbedder

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.acceptance.cli import COMMAND, Cli, write
+from tests.kit.cli import COMMAND, Cli, write
 
 from penstock.cli.changes import by_step
 

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.acceptance.cli import Cli, Result, finish, write
+from tests.kit.cli import Cli, Result, finish, write
 
 SUMMARY = ("submitted", "skipped", "completed", "not_indexable", "failed", "cancelled", "pending", "elapsed_s")
 

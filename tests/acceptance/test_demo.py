@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.acceptance.cli import COMMAND, Cli, finish
+from tests.kit.cli import COMMAND, Cli, finish
 
 from penstock.demo import story as told
 from penstock.demo.samples import HANDBOOK, HANDBOOK_PAGES, question

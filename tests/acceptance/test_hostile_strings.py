@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 from rich.text import Text
-from tests.acceptance.cli import Cli, Result, write
+from tests.kit.cli import Cli, Result, write
 
 from penstock.cli.call import Notes
 from penstock.cli.live import Screen

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from scripts.reference import SHAPES
-from tests.acceptance.cli import Cli, write
+from tests.kit.cli import Cli, write
 
 CALLS: dict[tuple[str, str], str] = {
     ("ingest", ""): "ingest files --batch spring",

@@ -13,9 +13,9 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from tests.acceptance.cli import Cli, finish, write
 from tests.acceptance.test_worker_command import pids, started, until, wait_for_documents
 from tests.contract.test_metrics_contract import samples
+from tests.kit.cli import Cli, finish, write
 
 from penstock.cli.metrics import CLIENTS, LedgerGauges, MetricsServer, Sender, received
 from penstock.errors import UsageError

@@ -8,8 +8,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.acceptance.cli import Cli
-from tests.pdfs import Lock, numbered, pdf
+from tests.kit.cli import Cli
+from tests.kit.pdfs import Lock, numbered, pdf
 
 from penstock.errors import LedgerAway
 from penstock.ledger.database.patience import Patience, Use

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from scripts.reference import SHAPES
-from tests.acceptance.cli import Cli, finish, write
 from tests.acceptance.test_json import fits
+from tests.kit.cli import Cli, finish, write
 
 from penstock.bench.queue import targets
 

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.acceptance.cli import COMMAND, Cli, Result, finish, write
 from tests.acceptance.test_cli_work import large_text
+from tests.kit.cli import COMMAND, Cli, Result, finish, write
 
 PICTURE = Path(__file__).parents[2] / "docs" / "picture.svg"
 STEERING = "big\x1b]0;owned\x07\x1b[31m.txt"

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from scripts.reference import SHAPES
-from tests.acceptance.cli import Cli, finish, write
 from tests.acceptance.test_cli_work import counts, large_text
+from tests.kit.cli import Cli, finish, write
 
 
 def until(true: Callable[[], object], what: str, seconds: float = 15) -> None:

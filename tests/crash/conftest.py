@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.crash.harness import Place, Player, playing
+from tests.kit.postgres import create_database
 
 MakeDatabase = Callable[[str, str | None], str]
 
@@ -17,14 +18,9 @@ def player() -> Iterator[Player]:
 @pytest.fixture(scope="session")
 def databases(postgres_server: str) -> MakeDatabase:
     """Makes a database, as a copy of another where one is named; returns its URL."""
-    import psycopg
 
     def make(name: str, template: str | None) -> str:
-        name = f"crash_{name}"
-        with psycopg.connect(postgres_server, autocommit=True) as connection:
-            copied = f' TEMPLATE "crash_{template}"' if template else ""
-            connection.execute(f'CREATE DATABASE "{name}"{copied}'.encode())
-        return postgres_server.replace("/postgres?", f"/{name}?")
+        return create_database(postgres_server, f"crash_{name}", template=f"crash_{template}" if template else "")
 
     return make
 

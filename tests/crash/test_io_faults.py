@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import StartApp
 from tests.crash.io_faults import HARM, Faults
-from tests.integration.kit import text, until
+from tests.kit.apps import text, until
 
 from penstock.app import App
 from penstock.errors import PenstockError

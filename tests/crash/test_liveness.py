@@ -15,9 +15,9 @@ import pytest
 from tests.conftest import StartApp
 from tests.crash.harness import LONG
 from tests.integration import poison
-from tests.integration.kit import until
 from tests.integration.poison import PanicException
 from tests.integration.test_workflows import define
+from tests.kit.apps import until
 
 from penstock.app import App
 from penstock.blobs.local import LocalBlobs

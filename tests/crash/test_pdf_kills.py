@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.crash.harness import LONG, REPOSITORY, Picture, environment, open_home, picture, said
-from tests.pdfs import Entry, page, pdf
+from tests.kit.pdfs import Entry, page, pdf
 
 from penstock.app import App
 from penstock.extractors.pdf import CALLS, PAGES

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.integration.damage import write_files
+from tests.kit.damage import write_files
 
 from penstock.app import open_app
 

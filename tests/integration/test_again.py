@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import StartApp
-from tests.integration.kit import found, named, only, text
+from tests.kit.apps import found, named, only, text
 
 from penstock.app import App
 from penstock.errors import UsageError

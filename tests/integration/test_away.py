@@ -7,7 +7,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from tests.conftest import StartApp
-from tests.integration.kit import until
+from tests.kit.apps import until
 
 from penstock.app import App
 from penstock.errors import LedgerAway

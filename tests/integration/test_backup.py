@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.integration.damage import document_id, kinds, sql
-from tests.integration.kit import found, penstock, slow, text, until
+from tests.kit.apps import found, penstock, slow, text, until
+from tests.kit.damage import document_id, kinds, sql
 
 from penstock import StorageError, UsageError, restore
 from penstock.app import App, open_app

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from tests.conftest import StartApp
-from tests.integration.damage import sql
-from tests.integration.kit import found, named, only, penstock, text
-from tests.unit.odd_texts import SCREEN_DUMP
+from tests.kit.apps import found, named, only, penstock, text
+from tests.kit.damage import sql
+from tests.kit.texts import SCREEN_DUMP
 
 from penstock import intake
 from penstock.app import App

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 from tests.conftest import StartApp
-from tests.integration.kit import only
 from tests.integration.test_parsers import PATHS
 from tests.integration.test_pdf import Calls, File, pages_of
-from tests.pdfs import numbered, pdf
+from tests.kit.apps import only
+from tests.kit.pdfs import numbered, pdf
 
 from penstock.errors import Transient
 from penstock.extractors.base import Source

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.damage import sql
-from tests.integration.kit import found, penstock, text
+from tests.kit.apps import found, penstock, text
+from tests.kit.damage import sql
 
 from penstock.app import App, open_app
 from penstock.errors import LedgerTooNew, PenstockError, StorageError

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.damage import (
+from tests.kit.damage import (
     clean,
     document_id,
     generation_of,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import StartApp
-from tests.integration.kit import fast, only, slow, text, until
+from tests.kit.apps import fast, only, slow, text, until
 
 from penstock import Event, EventKind, open_app
 from penstock.app import App

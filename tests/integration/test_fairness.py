@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from tests.conftest import StartApp
-from tests.integration.kit import slow, text, until
 from tests.integration.test_workflows import define
+from tests.kit.apps import slow, text, until
 
 from penstock.app import App, pool_sizes
 from penstock.indexes.lance import LanceTable

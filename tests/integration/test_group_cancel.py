@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import StartApp
 from tests.integration import own_handlers, own_steps
-from tests.integration.kit import until
+from tests.kit.apps import until
 
 DOCUMENTS = 200
 OWN = "tests.integration"

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from tests.conftest import StartApp
 from tests.integration import own_steps
-from tests.integration.kit import until
+from tests.kit.apps import until
 
 from penstock.app import App
 from penstock.ledger.database.database import Database

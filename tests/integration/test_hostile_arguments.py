@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import StartApp
-from tests.ledger.ledger_kit import TABLES
+from tests.kit.ledger import TABLES
 
 from penstock.app import App
 from penstock.errors import PenstockError, StorageError, UsageError

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from tests.conftest import StartApp
-from tests.integration.damage import raw_of, sql
-from tests.integration.kit import only, text
+from tests.kit.apps import only, text
+from tests.kit.damage import raw_of, sql
 
 from penstock.app import App
 from penstock.blobs import local

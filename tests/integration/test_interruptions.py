@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.conftest import StartApp
 from tests.contract.tables import there
-from tests.integration.kit import chunks, fast, found, only, slow, text, until, until_status
+from tests.kit.apps import chunks, fast, found, only, slow, text, until, until_status
 
 from penstock.app import App
 from penstock.indexes.base import TableId
@@ -120,7 +120,7 @@ async def test_two_processes_ingest_one_folder_at_once(
 INGEST = """
 import asyncio, sys
 from penstock.app import open_app
-from tests.integration.kit import slow
+from tests.kit.apps import slow
 async def main():
     async with open_app(home=sys.argv[1], database=sys.argv[3] or None, embedder="fake") as app:
         slow(app)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.integration.test_parsers import PATHS, Listener
-from tests.pdfs import numbered, pdf
+from tests.kit.pdfs import numbered, pdf
 from tests.unit.test_office import make, par
 
 from penstock.app import open_app

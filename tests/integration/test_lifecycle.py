@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.acceptance.cli import COMMAND
 from tests.conftest import StartApp
 from tests.integration import own_handlers
-from tests.integration.kit import until
 from tests.integration.own_handlers import contexts, heard
 from tests.integration.test_metrics import Book
+from tests.kit.apps import until
+from tests.kit.cli import COMMAND
 
 from penstock.app import App
 from penstock.events import courier, retry

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import StartApp
-from tests.integration.kit import found, named, only
 from tests.integration.test_parsers import PATHS
 from tests.integration.test_pdf import Calls, pages_of
-from tests.pdfs import numbered, pdf
+from tests.kit.apps import found, named, only
+from tests.kit.pdfs import numbered, pdf
 
 from penstock.app import App
 from penstock.config import load_config

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import StartApp
-from tests.ledger.ledger_kit import Desk
+from tests.kit.ledger import Desk
 
 from penstock.app import App
 from penstock.errors import NotFound, StorageError

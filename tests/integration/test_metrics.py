@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from tests.conftest import StartApp
-from tests.integration.damage import segment_of
-from tests.integration.kit import penstock, slow, text, until_status
 from tests.integration.test_interruptions import BIG
+from tests.kit.apps import penstock, slow, text, until_status
+from tests.kit.damage import segment_of
 
 from penstock.errors import StorageError, Transient
 from penstock.ledger.database.connection import Connection

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.integration.damage import clean, sql
-from tests.integration.kit import found
+from tests.kit.apps import found
+from tests.kit.damage import clean, sql
 
 from penstock.app import App, open_app
 from penstock.blobs.submits import OpenSubmits

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from tests.conftest import StartApp
-from tests.integration.kit import text, until
 from tests.integration.test_bad_places import small_disk as small_disk
+from tests.kit.apps import text, until
 
 from penstock.app import App, open_app
 from penstock.blobs import local

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import StartApp
-from tests.integration.kit import text, until
+from tests.kit.apps import text, until
 
 from penstock.app import App, pool_sizes
 from penstock.errors import UsageError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.integration.damage import clean, document_id, finds, kinds, sql
+from tests.kit.damage import clean, document_id, finds, kinds, sql
 
 from penstock.app import App, open_app
 from penstock.ledger.upkeep import mending

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from tests.integration.damage import (
+from tests.kit.apps import chunks, metas, until
+from tests.kit.damage import (
     BIG,
     clean,
     document_id,
@@ -22,7 +23,6 @@ from tests.integration.damage import (
     write_big,
     write_files,
 )
-from tests.integration.kit import chunks, metas, until
 
 from penstock.app import App, open_app
 from penstock.errors import IndexBroken, NotFound

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from tests.conftest import StartApp
-from tests.integration.damage import (
+from tests.kit.apps import chunks, found, metas, named, slow, text, until_status
+from tests.kit.damage import (
     clean,
     document_id,
     finds,
@@ -19,7 +20,6 @@ from tests.integration.damage import (
     remove_rows,
     sql,
 )
-from tests.integration.kit import chunks, found, metas, named, slow, text, until_status
 
 from penstock.app import App, open_app
 from penstock.config import load_config

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from tests.conftest import StartApp
 from tests.integration import own_steps
-from tests.integration.kit import until
 from tests.integration.test_workflows import define
-from tests.pdfs import page, pdf
+from tests.kit.apps import until
+from tests.kit.pdfs import page, pdf
 
 from penstock.app import App
 from penstock.extractors.base import Source

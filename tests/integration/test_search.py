@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from tests.conftest import StartApp
-from tests.integration.damage import sql, table_of, verify
-from tests.integration.kit import found, named, text
+from tests.kit.apps import found, named, text
+from tests.kit.damage import sql, table_of, verify
 
 from penstock.app import App, open_app
 from penstock.embedders.fake import FakeEmbedder

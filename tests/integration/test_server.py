@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.acceptance.cli import Cli, finish
-from tests.integration.kit import until
-from tests.integration.servers import Server, a_server
-from tests.ledger.ledger_kit import Desk
+from tests.kit.apps import until
+from tests.kit.cli import Cli, finish
+from tests.kit.ledger import Desk
+from tests.kit.postgres import Server, a_server
 
 from penstock.errors import ConfigError, LedgerAway, UsageError
 from penstock.ledger.database import away, workers

@@ -4,9 +4,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.integration.damage import document_id, kinds, sql
-from tests.integration.kit import found
-from tests.ledger.ledger_kit import Desk
+from tests.kit.apps import found
+from tests.kit.damage import document_id, kinds, sql
+from tests.kit.ledger import Desk
 
 from penstock.app import open_app
 from penstock.ledger.database import histories

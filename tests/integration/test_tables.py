@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from tests.conftest import StartApp
-from tests.integration.kit import found, until
 from tests.integration.poison import PanicException
 from tests.integration.test_workflows import define
+from tests.kit.apps import found, until
 
 from penstock.app import App
 from penstock.errors import StorageError

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.conftest import StartApp
 from tests.integration import own_steps
-from tests.integration.kit import metas, only, text, until
 from tests.integration.test_workflows import OWN, define, ending
+from tests.kit.apps import metas, only, text, until
 
 from penstock.app import App
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import lance
 import pytest
 from tests.conftest import DIALECTS, StartApp
-from tests.integration.damage import (
+from tests.kit.apps import text
+from tests.kit.damage import (
     clean,
     document_id,
     finds,
@@ -21,7 +22,6 @@ from tests.integration.damage import (
     table_of,
     write_files,
 )
-from tests.integration.kit import text
 
 from penstock.app import App, open_app
 from penstock.errors import LeaseLost, NotFound

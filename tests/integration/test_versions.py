@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
-from tests.acceptance.cli import Cli, finish
 from tests.conftest import StartApp
-from tests.integration.kit import slow, text, until
-from tests.ledger.ledger_kit import Desk
+from tests.kit.apps import slow, text, until
+from tests.kit.cli import Cli, finish
+from tests.kit.ledger import Desk
 
 from penstock.app import App
 from penstock.errors import LedgerTooNew, UsageError

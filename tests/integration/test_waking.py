@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 from tests.conftest import StartApp
-from tests.integration.kit import slow, text, until, until_status
-from tests.ledger.ledger_kit import ANNA, Desk
+from tests.kit.apps import slow, text, until, until_status
+from tests.kit.ledger import ANNA, Desk
 
 from penstock.app import App
 from penstock.errors import StorageError, Transient

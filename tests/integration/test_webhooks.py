@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.acceptance.cli import Cli
 from tests.conftest import StartApp
-from tests.integration.kit import until
+from tests.kit.apps import until
+from tests.kit.cli import Cli
 
 from penstock.app import App
 from penstock.config import Config, load_config

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import StartApp
-from tests.integration.kit import chunks, found, metas, named, only, slow, text, until, until_status
+from tests.kit.apps import chunks, found, metas, named, only, slow, text, until, until_status
 
 from penstock.app import App
 from penstock.embedders.fake import FakeEmbedder
@@ -101,7 +101,7 @@ async def test_another_chunk_size_does_not_extract_again(start_app: StartApp, fi
 
 @pytest.mark.parametrize("kind", ["extract", "chunk", "embed"])
 async def test_a_torn_segment_is_made_again(app: App, files: Files, tmp_path: Path, kind: str) -> None:
-    from tests.integration.damage import segment_of
+    from tests.kit.damage import segment_of
 
     await app.ingest([files(**{"a.txt": text(80)})])
     before = await chunks(app, (await only(app))["id"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.conftest import StartApp
 from tests.integration import own_steps
-from tests.integration.kit import found, metas, named, only, text
+from tests.kit.apps import found, metas, named, only, text
 
 from penstock.app import App
 from penstock.errors import ConfigError

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from msgspec.structs import replace
-from tests.ledger.ledger_kit import ANNA, EXPIRED_S, KEY, LEASE_S, Desk, output
+from tests.kit.ledger import ANNA, EXPIRED_S, KEY, LEASE_S, Desk, output
 from tests.ledger.test_ledger_outbox import body, dispatch, submit, take, to
 from tests.ledger.test_ledger_retention import age, purge, searchable
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from tests.conftest import _admin
-from tests.ledger.ledger_kit import ANNA, BERT, Desk
+from tests.kit.ledger import ANNA, BERT, Desk
+from tests.kit.postgres import execute
 
 from penstock.ledger.database.database import Database
 from penstock.ledger.database.store import Ledger
@@ -41,7 +41,7 @@ def english_server() -> Iterator[str]:
 async def english(english_server: str, runtime: Runtime) -> AsyncIterator[Desk]:
     name = f"t{runtime.token()}"
     create = f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'UTF8' LC_COLLATE '{LOCALE}' LC_CTYPE '{LOCALE}'"
-    _admin(english_server, create)
+    execute(english_server, create)
     ledger = Ledger(Database(english_server.replace("/postgres?", f"/{name}?", 1), runtime))
     await ledger.open()
     yield Desk(ledger)

@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from tests.ledger.ledger_kit import ANNA, BERT, Desk
+from tests.kit.ledger import ANNA, BERT, Desk
 
 from penstock.model.nouns import Owner, Step
 

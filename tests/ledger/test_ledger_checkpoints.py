@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.ledger.ledger_kit import BERT, Desk, output, segment
+from tests.kit.ledger import BERT, Desk, output, segment
 
 from penstock.ledger.engine import checkpoints, leasing
 from penstock.model.nouns import ArtifactId, Step

@@ -3,7 +3,7 @@
 from functools import partial
 
 import pytest
-from tests.ledger.ledger_kit import ANNA, EXPIRED_S, KEY, LEASE_S, Desk
+from tests.kit.ledger import ANNA, EXPIRED_S, KEY, LEASE_S, Desk
 
 from penstock.ledger.engine import generations, locks
 from penstock.ledger.upkeep import checksums

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.ledger.ledger_kit import ANNA, BERT, Desk, output
+from tests.kit.ledger import ANNA, BERT, Desk, output
 
 from penstock.ledger.database import waking
 from penstock.ledger.database.statements import NOW

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tests.ledger.ledger_kit import ANNA, BERT, EXPIRED_S, Desk, output
+from tests.kit.ledger import ANNA, BERT, EXPIRED_S, Desk, output
 
 from penstock.ledger.database import workers
 from penstock.ledger.engine import dead_letters, documents, leasing, releases

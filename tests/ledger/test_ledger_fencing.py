@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from itertools import product
 
 import pytest
-from tests.ledger.ledger_kit import KEY, LEASE_S, Desk, output, segment
+from tests.kit.ledger import KEY, LEASE_S, Desk, output, segment
 
 from penstock.ledger.engine import checkpoints, generations, leasing, locks, releases
 from penstock.model.nouns import ArtifactId, Step, WorkerId

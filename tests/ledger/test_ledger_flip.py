@@ -1,7 +1,7 @@
 """flip, cancel, retry, delete, purge: what search sees changes in one instant or not at all."""
 
 import pytest
-from tests.ledger.ledger_kit import ANNA, BERT, EXPIRED_S, KEY, Desk
+from tests.kit.ledger import ANNA, BERT, EXPIRED_S, KEY, Desk
 
 from penstock.ledger.engine import documents, generations, locks
 from penstock.model.nouns import GenerationId, Step

@@ -4,7 +4,7 @@ import asyncio
 from functools import partial
 
 import pytest
-from tests.ledger.ledger_kit import ANNA, BERT, EXPIRED_S, KEY, LEASE_S, Desk, output
+from tests.kit.ledger import ANNA, BERT, EXPIRED_S, KEY, LEASE_S, Desk, output
 
 from penstock.ledger.database import workers
 from penstock.ledger.engine import leasing, locks

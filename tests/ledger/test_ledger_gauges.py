@@ -1,6 +1,6 @@
 """What metrics ask of the ledger: how it stands, and what a reap took back."""
 
-from tests.ledger.ledger_kit import Desk
+from tests.kit.ledger import Desk
 
 from penstock.ledger.database import workers
 from penstock.ledger.database.store import Ledger

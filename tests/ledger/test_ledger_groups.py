@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.ledger.ledger_kit import ANNA, BERT, EXPIRED_S, Desk
+from tests.kit.ledger import ANNA, BERT, EXPIRED_S, Desk
 
 from penstock.ledger.engine import cancellations, completions, flips, groups, leasing, outbox, restarts, submits
 from penstock.ledger.reads import batches

@@ -4,7 +4,7 @@ import asyncio
 from functools import partial
 
 import msgspec
-from tests.ledger.ledger_kit import ANNA, BERT, EXPIRED_S, KEY, Desk
+from tests.kit.ledger import ANNA, BERT, EXPIRED_S, KEY, Desk
 
 from penstock.ledger.engine import claims, completions, leasing, locks, releases, submissions
 from penstock.ledger.reads import stats

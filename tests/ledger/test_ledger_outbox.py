@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.ledger.ledger_kit import ANNA, BERT, EXPIRED_S, Desk, sha
+from tests.kit.ledger import ANNA, BERT, EXPIRED_S, Desk, sha
 
 from penstock.ledger.engine import dead_letters, groups, lifecycle, outbox, submits, work
 from penstock.ledger.engine.groups import GroupStart

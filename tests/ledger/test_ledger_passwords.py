@@ -1,7 +1,7 @@
 """A password is in the ledger for as long as somebody may need it, and no longer."""
 
 import pytest
-from tests.ledger.ledger_kit import ANNA, Desk
+from tests.kit.ledger import ANNA, Desk
 
 from penstock.ledger.engine import dead_letters, deletions, runs
 from penstock.model.states import DocumentStatus

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.ledger.ledger_kit import ANNA, Desk, sha
+from tests.kit.ledger import ANNA, Desk, sha
 from tests.ledger.test_ledger_retention import counts, searchable
 
 from penstock.ledger.database.connection import Connection

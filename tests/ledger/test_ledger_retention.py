@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.ledger.ledger_kit import ANNA, BERT, EXPIRED_S, KEY, Desk, output
+from tests.kit.ledger import ANNA, BERT, EXPIRED_S, KEY, Desk, output
 from tests.ledger.test_ledger_outbox import body, dispatch, submit, take, to
 
 from penstock.ledger.database.writer import Verb

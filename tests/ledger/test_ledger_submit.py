@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.ledger.ledger_kit import ANNA, BERT, Desk, sha
+from tests.kit.ledger import ANNA, BERT, Desk, sha
 
 from penstock.errors import UsageError
 from penstock.ledger.database.database import Database

@@ -2,7 +2,7 @@
 
 import pytest
 from msgspec.structs import replace
-from tests.ledger.ledger_kit import KEY, LEASE_S, Desk
+from tests.kit.ledger import KEY, LEASE_S, Desk
 
 from penstock.ledger.engine import locks, releases, targets
 from penstock.ledger.engine.targets import State

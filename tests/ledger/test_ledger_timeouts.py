@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from tests.ledger.ledger_kit import KEY, LEASE_S, Desk
+from tests.kit.ledger import KEY, LEASE_S, Desk
 
 from penstock.ledger.engine import checkpoints, leasing, locks, releases
 from penstock.model.nouns import Step, StepId, WorkerId

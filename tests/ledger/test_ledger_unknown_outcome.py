@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 import psycopg
 import pytest
-from tests.ledger.cuts import MOMENTS, CutDatabase, Moment
-from tests.ledger.ledger_kit import KEY, LEASE_S, TABLES, Desk, output
+from tests.kit.cuts import MOMENTS, CutDatabase, Moment
+from tests.kit.ledger import KEY, LEASE_S, TABLES, Desk, output
 from tests.ledger.outcomes import SCENARIOS
 
 from penstock import ledger

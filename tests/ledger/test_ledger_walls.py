@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 from tests.integration.test_hostile_arguments import TEXTS
-from tests.ledger.ledger_kit import ANNA, BERT, KEY, LEASE_S, Desk
+from tests.kit.ledger import ANNA, BERT, KEY, LEASE_S, Desk
 from tests.unit.test_owners import CROSSING, FOR_USERS, MODULES, functions
 
 from penstock.ledger.database.connection import Connection

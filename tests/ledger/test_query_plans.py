@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from benchmarks import flat
 from benchmarks.flat import fill
-from tests.ledger.ledger_kit import TABLES
+from tests.kit.ledger import TABLES
 
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.database import Database

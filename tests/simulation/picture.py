@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from tests.ledger.ledger_kit import ANNA, BERT, sha
+from tests.kit.ledger import ANNA, BERT, sha
 from tests.simulation.model import Model
 
 from penstock.ledger.database.connection import Connection

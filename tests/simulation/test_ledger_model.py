@@ -11,10 +11,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
-from tests.ledger.cuts import CutDatabase
-from tests.ledger.ledger_kit import ANNA, BERT, EXPIRED_S, KEY, Desk, output, segment
+from tests.kit.cuts import CutDatabase
+from tests.kit.ledger import ANNA, BERT, EXPIRED_S, KEY, Bench, Desk, output, segment
 from tests.simulation import model
-from tests.simulation.bench import Bench
 from tests.simulation.model import CRASHES, Model
 from tests.simulation.picture import TICK, Picture, differences, expected, keep_invariants, picture
 

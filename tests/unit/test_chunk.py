@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from semantic_text_splitter import TextSplitter
-from tests.unit.stage_bench import run_stage
+from tests.kit.stages import run_stage
 
 from penstock.errors import ConfigError
 from penstock.extractors.markdown import State, scan

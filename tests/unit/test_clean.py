@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.unit.stage_bench import run_stage
+from tests.kit.stages import run_stage
 
 from penstock.extractors.markdown import State, scan
 from penstock.extractors.media import PDF, PLAIN

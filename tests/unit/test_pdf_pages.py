@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.pdfs import Entry, Lock, Pages, Pdf, numbered, page, pdf, string
+from tests.kit.pdfs import Entry, Lock, Pages, Pdf, numbered, page, pdf, string
 
 from penstock.errors import Permanent, StepError
 from penstock.extractors import pdf_pages

@@ -3,8 +3,8 @@ from random import Random
 
 import pytest
 from semantic_text_splitter import MarkdownSplitter
-from tests.unit.odd_texts import SCREEN_DUMP, flags, screen_dump
-from tests.unit.stage_bench import run_stage
+from tests.kit.stages import run_stage
+from tests.kit.texts import SCREEN_DUMP, flags, screen_dump
 from tests.unit.test_chunk import MARKDOWN, markdown_pages
 
 from penstock.stages import splitting

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.distribution import install
+from tests.kit.distribution import install
 
 from penstock import wiring
 from penstock.config import Config

