@@ -14,9 +14,6 @@ MODULE_LINES, FUNCTION_LINES = 450, 60
 
 LARGE_MODULES = {
     "penstock.app",
-    "penstock.ledger.database.database",
-    "penstock.ledger.engine.queue",
-    "penstock.ledger.engine.runs",
     "penstock.worker.parsers.pool",
     "penstock.worker.pool",
 }
