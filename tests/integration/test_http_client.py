@@ -11,8 +11,8 @@ from email.utils import formatdate
 
 import pytest
 
-from penstock.errors import ConfigError, Permanent, RateLimited, StepError, Transient
-from penstock.net.addresses import is_public
+from penstock.errors import Away, ConfigError, Permanent, RateLimited, Unauthorized
+from penstock.net.addresses import AddressRefused, is_public
 from penstock.net.client import Client, Limits, Reply, check
 from penstock.net.headers import LONGEST_S, retry_after
 from penstock.runtime import Runtime
@@ -146,7 +146,7 @@ async def test_a_bad_answer_is_away_in_time_and_its_url_is_not_told(
 ) -> None:
     async with serving(answer) as server:
         began = time.monotonic()
-        with pytest.raises(Transient, match=said) as caught:
+        with pytest.raises(Away, match=said) as caught:
             await client.request("GET", server.url, limits=Limits(wait_s=0.3, total_s=0.5))
         assert time.monotonic() - began < 5
     assert caught.value.reason == "away"
@@ -160,15 +160,15 @@ async def test_nobody_listens_and_nobody_has_that_name(client: Client) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-    with pytest.raises(Transient, match=r"no answer: .*[Cc]onnect"):
+    with pytest.raises(Away, match=r"no answer: .*[Cc]onnect"):
         await client.request("GET", f"http://127.0.0.1:{port}/", limits=QUICK)
-    with pytest.raises(Transient, match="the host name cannot be resolved"):
+    with pytest.raises(Away, match="the host name cannot be resolved"):
         await client.request("GET", "http://no-such-host.invalid/", limits=Limits(wait_s=20))
 
 
 async def test_a_server_that_speaks_no_tls_is_away(client: Client) -> None:
     async with serving(b"") as server:
-        with pytest.raises(Transient, match="no answer"):
+        with pytest.raises(Away, match="no answer"):
             await client.request("GET", f"https://127.0.0.1:{server.port}/", limits=QUICK)
 
 
@@ -279,10 +279,10 @@ def test_which_addresses_are_public(address: str, public: bool) -> None:
 async def test_a_private_address_is_refused_in_every_spelling(runtime: Runtime, host: str) -> None:
     client = Client(runtime, allow_private=False)
     async with serving(ok(b"secret")) as server:
-        with pytest.raises(StepError) as caught:
+        with pytest.raises((Away, AddressRefused)) as caught:
             await client.request("GET", f"http://{host}:{server.port}/", limits=QUICK)
         assert server.heads == []
-        assert caught.value.reason in ("private_address", "away"), "some spellings resolve nowhere"
+        assert isinstance(caught.value, AddressRefused) or "cannot be resolved" in str(caught.value)
     await client.close()
 
 
@@ -339,25 +339,28 @@ def test_retry_after(value: str | None, seconds: float | None) -> None:
     ("status", "kind", "reason"),
     [
         (429, RateLimited, "rate_limited"),
-        (500, Transient, "away"),
-        (503, Transient, "away"),
-        (408, Transient, "away"),
-        (401, Permanent, "unauthorized"),
-        (403, Permanent, "unauthorized"),
+        (500, Away, "away"),
+        (503, Away, "away"),
+        (408, Away, "away"),
+        (401, Unauthorized, "unauthorized"),
+        (403, Unauthorized, "unauthorized"),
         (404, Permanent, "http_error"),
         (302, Permanent, "http_error"),
     ],
 )
-def test_each_bad_status_has_its_error(status: int, kind: type[StepError], reason: str) -> None:
+def test_each_bad_status_has_its_error(status: int, kind: type[Away | Permanent], reason: str) -> None:
     with pytest.raises(kind, match=f"provider 'p' answered {status}") as caught:
-        check(Reply(status, {}, b""), "provider 'p'")
-    assert caught.value.reason == reason
-    check(Reply(204, {}, b""), "provider 'p'")
+        check(Reply(status, {}, b""), "provider 'p'", setting="embedder.key", target="p")
+    assert getattr(caught.value, "reason", "") == reason
+    assert getattr(caught.value, "target", "p") == "p"
+    assert getattr(caught.value, "setting", "embedder.key") == "embedder.key"
+    check(Reply(204, {}, b""), "provider 'p'", setting="embedder.key")
 
 
-def test_an_overloaded_server_that_names_a_time_is_a_rate_limit() -> None:
-    with pytest.raises(RateLimited) as caught:
-        check(Reply(503, {}, b"", retry_after=7.0), "it")
+@pytest.mark.parametrize(("status", "kind"), [(429, RateLimited), (503, Away)])
+def test_a_server_that_names_a_time_is_left_alone_for_that_long(status: int, kind: type[Away]) -> None:
+    with pytest.raises(kind) as caught:
+        check(Reply(status, {}, b"", retry_after=7.0), "it", setting="key")
     assert caught.value.retry_after == 7.0
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.config import WebhookConfig
-from penstock.errors import Permanent, RateLimited, Transient
+from penstock.errors import Away, Permanent, RateLimited, Transient
 from penstock.model.events import LifecycleEvent
 from penstock.runtime import Runtime
 
@@ -46,7 +46,7 @@ class Webhooks:
         limits = Limits(wait_s=chosen.timeout, max_bytes=READ, cut=True)
         try:
             reply = await self._open().request("POST", chosen.url, headers=headers, content=body, limits=limits)
-        except Transient as error:
+        except Away as error:
             raise Transient(str(error), reason="webhook_unreachable") from None
         _judge(name, reply, chosen.url)
 

@@ -17,7 +17,7 @@ import httpx2
 import msgspec
 
 from penstock.config import check_url
-from penstock.errors import PenstockError, Permanent, RateLimited, Transient
+from penstock.errors import Away, PenstockError, Permanent, RateLimited, Unauthorized
 from penstock.net.addresses import GuardedNetwork, GuardedTransport
 from penstock.net.headers import retry_after
 from penstock.runtime import Runtime
@@ -136,8 +136,8 @@ class Client:
         limits: Limits = Limits(),
         redirects: int = 0,
     ) -> Reply:
-        """The whole answer, whatever its status: `check` turns a bad one into an error. Raises Transient (`away`) if
-        there was no answer. No error message tells the URL."""
+        """The whole answer, whatever its status: `check` turns a bad one into an error. Raises Away if there was
+        no answer. No error message tells the URL."""
         async with self.stream(
             method, url, headers=headers, content=content, limits=limits, redirects=redirects
         ) as stream:
@@ -186,18 +186,19 @@ class Client:
         raise Permanent("it redirects again and again", reason="bad_redirect")
 
 
-def check(reply: Reply | Stream, who: str) -> None:
-    """Raise the error that a status stands for; `who` begins its message, such as "embedder 'openai'"."""
+def check(reply: Reply | Stream, who: str, *, setting: str, target: str | None = None) -> None:
+    """Raise the error that a status stands for. `who` begins its message, such as "embedder 'openai'"; `setting` is
+    the one to change if the key is refused."""
     status = reply.status
     if 200 <= status < 300:
         return
     said = f"{who} answered {status}"
-    if status == 429 or (status == 503 and reply.retry_after is not None):
-        raise RateLimited(said, retry_after=reply.retry_after)
+    if status == 429:
+        raise RateLimited(said, target=target, retry_after=reply.retry_after)
     if status in (401, 403):
-        raise Permanent(f"{said}: it refuses the credentials in the settings", reason="unauthorized")
+        raise Unauthorized(f"{said}: it refuses the key. Correct {setting}", setting=setting, target=target)
     if status == 408 or status >= 500:
-        raise Transient(said, reason="away")
+        raise Away(said, target=target, retry_after=reply.retry_after)
     raise Permanent(said, reason="http_error")
 
 
@@ -246,8 +247,8 @@ def _typed_errors(limits: Limits) -> Iterator[None]:
         raise Permanent("the URL cannot be used", reason="bad_url") from None
 
 
-def _away(message: str) -> Transient:
-    return Transient(f"no answer: {message}", reason="away")
+def _away(message: str) -> Away:
+    return Away(f"no answer: {message}")
 
 
 def _why_not_connected(error: BaseException) -> str:
