@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.upkeep.report import CheckReport
     from penstock.upkeep.vacuum import VacuumReport
     from penstock.verbs.jobs import Progress, Summary
+    from penstock.verbs.owner import OwnerScope
     from penstock.verbs.replays import Discard, Replay
 
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
     "LockHeld",
     "Metrics",
     "NotFound",
+    "OwnerScope",
     "Page",
     "PenstockError",
     "Permanent",
@@ -102,6 +104,7 @@ _HOMES = {
     "upkeep.report": ("CheckReport",),
     "upkeep.vacuum": ("VacuumReport",),
     "verbs.jobs": ("Progress", "Summary"),
+    "verbs.owner": ("OwnerScope",),
     "verbs.replays": ("Discard", "Replay"),
 }
 

@@ -209,7 +209,10 @@ async def test_i1_nothing_is_pruned_or_purged_while_a_backup_lives(tmp_path: Pat
         assert await purge(app.ledger, app.ports.index, WorkerId("purger")) == 1
         await forget(app, "deleted")
         sql(home, "UPDATE purges SET not_before = 0")
-        async with app._caretaker.alive() as heart, app._caretaker._hold(heart, "backup", 0, "backup"):
+        async with (
+            app.resources.caretaker.alive() as heart,
+            app.resources.caretaker._hold(heart, "backup", 0, "backup"),
+        ):
             gone = await app.prune(older_than_s=0)
             assert [gone[name] for name in ("purged", "dropped", "artifacts", "blobs")] == [0, 0, 0, 0]
             assert files() == 15

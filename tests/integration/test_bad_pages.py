@@ -53,7 +53,7 @@ async def _read_to(page: int, kind: str, start_app: StartApp, files: Files, curs
     curse(f"{kind}:{page}")
     folder = files(**{"a.pdf": pdf(*numbered(30))})
     app = await start_app(parsers={"children": 2, "timeout_s": 1.0})
-    calls = Calls(app._parsers)
+    calls = Calls(app.resources.parsers)
     summary = await app.ingest([folder])
     while summary.pending:
         summary = await app.run()
@@ -67,7 +67,7 @@ async def _read_to(page: int, kind: str, start_app: StartApp, files: Files, curs
     assert len(good) == len(set(good)), "none was read twice"
     curse("none:0")
     generous = await start_app(parsers={"children": 2})
-    again = Calls(generous._parsers)
+    again = Calls(generous.resources.parsers)
     await generous.retry([document["id"]])
     assert (await generous.run()).completed == 1
     assert min(first for first, _ in again.batches) == page - 1

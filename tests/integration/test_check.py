@@ -39,8 +39,8 @@ async def app(home: Path) -> AsyncIterator[App]:
 
 async def test_an_untouched_home_is_well(app: App) -> None:
     assert clean(await app.check())
-    assert clean(await app.check(owner="default"))
-    assert clean(await app.check(owner="nobody"))
+    assert clean(await app.for_owner("default").check())
+    assert clean(await app.for_owner("nobody").check())
 
 
 async def test_missing_raw_bytes_are_found(app: App, home: Path) -> None:

@@ -16,6 +16,7 @@ from penstock.ledger.engine import checkpoints, flips
 from penstock.model.nouns import DocumentId, Owner
 from penstock.model.states import DocumentStatus
 from penstock.verbs.jobs import Job, Progress
+from penstock.verbs.working import start_worker
 from penstock.worker import broadcast
 
 Files = Callable[..., Path]
@@ -138,9 +139,9 @@ async def test_several_listen_and_the_slow_one_loses_the_oldest(
 
 async def test_a_listener_that_is_gone_costs_nothing(app: App, files: Files) -> None:
     events = app.events()
-    assert len(app._broadcast.listeners) == 1
+    assert len(app.resources.broadcast.listeners) == 1
     del events
-    assert not app._broadcast.listeners
+    assert not app.resources.broadcast.listeners
 
 
 async def test_events_end_with_the_app(tmp_path: Path) -> None:
@@ -187,7 +188,7 @@ async def test_done_is_kept_and_not_counted_again(app: App, files: Files) -> Non
     # A stop may lose the batch that was not flushed yet: it was made, but not kept.
     assert kept <= first.made["embedded"] <= kept + 256
     assert first.made["embedded"] >= 256
-    app._stopping = False
+    app.resources.stopping = False
     fast(app)
     second = await app.run()
     total = (await only(app))["chunks"]
@@ -240,7 +241,7 @@ async def test_a_look_at_a_job_shows_what_is_in_hand_and_what_is_to_come(app: Ap
 
 async def test_what_our_own_worker_ended_is_known_without_asking_the_ledger(app: App) -> None:
     job = Job(Owner("default"), app.ledger, app.runtime)
-    job.worker = app._start_worker(None, app.runtime.clock())
+    job.worker = start_worker(app.resources, None, app.runtime.clock())
     job.add(DocumentId("D1"))
     job.add(DocumentId("D2"))
     job.worker.bench.record.tally.news.append((DocumentId("D1"), DocumentStatus.FAILED))

@@ -10,11 +10,12 @@ from tests.conftest import StartApp
 from tests.integration.test_workflows import define
 from tests.kit.apps import slow, text, until
 
-from penstock.app import App, pool_sizes
+from penstock.app import App
 from penstock.indexes.lance import LanceTable
 from penstock.model.events import EventKind
 from penstock.model.states import StepStatus
 from penstock.stages import index as stage
+from penstock.verbs import working
 from penstock.worker import indexing, rooms
 from penstock.worker.pools import SMALL_DOCUMENT
 from penstock.worker.rooms import Room
@@ -37,9 +38,9 @@ steps:
 
 async def test_three_documents_start_beside_a_bulk_load_of_another(app: App, files: Files) -> None:
     folder = files(**{f"{i}.txt": text(1, f"word{i}x") for i in range(BULK)})
-    await app.ingest([folder], owner="anna", wait=False)
+    await app.for_owner("anna").ingest([folder], wait=False)
     for i in range(3):
-        await app.ingest(data=b"a few words", name=f"{i}.txt", owner="bert", wait=False)
+        await app.for_owner("bert").ingest(data=b"a few words", name=f"{i}.txt", wait=False)
     starts: list[str] = []
     work = asyncio.ensure_future(app.run())
     async for event in app.events(until=work):
@@ -86,7 +87,7 @@ async def ends_beside(app: App, other: App, owner: str, files: Files) -> list[tu
     big = text(24_000)
     assert len(big) > SMALL_DOCUMENT
     for i in range(6):
-        await app.ingest(data=big.encode() + f" {i}".encode(), name=f"big{i}.txt", owner="anna", wait=False)
+        await app.for_owner("anna").ingest(data=big.encode() + f" {i}".encode(), name=f"big{i}.txt", wait=False)
     ends: list[tuple[str, str]] = []
     work = asyncio.ensure_future(app.run())
 
@@ -98,11 +99,11 @@ async def ends_beside(app: App, other: App, owner: str, files: Files) -> list[tu
     listening = asyncio.ensure_future(listen())
 
     async def is_full() -> bool:
-        return bool((await app.status(owner="anna"))["documents"].get("EMBEDDING"))
+        return bool((await app.for_owner("anna").status())["documents"].get("EMBEDDING"))
 
     await until(is_full, 60)
     assert ends == []
-    await other.ingest(data=b"a few words", name="small.txt", owner=owner, wait=False)
+    await other.for_owner(owner).ingest(data=b"a few words", name="small.txt", wait=False)
     await until(lambda: asyncio.sleep(0, (owner, "small.txt") in ends), 120)
     app.stop()
     await work
@@ -117,9 +118,11 @@ async def test_a_small_document_does_not_wait_for_the_end_of_long_ones(
     """Neither for a place in the worker, nor for room to run, nor for its turn in between; of another owner, or of the
     same."""
     if pools is not None:
-        start = App._start_worker
+        start = working.start_worker
         monkeypatch.setattr(
-            App, "_start_worker", lambda app, budget, began: start(app, budget, began, pool_sizes(pools))
+            working,
+            "start_worker",
+            lambda resources, budget, began, sizes: start(resources, budget, began, working.pool_sizes(pools)),
         )
     app, other = await start_app(worker={"slots": 1}), await start_app()
     assert (await ends_beside(app, other, owner, files))[0] == (owner, "small.txt")
@@ -178,11 +181,11 @@ async def test_one_table_is_not_written_for_long_while_another_waits(
     monkeypatch.setattr(indexing, "TURN_S", 0.2)
     monkeypatch.setattr(stage, "COMMIT_ROWS", 10)
     app, other = await start_app(), await start_app()
-    await app.ingest([files(**{f"{i}.txt": text(200, f"w{i}x") for i in range(8)})], owner="anna", wait=False)
+    await app.for_owner("anna").ingest([files(**{f"{i}.txt": text(200, f"w{i}x") for i in range(8)})], wait=False)
     embedding = asyncio.create_task(app.work(pools="index=0,*=4"))
 
     async def all_wait() -> bool:
-        return len(await app.list_steps(kind="index", status=StepStatus.PENDING, owner="anna")) == 8
+        return len(await app.for_owner("anna").list_steps(kind="index", status=StepStatus.PENDING)) == 8
 
     await until(all_wait, 60)
     app.stop()
@@ -208,10 +211,10 @@ async def test_one_table_is_not_written_for_long_while_another_waits(
 
     listening = asyncio.ensure_future(listen())
     await until(lambda: asyncio.sleep(0, written >= 1), 60)
-    await other.ingest(data=b"a few words", name="small.txt", owner="bert", wait=False)
+    await other.for_owner("bert").ingest(data=b"a few words", name="small.txt", wait=False)
     await work
     await listening
     assert ends.count("anna") == 8
     assert ends.index("bert") <= 3, ends
     assert (await other.check()).ok
-    assert (await other.status(owner="anna"))["dead_letters"] == 0
+    assert (await other.for_owner("anna").status())["dead_letters"] == 0

@@ -60,7 +60,7 @@ async def test_a_held_index_is_refused_at_once_or_after_the_wait(app: App, start
                 async with other.hold_index(max_wait=max_wait):
                     raise AssertionError("two hold it")
             assert max_wait <= time.monotonic() - began < max_wait + 0.5
-        async with other.hold_index("another", max_wait=0), other.hold_index(owner="bert", max_wait=0):
+        async with other.hold_index("another", max_wait=0), other.for_owner("bert").hold_index(max_wait=0):
             pass
 
 

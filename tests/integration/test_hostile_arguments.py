@@ -4,6 +4,7 @@ database, a shell of globs or a formatter, and with values of a wrong type."""
 import asyncio
 import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from penstock.app import App
 from penstock.errors import PenstockError, StorageError, UsageError
 from penstock.ledger.database.connection import Connection, Row
 from penstock.ledger.database.statements import Statement
+from penstock.verbs.owner import OwnerScope
 
 SECRET = "saffron"
 TEXTS = (
@@ -64,28 +66,42 @@ NO_TEXT = {
 }
 
 
-async def _show(app: App, **given: Any) -> list[Any]:
-    return [item async for item in app.show(**given)]
+async def _show(scope: OwnerScope, **given: Any) -> list[Any]:
+    return [item async for item in scope.show(**given)]
 
 
-async def _hold(app: App, **given: Any) -> None:
-    async with app.hold_index(**given):
+async def _hold(scope: OwnerScope, **given: Any) -> None:
+    async with scope.hold_index(**given):
         pass
 
 
 def _plain(name: str) -> Callable[..., Any]:
-    return lambda app, **given: getattr(app, name)(**given)
+    return lambda scope, **given: getattr(scope, name)(**given)
 
 
-Verb = tuple[Callable[..., Any], dict[str, Any]]
+Call = tuple[Callable[..., Any], dict[str, Any]]
 
 
-def verbs(document: str) -> dict[str, Verb]:
-    """Every verb with arguments that it must have; those that it may have come from its signature."""
-    found: dict[str, Verb] = {
+@dataclass(frozen=True)
+class Verb:
+    """A verb of an owner's scope, or of the app itself."""
+
+    of: type[OwnerScope]
+    name: str
+    call: Callable[..., Any]
+    needed: dict[str, Any]
+
+
+def public(of: type) -> set[str]:
+    return {name for name, _ in inspect.getmembers(of, inspect.isfunction) if not name.startswith("_")}
+
+
+def verbs(document: str) -> list[Verb]:
+    """Every verb with arguments that it must have; those that it may have come from its signature. What the app
+    inherits is the scope's own."""
+    found: dict[str, Call] = {
         "cancel": (_plain("cancel"), {"names": [document]}),
         "cancel_group": (_plain("cancel_group"), {"name": document}),
-        "check": (_plain("check"), {"owner": "bert"}),
         "dead_letter": (_plain("dead_letter"), {"letter": 1}),
         "delete": (_plain("delete"), {"names": [document]}),
         "group": (_plain("group"), {"name": document}),
@@ -95,22 +111,29 @@ def verbs(document: str) -> dict[str, Verb]:
         "retry": (_plain("retry"), {"names": [document]}),
         "retry_group": (_plain("retry_group"), {"name": document}),
         "run": (_plain("run"), {"budget_s": 0.1}),
-        "search": (_plain("search"), {"query": SECRET, "mode": "text", "owner": "bert"}),
+        "search": (_plain("search"), {"query": SECRET, "mode": "text"}),
         "show": (_show, {"document": document, "what": "pages"}),
         "start_batch": (_plain("start_batch"), {"batch": "spring"}),
         "vacuum": (_plain("vacuum"), {"wait_s": 0.0}),
         "work": (_plain("work"), {"pools": "x"}),
     }
-    public = [name for name, _ in inspect.getmembers(App, inspect.isfunction) if not name.startswith("_")]
-    return {name: found.get(name, (_plain(name), {})) for name in public if name not in NO_TEXT}
+    crossing = {name for name in public(App) if name in vars(App)}
+    assert public(App) - crossing <= public(OwnerScope)
+    chosen = [(OwnerScope, name) for name in public(OwnerScope)] + [(App, name) for name in crossing]
+    return [
+        Verb(of, name, *found.get(name, (_plain(name), {})))
+        for of, name in sorted(chosen, key=str)
+        if name not in NO_TEXT
+    ]
 
 
 LEFT = {("retry", "notes"), ("backup", "report")}
 """What is added to. What is called is left out, too."""
 
 
-def hostile(name: str) -> Iterator[tuple[str, Any]]:
-    for parameter in list(inspect.signature(getattr(App, name)).parameters.values())[1:]:
+def hostile(verb: Verb) -> Iterator[tuple[str, Any]]:
+    name = verb.name
+    for parameter in list(inspect.signature(getattr(verb.of, name)).parameters.values())[1:]:
         if (name, parameter.name) in LEFT or "Callable" in str(parameter.annotation):
             continue
         if parameter.annotation is bool:
@@ -133,8 +156,8 @@ def hostile(name: str) -> Iterator[tuple[str, Any]]:
 async def app(start_app: StartApp, database_url: str) -> App:
     app = await start_app(database=database_url, owner="bert")
     for owner, word in (("anna", SECRET), ("bert", "plain")):
-        await app.ingest(data=f"the {word} of {owner}".encode(), name=f"{word}.txt", owner=owner, batch="spring")
-        await app.ingest(data=b"\x7fELF" + bytes(range(256)) * 9, name=f"{word}.bin", owner=owner)
+        await app.for_owner(owner).ingest(data=f"the {word} of {owner}".encode(), name=f"{word}.txt", batch="spring")
+        await app.for_owner(owner).ingest(data=b"\x7fELF" + bytes(range(256)) * 9, name=f"{word}.bin")
     return app
 
 
@@ -149,26 +172,29 @@ async def _of_anna(app: App) -> dict[str, list[Row]]:
     return await app.ledger.read(look)
 
 
-async def _give(call: Callable[..., Any], app: App, given: dict[str, Any]) -> object:
-    answer = call(app, **given)
+async def _give(call: Callable[..., Any], scope: OwnerScope, given: dict[str, Any]) -> object:
+    answer = call(scope, **given)
     return await asyncio.wait_for(answer, 30) if inspect.isawaitable(answer) else answer
 
 
 async def test_i10_no_argument_of_any_verb_opens_a_wall(
     app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [document] = [d["id"] for d in await app.list_documents(owner="bert", name="plain.txt")]
-    hers = {d["id"] for d in await app.list_documents(owner="anna")}
+    [document] = [d["id"] for d in await app.for_owner("bert").list_documents(name="plain.txt")]
+    hers = {d["id"] for d in await app.for_owner("anna").list_documents()}
     before = await _of_anna(app)
     wrong: list[str] = []
-    for name, (call, needed) in verbs(document).items():
+    for verb in verbs(document):
         # A backup goes into whatever folder it is told, and ingest must not find it there.
-        (tmp_path / name / "here").mkdir(parents=True)
-        monkeypatch.chdir(tmp_path / name / "here")
-        for parameter, value in hostile(name):
-            where = f"{name}({parameter}={ascii(value)[:60] if not isinstance(value, int) else '…'})"
+        here = tmp_path / verb.of.__name__ / verb.name / "here"
+        here.mkdir(parents=True)
+        monkeypatch.chdir(here)
+        scope = app if verb.of is App else app.for_owner("bert")
+        for parameter, value in hostile(verb):
+            shown = ascii(value)[:60] if not isinstance(value, int) else "…"
+            where = f"{verb.of.__name__}.{verb.name}({parameter}={shown})"
             try:
-                answer = ascii(await _give(call, app, {**needed, parameter: value}))
+                answer = ascii(await _give(verb.call, scope, {**verb.needed, parameter: value}))
             except PenstockError as error:
                 answer = ascii(error)
                 if isinstance(error, StorageError):
@@ -189,15 +215,16 @@ async def test_a_status_that_there_is_not_is_refused_with_those_that_there_are(a
 
 
 async def test_no_owner_s_name_is_not_the_default_owner_s(app: App) -> None:
-    for ask in (app.list_documents, app.list_steps, app.status, app.check):
-        with pytest.raises(UsageError, match="owner ''"):
-            await ask(owner="")
+    for name in ("", " ", None, 0):
+        with pytest.raises(UsageError, match="owner "):
+            app.for_owner(name)  # type: ignore[arg-type]
 
 
 async def test_a_text_is_not_taken_for_a_list_of_its_letters(app: App) -> None:
-    [document] = [d["id"] for d in await app.list_documents(owner="anna", name=f"{SECRET}.txt")]
-    for change in (app.delete, app.cancel, app.retry):
+    [document] = [d["id"] for d in await app.for_owner("anna").list_documents(name=f"{SECRET}.txt")]
+    anna = app.for_owner("anna")
+    for change in (anna.delete, anna.cancel, anna.retry):
         for names in (document, [""]):
             with pytest.raises(UsageError):
-                await change(names, owner="anna")
-    assert len(await app.list_documents(owner="anna")) == 2
+                await change(names)
+    assert len(await anna.list_documents()) == 2

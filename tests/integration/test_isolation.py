@@ -208,7 +208,7 @@ async def test_a_system_without_walls_says_so_once(
     isolation.warn_of_gap.cache_clear()
     for name in ("a", "b"):
         async with open_app(Config(home=str(tmp_path / name), embedder="fake")) as app:
-            assert app._parsers.width
+            assert app.resources.parsers.width
     assert [record.message for record in caplog.records if record.levelno == logging.WARNING] == [sentence]
     isolation.warn_of_gap.cache_clear()
 

@@ -63,7 +63,7 @@ async def test_i8_handlers_are_told_of_everything_that_they_asked_for_once(
     files.mkdir()
     (files / "dam.txt").write_text("the dam is high")
     (files / "noise.bin").write_bytes(BAD)
-    summary = await app.ingest([files], workflow=path, batch="spring", collection="papers", owner="anna")
+    summary = await app.for_owner("anna").ingest([files], workflow=path, batch="spring", collection="papers")
     steps = ("validate", "extract", "clean", "chunk", "embed", "index")
     assert kinds() == {
         "GROUP_START": 1, "GROUP_END": 1, "ITEM_START": 2, "ITEM_END": 1, "ITEM_FAILED": 1,
@@ -73,7 +73,7 @@ async def test_i8_handlers_are_told_of_everything_that_they_asked_for_once(
     assert {(e.owner, e.collection, e.workflow, e.group_id, e.batch) for e in heard} == {
         ("anna", "papers", "told", summary.group, "spring")
     }
-    documents = {d["name"]: d for d in await app.list_documents(owner="anna")}
+    documents = {d["name"]: d for d in await app.for_owner("anna").list_documents()}
     ended = next(e for e in heard if e.kind == "ITEM_END")
     assert (ended.name, ended.document_id) == ("dam.txt", documents["dam.txt"]["id"])
     assert (ended.source, ended.status) == (documents["dam.txt"]["source"], "COMPLETED")
@@ -94,7 +94,7 @@ async def test_i8_handlers_are_told_of_everything_that_they_asked_for_once(
     assert end.id.startswith(f"{summary.group}-")
     assert {e.step for e in heard if e.kind == "STEP_END"} == set(steps)
     assert {(c.parameters["colour"], c.attempt, c.app, c.workflow.id) for c in contexts} == {("red", 1, app, "told")}
-    assert (await app.status(owner="anna"))["events"] == {"waiting": 0}
+    assert (await app.for_owner("anna").status())["events"] == {"waiting": 0}
     told = len(heard)
     await app.run()
     assert len(heard) == told
@@ -355,11 +355,11 @@ async def test_the_index_is_vacuumed_at_the_end_of_a_group(
     for i in range(3):
         (tmp_path / f"{i}.txt").write_text(f"the dam is {i} metres high")
     files = [tmp_path / f"{i}.txt" for i in range(3)]
-    assert (await app.ingest(files, workflow=str(path), owner="anna", collection="papers")).completed == 3
+    assert (await app.for_owner("anna").ingest(files, workflow=str(path), collection="papers")).completed == 3
     assert await seals(app) == ["anna/papers"]
     assert (await app.check()).ok
     assert (await app.status())["events"] == {"waiting": 0}
-    hits = await app.search("how high is the dam?", owner="anna", collection="papers")
+    hits = await app.for_owner("anna").search("how high is the dam?", collection="papers")
     assert len(hits) == 3
 
 

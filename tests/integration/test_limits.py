@@ -45,7 +45,7 @@ async def test_i9_one_with_too_many_pages_is_a_dead_letter_and_a_higher_limit_go
 ) -> None:
     folder = files(**{"a.pdf": pdf(*numbered(60)), "b.txt": "\f".join(f"page {i}" for i in range(60))})
     app = await start_app(parsers={"children": 1}, limits={"pages": 50})
-    calls = Calls(app._parsers)
+    calls = Calls(app.resources.parsers)
     assert (await app.ingest([folder])).failed == 2
     for name in ("a.pdf", "b.txt"):
         reason, sentence = await letter_of(app, name)
@@ -81,7 +81,7 @@ async def test_i9_one_that_keeps_parsers_busy_for_too_long_ends_and_others_do_no
     kept = await pages_of(app, document["id"])
     assert 8 <= len(kept) < 160
     higher = await start_app(parsers={"children": 2}, limits={"parser_s": 100.0})
-    calls = Calls(higher._parsers)
+    calls = Calls(higher.resources.parsers)
     await higher.retry([document["id"]])
     assert (await higher.run()).completed == 1
     assert min(first for first, _ in calls.batches) == len(kept)

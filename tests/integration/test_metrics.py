@@ -115,7 +115,7 @@ async def test_a_stop_releases_and_a_cancel_loses_the_lease(start_app: StartApp,
     again = await start_app(metrics=book)
     slow(again)
     run = asyncio.create_task(again.run())
-    while not any(worker._contexts for worker in again._workers):  # noqa: ASYNC110
+    while not any(worker._contexts for worker in again.resources.workers):  # noqa: ASYNC110
         await asyncio.sleep(0.02)
     await again.cancel([(await again.list_documents())[0]["id"]])
     await run
@@ -137,7 +137,9 @@ async def test_a_write_that_finds_another_lease_says_in_which_phase(
         nonlocal stolen
         if verb.name == wanted and not stolen:
             stolen = True
-            await write(leasing.REAP, leasing.Reap(frozenset(), tuple(w.bench.worker for w in app._workers), 5))
+            await write(
+                leasing.REAP, leasing.Reap(frozenset(), tuple(w.bench.worker for w in app.resources.workers), 5)
+            )
         return await write(verb, item)
 
     app.ledger.write = steal_then_write  # type: ignore[method-assign]
@@ -199,7 +201,7 @@ async def test_a_claim_that_the_ledger_refuses_is_counted(start_app: StartApp, b
         connection.commit()
 
     await app.ledger.read(rename)
-    for worker in app._workers:
+    for worker in app.resources.workers:
         worker.wake()
     with pytest.raises(StorageError):
         await work

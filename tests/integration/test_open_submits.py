@@ -49,7 +49,7 @@ async def later(tmp_path: Path, app: App, monkeypatch: pytest.MonkeyPatch) -> As
 
 
 async def submit(app: App, *items: Item) -> None:
-    order = app._orders.start(app._owner(None), "default", app._orders.asked("default", None, None))
+    order = app.resources.orders.start(app.owner, "default", app.resources.orders.asked("default", None, None))
     async for receipts in Intake(app.ledger, app.blobs, app.runtime).submit(order, items):
         assert all(receipt.problem is None for receipt in receipts)
 

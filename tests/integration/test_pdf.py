@@ -56,7 +56,7 @@ async def seen(app: App) -> tuple[object, ...]:
 
 
 def children(app: App) -> list[int]:
-    processes = [child._process for child in app._parsers._children]
+    processes = [child._process for child in app.resources.parsers._children]
     return [process.pid for process in processes if process is not None]
 
 
@@ -210,7 +210,7 @@ async def test_i12_the_same_in_many_small_pieces(start_app: StartApp, files: Fil
     folder = files(**{"a.pdf": uneven(70)})
     app = await start_app(parsers={"children": 2})
     await app.ingest([folder], wait=False)
-    calls = Calls(app._parsers)
+    calls = Calls(app.resources.parsers)
     rounds = 0
     while (await app.run(budget_s=0.001)).budget_spent:
         rounds += 1
@@ -299,7 +299,7 @@ async def test_i4_a_retry_with_higher_limits_goes_on_at_the_page_that_failed(sta
     assert len(before) == 18
     assert (await app.ingest([folder])).skipped == 1, "the same again is known to fail"
     generous = await start_app(parsers={"children": 2, "memory_mb": 700})
-    calls = Calls(generous._parsers)
+    calls = Calls(generous.resources.parsers)
     assert await generous.retry([document["id"]]) == {document["id"]}
     assert (await generous.run()).completed == 1
     assert min(first for first, _ in calls.batches) == 18
@@ -464,7 +464,7 @@ async def main():
         summary = await app.ingest([sys.argv[1]])
         [entry] = await app.list_documents()
         numbers = [page.number async for page in app.show(entry["id"], "pages")]
-        statuses = [Path(f"/proc/{c._process.pid}/status").read_text() for c in app._parsers._children]
+        statuses = [Path(f"/proc/{c._process.pid}/status").read_text() for c in app.resources.parsers._children]
     print(json.dumps({
         "completed": summary.completed,
         "pages": numbers == list(range(1, entry["pages"] + 1)) and entry["pages"],

@@ -9,11 +9,12 @@ import pytest
 from tests.conftest import StartApp
 from tests.kit.apps import text, until
 
-from penstock.app import App, pool_sizes
+from penstock.app import App
 from penstock.errors import UsageError
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
+from penstock.verbs.working import pool_sizes
 from penstock.worker import pool
 
 Files = Callable[..., Path]

@@ -254,7 +254,7 @@ async def test_history_goes_after_its_days(start_app: StartApp) -> None:
 
 
 async def test_a_live_worker_s_file_stays_however_old(app: App, home: Path) -> None:
-    async with app._caretaker.alive() as heart:
+    async with app.resources.caretaker.alive() as heart:
         os.utime(home / "workers" / heart.worker, (1, 1))
         assert (await app.prune())["workers"] == 0
         assert (home / "workers" / heart.worker).exists()

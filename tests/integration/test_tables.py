@@ -68,7 +68,7 @@ async def epoch(app: App) -> int:
 
 
 async def statuses(app: App, owner: str) -> list[str]:
-    return sorted({entry["status"] for entry in await app.list_documents(owner=owner)})
+    return sorted({entry["status"] for entry in await app.for_owner(owner).list_documents()})
 
 
 async def test_i9_one_owner_s_broken_table_stops_nobody_else_and_is_tried_again(
@@ -76,35 +76,35 @@ async def test_i9_one_owner_s_broken_table_stops_nobody_else_and_is_tried_again(
 ) -> None:
     one = await start_app(database=database_url)
     for owner in ("ann", "bob"):
-        await one.ingest(data=b"the weir", name="a.txt", owner=owner)
+        await one.for_owner(owner).ingest(data=b"the weir", name="a.txt")
     saved = damage(table_of(one, "ann"))
     # Another process: nothing of the table is held open.
     two = await start_app(database=database_url)
     for number in range(5):
         for owner in ("ann", "bob"):
-            await two.ingest(data=f"sluice {number}".encode(), name=f"{number}.txt", owner=owner, wait=False)
+            await two.for_owner(owner).ingest(data=f"sluice {number}".encode(), name=f"{number}.txt", wait=False)
     working = asyncio.create_task(two.work())
     try:
         await until(lambda: _all_completed(two, "bob"))
         await until(lambda: _failures(two, 3))
         [waiting] = {
-            step["waiting_on"] for step in (await two.status(await _newest(two, "ann"), owner="ann"))["steps"][-1:]
+            step["waiting_on"] for step in (await two.for_owner("ann").status(await _newest(two, "ann")))["steps"][-1:]
         }
         assert waiting == "index"
         assert not working.done()
         assert await epoch(two) < 40
-        assert "the index table cannot be used" in str(await two.list_steps(owner="ann", kind="index"))
+        assert "the index table cannot be used" in str(await two.for_owner("ann").list_steps(kind="index"))
         said = [r.getMessage() for r in caplog.records if r.name == "penstock.worker"]
         assert [line for line in said if line.startswith("index:ann/default/1: ")] == said[:1] == said
         shutil.rmtree(table_of(two, "ann"))
         saved.rename(table_of(two, "ann"))
         await until(lambda: _all_completed(two, "ann"))
-        await two.ingest(data=b"more", name="more.txt", owner="bob", wait=False)
+        await two.for_owner("bob").ingest(data=b"more", name="more.txt", wait=False)
         await until(lambda: _all_completed(two, "bob"))
     finally:
         two.stop()
         await working
-    assert (await two.list_dead_letters(owner="ann"))["letters"] == []
+    assert (await two.for_owner("ann").list_dead_letters())["letters"] == []
     assert await found(two, "sluice", owner="ann") >= {"4.txt"}
     assert any("can be used again" in r.getMessage() for r in caplog.records)
 
@@ -114,7 +114,7 @@ async def _all_completed(app: App, owner: str) -> bool:
 
 
 async def _newest(app: App, owner: str) -> str:
-    return str((await app.list_documents(owner=owner))[0]["id"])
+    return str((await app.for_owner(owner).list_documents())[0]["id"])
 
 
 _FAILURES = Statement("SELECT max(failures) FROM targets")
@@ -150,7 +150,7 @@ async def test_a_purge_of_a_broken_table_harms_no_other(
     one = await start_app(database=database_url)
     for owner in ("ann", "bob"):
         for text in (b"the weir", b"the weir, changed"):
-            await one.ingest(data=text, name="a.txt", owner=owner)
+            await one.for_owner(owner).ingest(data=text, name="a.txt")
     damage(table_of(one, "ann"))
     await one.ledger.read(lambda c: c.run(_PURGES_NOW))
     two = await start_app(database=database_url)
@@ -161,7 +161,7 @@ async def test_a_purge_of_a_broken_table_harms_no_other(
             return [row[1] for row in await two.ledger.read(lambda c: c.run(_PURGES))] == ["ann"]
 
         await until(bob_is_purged)
-        await two.ingest(data=b"more", name="more.txt", owner="bob", wait=False)
+        await two.for_owner("bob").ingest(data=b"more", name="more.txt", wait=False)
         await until(lambda: _all_completed(two, "bob"))
         assert not working.done()
     finally:

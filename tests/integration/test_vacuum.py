@@ -109,7 +109,7 @@ async def test_old_versions_go_when_their_readers_had_time(app: App, monkeypatch
 
 async def test_one_collection_or_all_of_an_owner_and_nobody_else_s(app: App, home: Path) -> None:
     await app.ingest(data=b"some words", name="a.txt", collection="other")
-    await app.ingest(data=b"some words", name="a.txt", owner="bert")
+    await app.for_owner("bert").ingest(data=b"some words", name="a.txt")
     assert [one.collection for one in (await app.vacuum("other")).collections] == ["other"]
     assert [one.collection for one in (await app.vacuum()).collections] == ["default", "other"]
     assert sql(home, "SELECT owner, collection FROM index_checksums ORDER BY 2") == [
@@ -118,7 +118,7 @@ async def test_one_collection_or_all_of_an_owner_and_nobody_else_s(app: App, hom
     ]
     with pytest.raises(NotFound, match="no collection 'nowhere'"):
         await app.vacuum("nowhere")
-    assert (await app.vacuum(owner="carl")).collections == []
+    assert (await app.for_owner("carl").vacuum()).collections == []
 
 
 async def test_an_empty_collection_is_vacuumed_without_a_checksum(start_app: StartApp) -> None:
@@ -322,10 +322,10 @@ async def test_what_one_of_ours_wrote_since_the_finding_is_not_undone(app: App, 
 
     await app.vacuum()
     remove_rows(home, "ordinal > 10000")
-    found = await survey(app._caretaker.stores(None))
+    found = await survey(app.resources.caretaker.stores(None))
     assert {finding.kind for finding in found} == {"index_written_elsewhere"}
     await app.ingest(data=b"written by one of ours", name="new.txt")
-    await mend(app._caretaker.stores(None), WorkerId("me"), found)
+    await mend(app.resources.caretaker.stores(None), WorkerId("me"), found)
     assert await finds(app, "ours", "new.txt")
     assert clean(await app.check())
 

@@ -13,6 +13,7 @@ from tests.conftest import StartApp
 from penstock import ledger as package
 from penstock.app import App
 from penstock.errors import ConfigError, NotFound
+from penstock.verbs.owner import OwnerScope
 
 FOR_USERS = {
     "documents", "dead_letters", "stats", "runs", "generations", "batches", "submissions", "submits", "cancellations",
@@ -82,18 +83,29 @@ def test_i10_the_list_of_crossing_functions_is_not_out_of_date() -> None:
         assert name in functions(import_module(MODULES[module])), entry
 
 
+def test_i10_every_verb_of_an_owner_takes_its_scope_first_and_names_no_owner() -> None:
+    verbs = {
+        name: verb for name, verb in inspect.getmembers(OwnerScope, inspect.isfunction) if name in vars(OwnerScope)
+    }
+    assert len(verbs) > 20
+    for name, verb in verbs.items():
+        first, *others = inspect.signature(verb).parameters
+        assert (first, "owner" in others) == ("scope", False), name
+    assert {name for name in verbs if name in vars(App)} == {"check"}, "all others are the scope's own"
+
+
 @pytest.fixture
 async def app(start_app: StartApp) -> App:
     """Anna and Bert have each a document from the same file, and one of their own."""
     app = await start_app()
     for owner in ("anna", "bert"):
-        await app.ingest(data=b"the shared words of a common file", name="same.txt", owner=owner)
-        await app.ingest(data=f"the secret of {owner}".encode(), name=f"{owner}.txt", owner=owner)
+        await app.for_owner(owner).ingest(data=b"the shared words of a common file", name="same.txt")
+        await app.for_owner(owner).ingest(data=f"the secret of {owner}".encode(), name=f"{owner}.txt")
     return app
 
 
 async def test_i10_the_same_file_under_two_owners_is_two_documents(app: App, tmp_path: Path) -> None:
-    ids = {owner: {e["id"] for e in await app.list_documents(owner=owner)} for owner in ("anna", "bert")}
+    ids = {owner: {e["id"] for e in await app.for_owner(owner).list_documents()} for owner in ("anna", "bert")}
     assert [len(found) for found in ids.values()] == [2, 2]
     assert ids["anna"].isdisjoint(ids["bert"])
     for owner in ("anna", "bert"):
@@ -103,49 +115,51 @@ async def test_i10_the_same_file_under_two_owners_is_two_documents(app: App, tmp
 
 async def test_i10_work_is_not_shared_across_owners(app: App) -> None:
     for owner in ("anna", "bert"):
-        [document] = await app.list_documents(owner=owner, name="same.txt")
-        status = await app.status(document["id"], owner=owner)
+        [document] = await app.for_owner(owner).list_documents(name="same.txt")
+        status = await app.for_owner(owner).status(document["id"])
         assert not any(step["meta"].get("reused") for step in status["steps"])
 
 
 async def test_i10_lists_counts_and_searches_stay_within_the_owner(app: App) -> None:
-    assert {e["name"] for e in await app.list_documents(owner="anna")} == {"anna.txt", "same.txt"}
-    assert (await app.status(owner="anna"))["documents"] == {"COMPLETED": 2}
-    assert {hit.name for hit in await app.search("secret", 50, owner="anna")} == {"anna.txt", "same.txt"}
+    assert {e["name"] for e in await app.for_owner("anna").list_documents()} == {"anna.txt", "same.txt"}
+    assert (await app.for_owner("anna").status())["documents"] == {"COMPLETED": 2}
+    assert {hit.name for hit in await app.for_owner("anna").search("secret", 50)} == {"anna.txt", "same.txt"}
     assert await app.list_documents() == []
     assert await app.search("secret") == []
     assert (await app.status())["documents"] == {}
 
 
 async def test_i10_another_owner_s_document_is_not_there(app: App) -> None:
-    [document] = [e["id"] for e in await app.list_documents(owner="bert", name="bert.txt")]
-    for change in (app.cancel, app.delete, app.retry):
+    [document] = [e["id"] for e in await app.for_owner("bert").list_documents(name="bert.txt")]
+    anna = app.for_owner("anna")
+    for change in (anna.cancel, anna.delete, anna.retry):
         with pytest.raises(NotFound):
-            await change([document], owner="anna")
+            await change([document])
     with pytest.raises(NotFound):
-        await app.status(document, owner="anna")
+        await app.for_owner("anna").status(document)
     with pytest.raises(NotFound):
-        [page async for page in app.show(document, "pages", owner="anna")]
-    assert {hit.name for hit in await app.search("secret", 50, owner="bert")} == {"bert.txt", "same.txt"}
+        [page async for page in app.for_owner("anna").show(document, "pages")]
+    assert {hit.name for hit in await app.for_owner("bert").search("secret", 50)} == {"bert.txt", "same.txt"}
 
 
 async def test_i10_a_short_id_is_looked_for_among_the_owner_s_own(app: App) -> None:
-    [document] = [e["id"] for e in await app.list_documents(owner="bert", name="bert.txt")]
+    [document] = [e["id"] for e in await app.for_owner("bert").list_documents(name="bert.txt")]
     with pytest.raises(NotFound):
-        await app.status(document[:25], owner="anna")
+        await app.for_owner("anna").status(document[:25])
 
 
 async def test_i10_dead_letters_are_the_owner_s(app: App) -> None:
-    await app.ingest(data=b"\x7fELF" + bytes(range(256)) * 9, name="bad.bin", owner="bert")
-    [letter] = (await app.list_dead_letters(owner="bert"))["letters"]
-    assert (await app.list_dead_letters(owner="anna"))["total"] == 0
+    await app.for_owner("bert").ingest(data=b"\x7fELF" + bytes(range(256)) * 9, name="bad.bin")
+    [letter] = (await app.for_owner("bert").list_dead_letters())["letters"]
+    assert (await app.for_owner("anna").list_dead_letters())["total"] == 0
     with pytest.raises(NotFound):
-        await app.dead_letter(letter.id, owner="anna")
-    for change in (app.replay, app.discard):
+        await app.for_owner("anna").dead_letter(letter.id)
+    anna = app.for_owner("anna")
+    for change in (anna.replay, anna.discard):
         with pytest.raises(NotFound):
-            await change([letter.id], owner="anna")
-        assert (await change(owner="anna")).count == 0
-    assert (await app.discard([letter.id], owner="bert")).discarded == [letter.id]
+            await change([letter.id])
+        assert (await change()).count == 0
+    assert (await app.for_owner("bert").discard([letter.id])).discarded == [letter.id]
 
 
 @pytest.mark.parametrize(
@@ -169,15 +183,15 @@ async def test_i10_dead_letters_are_the_owner_s(app: App) -> None:
     ],
 )
 async def test_i10_names_that_lead_elsewhere_are_refused(app: App, name: str) -> None:
-    with pytest.raises(ConfigError, match="use letters, digits"):
-        await app.ingest(data=b"x", name="x.txt", owner=name)
-    with pytest.raises(ConfigError, match="use letters, digits"):
-        await app.ingest(data=b"x", name="x.txt", owner="anna", collection=name)
-    with pytest.raises(ConfigError, match="use letters, digits"):
-        await app.search("x", owner=name)
+    with pytest.raises(ConfigError, match="letters, digits and _"):
+        await app.for_owner(name).ingest(data=b"x", name="x.txt")
+    with pytest.raises(ConfigError, match="letters, digits and _"):
+        await app.for_owner("anna").ingest(data=b"x", name="x.txt", collection=name)
+    with pytest.raises(ConfigError, match="letters, digits and _"):
+        await app.for_owner(name).search("x")
 
 
 async def test_owners_that_differ_only_in_case_are_two(app: App) -> None:
-    await app.ingest(data=b"capital words", name="a.txt", owner="Anna")
-    assert {hit.name for hit in await app.search("capital", 5, owner="Anna")} == {"a.txt"}
-    assert {e["name"] for e in await app.list_documents(owner="anna")} == {"anna.txt", "same.txt"}
+    await app.for_owner("Anna").ingest(data=b"capital words", name="a.txt")
+    assert {hit.name for hit in await app.for_owner("Anna").search("capital", 5)} == {"a.txt"}
+    assert {e["name"] for e in await app.for_owner("anna").list_documents()} == {"anna.txt", "same.txt"}

@@ -13,7 +13,6 @@ SOURCE = ROOT / "src" / "penstock"
 MODULE_LINES, FUNCTION_LINES = 450, 60
 
 LARGE_MODULES = {
-    "penstock.app",
     "penstock.worker.parsers.pool",
     "penstock.worker.pool",
 }

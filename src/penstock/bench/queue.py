@@ -8,7 +8,6 @@ from typing import TypeVar
 
 import msgspec
 
-from penstock.app import IN_HAND
 from penstock.bench.bare import Wait, bare_listener, claim_rate, insert_rate
 from penstock.bench.place import Place, open_place
 from penstock.blobs.local import LocalBlobs
@@ -25,6 +24,7 @@ from penstock.metrics.registry import Registry
 from penstock.model.nouns import DocumentId, Owner, RunId, StepDefinition, WorkerId, Workflow
 from penstock.runtime import Runtime
 from penstock.stages.base import Ports, Stage, StepContext, StepResult
+from penstock.verbs.working import IN_HAND
 from penstock.worker.budget import Budget
 from penstock.worker.execute import Bench
 from penstock.worker.pool import Worker

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.app import App
     from penstock.config import Config
     from penstock.metrics.base import Metrics
+    from penstock.verbs.owner import OwnerScope
 
 _M_TRIM_THRESHOLD, _M_ARENA_MAX = -1, -8
 
@@ -66,6 +67,15 @@ class Call:
         _show("penstock.ledger")
         async with open_app(self.settings(), metrics=metrics, patience_s=None if for_ever else PATIENCE_S) as app:
             yield app
+
+    @asynccontextmanager
+    async def scope(self) -> "AsyncIterator[OwnerScope]":
+        async with self.app() as app:
+            yield self.scoped(app)
+
+    def scoped(self, app: "App") -> "OwnerScope":
+        """The verbs of the owner that `--owner` or the settings name."""
+        return app.for_owner(app.config.owner)
 
     @asynccontextmanager
     async def working_app(self, metrics: "Metrics | None" = None, *, for_ever: bool = False) -> "AsyncIterator[App]":

@@ -26,8 +26,8 @@ async def list_letters(call: Call, limit: int) -> Answer:
     """How many there are for each reason, and the newest of them."""
     import msgspec
 
-    async with call.app() as app:
-        found = await app.list_dead_letters(limit=limit, owner=call.owner)
+    async with call.scope() as scope:
+        found = await scope.list_dead_letters(limit=limit)
     letters = found["letters"]
     data = with_times(found) | {"letters": [with_times(msgspec.to_builtins(letter)) for letter in letters]}
     if not letters:
@@ -46,8 +46,8 @@ async def show(call: Call, number: int) -> Answer:
     """One dead letter: what failed, where, and how often."""
     import msgspec
 
-    async with call.app() as app:
-        letter = await app.dead_letter(number, owner=call.owner)
+    async with call.scope() as scope:
+        letter = await scope.dead_letter(number)
     fields = {
         "dead letter": letter.id,
         "document": letter.document_id,
@@ -116,8 +116,8 @@ async def replay(
 
     letters = _chosen("replay", numbers, reason, every)
     word = chosen(password, password_file)
-    async with call.app() as app:
-        done = await app.replay(
+    async with call.scope() as scope:
+        done = await scope.replay(
             letters,
             reason=reason,
             workflow=workflow,
@@ -125,7 +125,6 @@ async def replay(
             values=by_step(values),
             password=word,
             dry_run=dry_run,
-            owner=call.owner,
         )
     parts = [count(done.count, "document")] if done.count or not done.events else []
     parts += [count(done.events, "event")] if done.events else []
@@ -147,8 +146,8 @@ async def discard(call: Call, numbers: tuple[int, ...], reason: str | None, ever
     import msgspec
 
     letters = _chosen("discard", numbers, reason, every)
-    async with call.app() as app:
-        done = await app.discard(letters, reason=reason, dry_run=dry_run, owner=call.owner)
+    async with call.scope() as scope:
+        done = await scope.discard(letters, reason=reason, dry_run=dry_run)
     lines = [f"{count(done.count, 'dead letter')} {'would be ' if dry_run else ''}discarded", *_reasons(done.by_reason)]
     return Answer(msgspec.to_builtins(done), "\n".join(lines))
 

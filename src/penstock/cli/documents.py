@@ -12,7 +12,7 @@ from penstock.cli.output import Answer, bytes_size, count, duration, labelled, t
 from penstock.cli.passwords import chosen, passwords
 
 if TYPE_CHECKING:
-    from penstock.app import App
+    from penstock.verbs.owner import OwnerScope
 
 IDS = click.argument("ids", metavar="ID...", nargs=-1, required=True)
 
@@ -38,7 +38,7 @@ async def status(call: Call, document: str | None, watch: bool) -> Answer:
             await watch_status(app, call, document)
             if document is None or call.signals.received is not None:
                 return Answer({})
-        return await _status(app, call, document)
+        return await _status(call.scoped(app), document)
 
 
 @click.command("list")
@@ -51,9 +51,9 @@ async def list_documents(
     call: Call, status: str | None, collection: str | None, name: str | None, limit: int
 ) -> Answer:
     """Documents, newest first."""
-    async with call.app() as app:
-        found = await app.list_documents(
-            status=status.upper() if status else None, collection=collection, name=name, limit=limit, owner=call.owner
+    async with call.scope() as scope:
+        found = await scope.list_documents(
+            status=status.upper() if status else None, collection=collection, name=name, limit=limit
         )
     rows = [[d["id"], d["status"], d["pages"], d["chunks"], visible(d["name"]) + _remark(d)] for d in found]
     lines = table([["ID", "STATUS", "PAGES", "CHUNKS", "NAME"], *rows]) if rows else ["no documents"]
@@ -88,7 +88,7 @@ async def retry(
         ids,
         "queued again",
         "retried",
-        lambda app: app.retry(
+        lambda scope: scope.retry(
             ids,
             workflow=workflow,
             params=params,
@@ -96,7 +96,6 @@ async def retry(
             password=word,
             dropped=dropped,
             notes=notes,
-            owner=call.owner,
         ),
     )
     hints = [*notes, "`penstock run` works them off."] if answer.data["retried"] else []
@@ -111,7 +110,7 @@ async def cancel(call: Call, ids: tuple[str, ...]) -> Answer:
 
     An older version of them stays searchable. `penstock retry` takes the work up again.
     """
-    return await _change(call, ids, "cancelled", "cancelled", lambda app: app.cancel(ids, owner=call.owner))
+    return await _change(call, ids, "cancelled", "cancelled", lambda scope: scope.cancel(ids))
 
 
 @click.command()
@@ -119,15 +118,15 @@ async def cancel(call: Call, ids: tuple[str, ...]) -> Answer:
 @body
 async def delete(call: Call, ids: tuple[str, ...]) -> Answer:
     """Delete documents: no search that starts afterwards finds them."""
-    return await _change(call, ids, "deleted", "deleted", lambda app: app.delete(ids, owner=call.owner))
+    return await _change(call, ids, "deleted", "deleted", lambda scope: scope.delete(ids))
 
 
 async def _change(
-    call: Call, ids: Sequence[str], done: str, field: str, verb: "Callable[[App], Awaitable[set[Any]]]"
+    call: Call, ids: Sequence[str], done: str, field: str, verb: "Callable[[OwnerScope], Awaitable[set[Any]]]"
 ) -> Answer:
-    async with call.app() as app:
-        before = [await app.status(name, owner=call.owner) for name in dict.fromkeys(ids)]
-        changed = await verb(app)
+    async with call.scope() as scope:
+        before = [await scope.status(name) for name in dict.fromkeys(ids)]
+        changed = await verb(scope)
     names = {d["id"]: d for d in before}
     other = [d for d in names.values() if d["id"] not in changed]
     lines = [f"{count(len(changed), 'document')} {done}"]
@@ -137,8 +136,8 @@ async def _change(
     return Answer(data, "\n".join(lines))
 
 
-async def _status(app: "App", call: Call, document: str | None) -> Answer:
-    found = await app.status(document, owner=call.owner)
+async def _status(scope: "OwnerScope", document: str | None) -> Answer:
+    found = await scope.status(document)
     if document is None:
         return Answer(found, "\n".join(counts(found)))
     data = with_times(found) | {"progress": with_times(found["progress"])}

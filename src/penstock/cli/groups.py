@@ -19,8 +19,8 @@ async def list_batches(call: Call) -> Answer:
     """The batches, newest first."""
     import msgspec
 
-    async with call.app() as app:
-        found = await app.list_batches(owner=call.owner)
+    async with call.scope() as scope:
+        found = await scope.list_batches()
     rows = [
         [b.name, b.collection, sum(b.documents.values()), b.groups, when(b.created_at), _counts(b.documents)]
         for b in found
@@ -54,15 +54,14 @@ async def start_batch(
     """
     import msgspec
 
-    async with call.app() as app:
-        done = await app.start_batch(
+    async with call.scope() as scope:
+        done = await scope.start_batch(
             name,
             workflow=workflow,
             params=params,
             collection=collection,
             priority=priority,
             again=again,
-            owner=call.owner,
         )
     lines = [f"started {count(done.started, 'run')}" + (f", group {done.group}" if done.group else "")]
     if done.done:
@@ -86,8 +85,8 @@ async def list_groups(call: Call, batch: str | None, limit: int) -> Answer:
     """Groups, newest first."""
     import msgspec
 
-    async with call.app() as app:
-        found = await app.list_groups(batch=batch, limit=limit, owner=call.owner)
+    async with call.scope() as scope:
+        found = await scope.list_groups(batch=batch, limit=limit)
     head = ["ID", "STATUS", "RUNS", "DONE", "FAILED", "SINCE", "WORKFLOW", "BATCH"]
     rows = [
         [
@@ -107,8 +106,8 @@ async def show_group(call: Call, name: str) -> Answer:
     """One group: counts, durations, pace, and about how long the rest takes."""
     import msgspec
 
-    async with call.app() as app:
-        view = await app.group(name, owner=call.owner)
+    async with call.scope() as scope:
+        view = await scope.group(name)
     g, took = view.group, view.durations
     counts = {
         "completed": g.completed, "not indexable": g.not_indexable, "running": g.running, "pending": g.pending,
@@ -150,8 +149,8 @@ async def retry_group(call: Call, name: str, cancelled: bool) -> Answer:
 
     They go on from their checkpoints. The group opens again, and GROUP_END fires again when it ends.
     """
-    async with call.app() as app:
-        retried = await app.retry_group(name, cancelled=cancelled, owner=call.owner)
+    async with call.scope() as scope:
+        retried = await scope.retry_group(name, cancelled=cancelled)
     hints = ["`penstock run` works them off."] if retried else []
     return Answer({"retried": retried}, f"{count(retried, 'run')} queued again", hints=hints)
 
@@ -164,8 +163,8 @@ async def cancel_group(call: Call, name: str) -> Answer:
 
     Older versions of its documents stay searchable. `penstock group retry --cancelled` takes the work up again.
     """
-    async with call.app() as app:
-        cancelled = await app.cancel_group(name, owner=call.owner)
+    async with call.scope() as scope:
+        cancelled = await scope.cancel_group(name)
     return Answer({"cancelled": cancelled}, f"{count(cancelled, 'run')} cancelled")
 
 

@@ -12,9 +12,9 @@ from penstock.cli.documents import overview
 from penstock.cli.output import Answer, encode, readable, visible, width, with_times
 
 if TYPE_CHECKING:
-    from penstock.app import App
     from penstock.model.items import Block, Chunk, Page
     from penstock.search.query import Hit, Mode
+    from penstock.verbs.owner import OwnerScope
 
 SNIPPET = 300
 SNIPPET_LINES = 3
@@ -43,8 +43,8 @@ async def search(call: Call, query: str, k: int, collection: str | None, mode: "
     if not query.strip():
         raise UsageError("the QUERY is empty: say what to look for")
 
-    async with call.app() as app:
-        hits = await app.search(query, k, collection=collection, mode=mode, owner=call.owner)
+    async with call.scope() as scope:
+        hits = await scope.search(query, k, collection=collection, mode=mode)
     data = {"hits": [msgspec.to_builtins(hit) for hit in hits]}
     lines = [line for rank, hit in enumerate(hits, 1) for line in hit_lines(rank, hit)]
     return Answer(data, "\n".join(lines).rstrip() or "nothing found")
@@ -77,25 +77,25 @@ async def show(call: Call, document: str, pages: bool, chunks: bool, blocks: boo
 
     if pages + chunks + blocks > 1:
         raise UsageError("choose one of --pages, --chunks and --blocks")
-    async with call.app() as app:
-        found = await app.status(document, owner=call.owner)
+    async with call.scope() as scope:
+        found = await scope.status(document)
         if not (pages or chunks or blocks):
             data = with_times(found) | {"progress": with_times(found["progress"])}
             data["steps"] = [with_times(step) for step in found["steps"]]
             return Answer(data, "\n".join(overview(found)))
         what = "pages" if pages else "chunks" if chunks else "blocks"
-        spool = await _spooled(app, call, found["id"], what)
+        spool = await _spooled(scope, call, found["id"], what)
     empty = not call.json and spool.tell() == 0
     return Answer({}, spool=spool, hints=[f"no {what}: {found['id']} is {found['status']}"] if empty else [])
 
 
-async def _spooled(app: "App", call: Call, document: str, what: str) -> IO[bytes]:
+async def _spooled(scope: "OwnerScope", call: Call, document: str, what: str) -> IO[bytes]:
     with ExitStack() as stack:
         spool = stack.enter_context(tempfile.SpooledTemporaryFile(SPOOL))
         if call.json:
             spool.write(b'{"id":' + encode(document) + b',"' + what.encode() + b'":[')
         separator = b""
-        async for item in app.show(document, "chunks" if what == "chunks" else "pages", owner=call.owner):
+        async for item in scope.show(document, "chunks" if what == "chunks" else "pages"):
             for data, text in _shown(item, what):
                 if call.json:
                     spool.write(separator + encode(data))

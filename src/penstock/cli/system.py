@@ -18,13 +18,12 @@ from penstock.cli.work import parse_duration
 @body
 async def steps(call: Call, status: str | None, kind: str | None, stuck: str | None, limit: int) -> Answer:
     """Steps of documents, newest first: who works on them, or what they wait for."""
-    async with call.app() as app:
-        found = await app.list_steps(
+    async with call.scope() as scope:
+        found = await scope.list_steps(
             status=status.upper() if status else None,
             kind=kind,
             stuck_s=parse_duration(stuck, "--stuck"),
             limit=limit,
-            owner=call.owner,
         )
     head = ["ID", "STEP", "STATUS", "ATTEMPTS", "SINCE", "WAITING ON", "NAME"]
     rows = [
@@ -59,8 +58,8 @@ def lock() -> None:
 @body
 async def list_locks(call: Call) -> Answer:
     """Who holds a lock, for what and until when; and which were taken away by force."""
-    async with call.app() as app:
-        found = await app.list_locks(owner=call.owner)
+    async with call.scope() as scope:
+        found = await scope.list_locks()
     held, released = found["locks"], found["released"]
     lines = ["no locks are held"]
     if held:
@@ -82,8 +81,8 @@ async def release(call: Call, key: str, force: bool) -> Answer:
     A lock of a dead process frees itself. The holder can write no more, its steps wait again, and `penstock lock list`
     shows who did it.
     """
-    async with call.app() as app:
-        done = await app.release_lock(key, force=force, owner=call.owner)
+    async with call.scope() as scope:
+        done = await scope.release_lock(key, force=force)
     data = {"released": key, "worker": done.worker, "purpose": done.purpose, "steps": done.steps}
     return Answer(data, f"{visible(key)} was taken away from {done.worker}; {count(done.steps, 'step')} wait again")
 

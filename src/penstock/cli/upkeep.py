@@ -44,7 +44,8 @@ async def check(call: Call, repair: bool, sample: str | None) -> Answer:
     share = _share(sample)
     async with call.app() as app:
         with _drawn(app.runtime.clock) as progress:
-            report = await app.check(repair=repair, sample=share, progress=progress, owner=call.owner)
+            checked = app if call.owner is None else call.scoped(app)
+            report = await checked.check(repair=repair, sample=share, progress=progress)
     data = {
         "ok": report.ok, "problems": report.problems, "garbage": report.garbage, "repaired": report.repaired,
         "queued": report.queued, "queued_count": report.queued_count, "sample": report.sample,
@@ -105,8 +106,8 @@ async def vacuum(call: Call, collection: str | None, wait: str, force: bool) -> 
     import msgspec
 
     wait_s = 0.0 if wait in ("0", "0s") else parse_duration(wait, "--wait")
-    async with call.app() as app:
-        report = await app.vacuum(collection, wait_s=wait_s, force=force, owner=call.owner)
+    async with call.scope() as scope:
+        report = await scope.vacuum(collection, wait_s=wait_s, force=force)
     data = msgspec.to_builtins(report)
     data["busy"] = [with_times(one) for one in data["busy"]]
     head = ["COLLECTION", "ROWS", "REMOVED", "BEFORE", "AFTER", "OLD", "CHECKSUM"]

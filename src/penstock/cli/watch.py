@@ -22,10 +22,11 @@ async def watch(app: "App", call: Call, document: str | None) -> None:
     from penstock.model.states import ENDS
 
     shown = _Screen() if drawable(sys.stdout) else _Lines()
+    scope = call.scoped(app)
     began, before = app.runtime.clock(), -1
     try:
         while True:
-            found = await app.status(document, owner=call.owner)
+            found = await scope.status(document)
             if document is not None:
                 if found["status"] in list(ENDS):
                     shown.close()

@@ -66,13 +66,12 @@ async def ingest(
     async with call.working_app() as app:
         progress = ProgressDisplay()
         try:
-            summary = await app.ingest(
+            summary = await call.scoped(app).ingest(
                 files,
                 data=io.BufferedReader(StandardInput(call)) if standard_input else None,
                 name=name,
                 key=key,
                 password=word,
-                owner=call.owner,
                 wait=not no_wait,
                 budget_s=seconds,
                 report=progress,

@@ -40,7 +40,7 @@ async def worker(
     With --metrics-port, http://127.0.0.1:P/metrics shows the metrics of all processes as Prometheus reads them.
     """
     if pools is not None:
-        from penstock.app import pool_sizes
+        from penstock.verbs.working import pool_sizes
 
         pool_sizes(pools)
     with _shown(call, pools, metrics_port, metrics_host, send_metrics) as (registry, port):

@@ -1,9 +1,7 @@
-"""Run groups and batches: start, look, retry, cancel."""
+"""Run groups and batches of an owner: list, show, start, retry, cancel."""
 
 import json
-from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -12,8 +10,11 @@ from penstock.intake import Order, submission
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import cancellations, groups, restarts, submissions
 from penstock.ledger.reads import batches
-from penstock.ledger.reads.batches import Durations, Group
+from penstock.ledger.reads.batches import Batch, Durations, Group
 from penstock.model.nouns import DocumentId, Owner, RunId
+from penstock.verbs import arguments
+from penstock.verbs.documents import retry
+from penstock.verbs.scope import Scope, chosen_collection
 
 PAGE = 500
 CANCELLED_AT_ONCE = 1000
@@ -40,17 +41,79 @@ class BatchStart(msgspec.Struct, frozen=True):
     """Being worked on, with the same workflow and values."""
 
 
-async def view(owner: Owner, ledger: Ledger, name: str) -> GroupView:
-    async with ledger.snapshot() as snapshot:
-        group = await snapshot.read(lambda c: batches.resolve(owner, c, name))
-        found = await snapshot.read(lambda c: batches.get(owner, c, group)) if group else None
+async def list_groups(scope: Scope, *, batch: str | None = None, limit: int = 100) -> list[Group]:
+    """Runs that were started together, newest first."""
+    look = partial(batches.newest, scope.owner)
+    return await scope.ledger.read(look, arguments.maybe("batch", batch), arguments.count("limit", limit))
+
+
+async def group(scope: Scope, name: str) -> GroupView:
+    """One group with its counts, durations, pace and remaining time."""
+    arguments.text("name", name)
+    async with scope.ledger.snapshot() as snapshot:
+        known = await snapshot.read(lambda c: batches.resolve(scope.owner, c, name))
+        found = await snapshot.read(lambda c: batches.get(scope.owner, c, known)) if known else None
         if found is None:
             raise NotFound(f"no group {name!r} (or more than one begins or ends so): `penstock group list` shows them")
-        pace = await snapshot.read(lambda c: batches.pace(owner, c, found.id))
+        pace = await snapshot.read(lambda c: batches.pace(scope.owner, c, found.id))
     return GroupView(found, pace.durations, pace.runs_per_s, pace.eta_s)
 
 
-async def start(owner: Owner, ledger: Ledger, order: Order, again: bool) -> BatchStart:
+async def retry_group(scope: Scope, name: str, *, cancelled: bool = False) -> int:
+    """Its failed runs (and the `cancelled` ones) go on from their checkpoints; the group opens and ends again."""
+    found = (await group(scope, name)).group
+    retried = 0
+    for status in ("FAILED", "CANCELLED") if cancelled else ("FAILED",):
+        after = ""
+        while True:
+            look = partial(batches.documents_of_group, scope.owner)
+            page = await scope.ledger.read(look, found.id, status, after, PAGE)
+            if not page:
+                break
+            after = page[-1]
+            retried += len(await retry(scope, page))
+    return retried
+
+
+async def cancel_group(scope: Scope, name: str) -> int:
+    """Stop the runs of a group that have not ended; how many. Their workers learn of it with their next heartbeat,
+    within a second."""
+    found = (await group(scope, name)).group
+    cancelled = 0
+    while n := await scope.ledger.write(
+        cancellations.CANCEL_GROUP, cancellations.CancelGroup(scope.owner, found.id, CANCELLED_AT_ONCE)
+    ):
+        cancelled += n
+    return cancelled
+
+
+async def list_batches(scope: Scope) -> list[Batch]:
+    """Documents that were submitted under one name, newest first."""
+    return await scope.ledger.read(partial(batches.batches, scope.owner))
+
+
+async def start_batch(
+    scope: Scope,
+    batch: str,
+    *,
+    workflow: str | None = None,
+    params: str | None = None,
+    collection: str | None = None,
+    priority: int = 0,
+    again: bool = False,
+) -> BatchStart:
+    """Start a workflow for the documents of a batch, as one group; workers do the rest. Searchable documents stay
+    searchable until their new run has ended. Documents that are COMPLETED with the same workflow and values are left
+    out, unless `again`."""
+    where, orders = chosen_collection(scope, collection), scope.resources.orders
+    arguments.text("batch", batch)
+    arguments.number("priority", priority, -arguments.PRIORITY, arguments.PRIORITY)
+    asked = orders.asked(where, workflow, params)
+    order = orders.start(scope.owner, where, asked, batch=batch, priority=priority)
+    return await _start(scope.owner, scope.ledger, order, again)
+
+
+async def _start(owner: Owner, ledger: Ledger, order: Order, again: bool) -> BatchStart:
     """A workflow for all documents of a batch, as one group."""
     assert order.group is not None
     assert order.batch is not None
@@ -80,34 +143,3 @@ async def start(owner: Owner, ledger: Ledger, order: Order, again: bool) -> Batc
     if started:
         await ledger.write(groups.SEAL, order.group.id)
     return BatchStart(order.group.id if started else None, started, done, working)
-
-
-async def cancel(owner: Owner, ledger: Ledger, group: str) -> int:
-    """How many runs it stopped. Their workers learn of it with their next heartbeat, within a second."""
-    cancelled = 0
-    while n := await ledger.write(
-        cancellations.CANCEL_GROUP, cancellations.CancelGroup(owner, group, CANCELLED_AT_ONCE)
-    ):
-        cancelled += n
-    return cancelled
-
-
-async def retry(
-    owner: Owner,
-    ledger: Ledger,
-    group: str,
-    statuses: tuple[str, ...],
-    again: Callable[[list[DocumentId]], Awaitable[set[Any]]],
-) -> int:
-    """Retry what ended so in the group: it opens again, and ends again."""
-    retried = 0
-    for status in statuses:
-        after = ""
-        while True:
-            look = partial(batches.documents_of_group, owner)
-            found = await ledger.read(look, group, status, after, PAGE)
-            if not found:
-                break
-            after = found[-1]
-            retried += len(await again(found))
-    return retried

@@ -18,21 +18,15 @@ from penstock.ledger.engine.documents import Origin
 from penstock.model.nouns import DocumentId, Owner, RunId, Workflow
 from penstock.model.states import DocumentStatus
 from penstock.runtime import Runtime
+from penstock.verbs import arguments
+from penstock.verbs.orders import Changes
+from penstock.verbs.scope import Scope
 from penstock.workflows.load import decode
 
 BATCH = 500
 """Documents of one transaction."""
 LISTED = 1_000
 """Ids in an answer; what is more is only counted."""
-
-
-class Changes(msgspec.Struct, frozen=True):
-    """What is to be another than when a run started."""
-
-    workflow: str | None = None
-    params: str | None = None
-    values: Mapping[str, Mapping[str, Any]] = {}
-    password: str | None = None
 
 
 class Replay(msgspec.Struct):
@@ -148,6 +142,20 @@ class Replayer:
             retried = await self._ledger.write(restarts.RETRY, restarts.Retry(part))
             done |= retried
         return done
+
+
+def replayer(
+    scope: Scope,
+    workflow: str | None,
+    params: str | None,
+    values: Mapping[str, Mapping[str, Any]] | None,
+    password: str | None,
+) -> Replayer:
+    for what, text in (("workflow", workflow), ("params", params), ("password", password)):
+        arguments.maybe(what, text)
+    changes = Changes(workflow, params, arguments.values(values), password)
+    reorder = partial(scope.resources.orders.again, scope.owner)
+    return Replayer(scope.owner, scope.ledger, scope.runtime, reorder, changes)
 
 
 async def discard(

@@ -1,0 +1,166 @@
+"""Documents of an owner: list, status, what was extracted, steps; cancel, delete, retry."""
+
+import fnmatch
+from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal
+
+from penstock.errors import UsageError
+from penstock.ledger.database.writer import Verb
+from penstock.ledger.engine import cancellations, deletions, documents, restarts, runs
+from penstock.ledger.reads import stats
+from penstock.ledger.reads.stats import ListedStep
+from penstock.model.nouns import DocumentId, RunId, Workflow
+from penstock.model.states import DocumentStatus, StepStatus
+from penstock.verbs import arguments, views
+from penstock.verbs.replays import replayer
+from penstock.verbs.scope import Scope, chosen_collection
+
+PAGE = 500
+REMAKE_BATCH = 500
+CHANGED_AT_ONCE = 1_000
+"""Documents that are deleted or cancelled in one transaction."""
+
+
+async def list_documents(
+    scope: Scope,
+    *,
+    status: str | None = None,
+    collection: str | None = None,
+    name: str | None = None,
+    limit: int = 100,
+) -> list[dict[str, Any]]:
+    """Documents, newest first. `name` is a glob."""
+    newest = partial(documents.newest, scope.owner)
+    wanted = arguments.one_of("status", status, DocumentStatus) or ""
+    where = arguments.maybe("collection", collection) or ""
+    arguments.maybe("name", name)
+    arguments.count("limit", limit)
+    before = ""
+    out: list[dict[str, Any]] = []
+    while len(out) < limit:
+        page = await scope.ledger.read(newest, status=wanted, collection=where, before=before, count=PAGE)
+        out += [views.listed(e) for e in page if name is None or fnmatch.fnmatchcase(e.document.name, name)]
+        if len(page) < PAGE:
+            break
+        before = page[-1].document.id
+    return out[:limit]
+
+
+async def status(scope: Scope, document: str | None = None) -> dict[str, Any]:
+    """One document with its steps, progress, attempts and error; without a name, counts of all."""
+    if document is not None:
+        return await views.status(scope.owner, scope.ledger, arguments.text("document", document))
+    async with scope.ledger.snapshot() as snapshot:
+        return {
+            "documents": await snapshot.read(lambda c: stats.documents(scope.owner, c)),
+            "steps": await snapshot.read(lambda c: stats.steps(scope.owner, c)),
+            "dead_letters": await snapshot.read(lambda c: stats.dead_letters(scope.owner, c)),
+            "running": await snapshot.read(lambda c: stats.running(scope.owner, c)),
+            "events": await snapshot.read(lambda c: stats.events(scope.owner, c)),
+        }
+
+
+async def show(scope: Scope, document: str, what: Literal["pages", "chunks", "blocks"]) -> AsyncIterator[Any]:
+    """What was extracted: pages (with their blocks), or chunks. Where a workflow has two steps of the kind, the output
+    of the last one: that is what search finds."""
+    from penstock.worker.context import reader
+
+    arguments.text("document", document)
+    if what not in ("pages", "chunks", "blocks"):
+        raise UsageError(f"what {what!r}: use one of pages, chunks, blocks")
+    kind = "chunk" if what == "chunks" else "extract"
+    stream = views.items(scope.owner, scope.ledger, reader(scope.ledger, scope.blobs), document, kind)
+    async for batch in stream:
+        for item in batch:
+            yield item
+
+
+async def list_steps(
+    scope: Scope,
+    *,
+    status: StepStatus | str | None = None,
+    kind: str | None = None,
+    stuck_s: float | None = None,
+    limit: int = 100,
+) -> list[ListedStep]:
+    """Steps, newest first. `stuck_s`: only those that began and made no progress for so many seconds."""
+    return await scope.ledger.read(
+        partial(stats.list_steps, scope.owner),
+        status=arguments.one_of("status", status, StepStatus),
+        kind=arguments.maybe("kind", kind) or "",
+        stuck_s=arguments.seconds("stuck_s", stuck_s),
+        count=arguments.count("limit", limit),
+    )
+
+
+async def cancel(scope: Scope, names: Sequence[str]) -> set[DocumentId]:
+    """Stop the work on those that have not ended."""
+    return await change(scope, cancellations.CANCEL, await _selected(scope, names))
+
+
+async def delete(scope: Scope, names: Sequence[str]) -> set[DocumentId]:
+    """No search that starts after this call finds them. Many are deleted in several transactions; after an
+    interruption the same call deletes the rest: ids of deleted documents are left out of the answer."""
+    return await change(scope, deletions.DELETE, await _selected(scope, names, deleted=True))
+
+
+async def retry(
+    scope: Scope,
+    names: Sequence[str],
+    *,
+    workflow: str | None = None,
+    params: str | None = None,
+    values: Mapping[str, Mapping[str, Any]] | None = None,
+    password: str | None = None,
+    dropped: bool = False,
+    notes: list[str] | None = None,
+) -> set[DocumentId]:
+    """Failed, cancelled and not indexable documents go on from their checkpoint, with attempts at zero. With another
+    workflow, parameter set or `values` (by step and name) a new run starts, which repeats only what they change. Where
+    none are named, the run's own are used. `password` unlocks the documents. `dropped`: instead, completed documents
+    whose artifacts were dropped are made again from their raw bytes, with the settings that they were made with.
+    `notes`: remarks for the caller are appended to it."""
+    chosen = await _selected(scope, names)
+    if dropped:
+        if workflow or params or values:
+            raise UsageError("what was dropped is made again as it was: leave --workflow, --params and --set out")
+        return await _remake(scope, chosen)
+    attempt = replayer(scope, workflow, params, values, password)
+    done = await attempt.retry(chosen.documents)
+    if notes is not None:
+        notes += attempt.answer.notes
+    return done
+
+
+def workflow(
+    scope: Scope, name: str | None = None, *, params: str | None = None, collection: str | None = None
+) -> Workflow:
+    """A workflow as a run of a collection would keep it, with all its values."""
+    where, orders = chosen_collection(scope, collection), scope.resources.orders
+    return orders.workflow(where, orders.asked(where, name, params))
+
+
+async def change(scope: Scope, verb: Verb[runs.Selected, set[DocumentId]], chosen: runs.Selected) -> set[DocumentId]:
+    """One transaction for all of them could last longer than a lease, and every other writer waits for it."""
+    done: set[DocumentId] = set()
+    for i in range(0, len(chosen.documents), CHANGED_AT_ONCE):
+        part = runs.Selected(chosen.owner, chosen.documents[i : i + CHANGED_AT_ONCE])
+        changed = await scope.ledger.write(verb, part)
+        done |= changed
+    return done
+
+
+async def _selected(scope: Scope, names: Sequence[str], *, deleted: bool = False) -> runs.Selected:
+    chosen = arguments.texts("names", names)
+    found = await scope.ledger.read(lambda c: views.resolve_all(scope.owner, c, chosen, deleted=deleted))
+    return runs.Selected(scope.owner, tuple(dict.fromkeys(found)))
+
+
+async def _remake(scope: Scope, chosen: runs.Selected) -> set[DocumentId]:
+    done: set[DocumentId] = set()
+    for i in range(0, len(chosen.documents), REMAKE_BATCH):
+        part = tuple((d, RunId(scope.runtime.ulid())) for d in chosen.documents[i : i + REMAKE_BATCH])
+        queued = await scope.ledger.write(restarts.REMAKE, restarts.Remake(scope.owner, part))
+        done |= queued
+    return done

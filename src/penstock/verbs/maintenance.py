@@ -1,0 +1,75 @@
+"""Maintenance of one owner's data: check, vacuum, and the locks of its indexes."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from penstock.ledger.engine.locks import Forced
+from penstock.ledger.reads import stats
+from penstock.verbs import arguments
+from penstock.verbs.scope import Scope, chosen_collection
+
+if TYPE_CHECKING:
+    from penstock.upkeep.report import CheckReport
+    from penstock.upkeep.vacuum import VacuumReport
+    from penstock.worker.holding import Held
+
+LOCK_RELEASES = 100
+
+
+async def check(
+    scope: Scope,
+    *,
+    repair: bool = False,
+    sample: float = 1.0,
+    progress: Callable[[str, int], None] | None = None,
+) -> "CheckReport":
+    """Compare ledger, blobs and index in both directions; `repair` repairs what can be repaired. `sample`: the share of
+    stored files, drawn at random, whose content is compared; that a file exists is checked for all. `progress` is told
+    what is being checked, and how much of it was."""
+    arguments.share("sample", sample)
+    return await scope.resources.caretaker.check(scope.owner, repair=repair, sample=sample, progress=progress)
+
+
+async def vacuum(
+    scope: Scope,
+    collection: str | None = None,
+    *,
+    wait_s: float | None = 60.0,
+    force: bool = False,
+    by: str | None = None,
+) -> "VacuumReport":
+    """Purge and compact the indexes of one collection or of all, and store their checksums. Waits at most `wait_s`
+    seconds for the lock of each (None: without limit); `busy` lists those that stayed locked. `force` takes the lock
+    away first, as `release_lock` does."""
+    wait_s, by = arguments.seconds("wait_s", wait_s), arguments.maybe("by", by)
+    return await scope.resources.caretaker.vacuum(scope.owner, collection, wait_s, force=force, by=by)
+
+
+@asynccontextmanager
+async def hold_index(
+    scope: Scope, collection: str | None = None, *, max_wait: float | None = None
+) -> "AsyncIterator[Held]":
+    """`async with app.hold_index() as held:` – the block is the only writer to the index of a collection. Waits at most
+    `max_wait` seconds for the lock (None: without limit; 0: not at all), then raises `LockHeld`. If the lock was taken
+    away meanwhile, `held.raise_if_lost()` says so, and the end of the block raises `LeaseLost`."""
+    longest = arguments.seconds("max_wait", max_wait)
+    where = chosen_collection(scope, collection)
+    async with scope.resources.caretaker.hold_index(scope.owner, where, longest) as held:
+        yield held
+
+
+async def list_locks(scope: Scope) -> dict[str, list[Any]]:
+    """The locks that are held, and the newest of those that were taken away by force."""
+    async with scope.ledger.snapshot() as snapshot:
+        return {
+            "locks": await snapshot.read(lambda c: stats.locks(scope.owner, c)),
+            "released": await snapshot.read(lambda c: stats.lock_releases(scope.owner, c, LOCK_RELEASES)),
+        }
+
+
+async def release_lock(scope: Scope, key: str, *, force: bool = False, by: str | None = None) -> Forced:
+    """Take a lock away from its holder. The holder cannot write any more, its steps wait again, and the ledger records
+    that `by` (if not given, the user of this machine) did it."""
+    key, by = arguments.text("key", key), arguments.maybe("by", by)
+    return await scope.resources.caretaker.release_lock(scope.owner, key, force=force, by=by)

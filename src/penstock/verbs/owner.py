@@ -1,0 +1,40 @@
+"""The verbs of one owner, as methods."""
+
+from penstock.verbs import dead_letters, documents, groups, ingest, maintenance, search
+from penstock.verbs.scope import Scope
+
+
+class OwnerScope(Scope):
+    """Everything that can be asked for one owner: `app.for_owner("acme")`. Each method is a function of a module in
+    `penstock.verbs`, which takes the scope as its first argument."""
+
+    ingest = ingest.ingest
+
+    search = search.search
+    status = documents.status
+    list_documents = documents.list_documents
+    list_steps = documents.list_steps
+    show = documents.show
+    workflow = documents.workflow
+
+    cancel = documents.cancel
+    delete = documents.delete
+    retry = documents.retry
+
+    list_dead_letters = dead_letters.list_dead_letters
+    dead_letter = dead_letters.dead_letter
+    replay = dead_letters.replay
+    discard = dead_letters.discard
+
+    list_groups = groups.list_groups
+    group = groups.group
+    retry_group = groups.retry_group
+    cancel_group = groups.cancel_group
+    list_batches = groups.list_batches
+    start_batch = groups.start_batch
+
+    check = maintenance.check
+    vacuum = maintenance.vacuum
+    hold_index = maintenance.hold_index
+    list_locks = maintenance.list_locks
+    release_lock = maintenance.release_lock

@@ -1,0 +1,107 @@
+"""What an open app holds, shared by the scopes of all its owners."""
+
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from penstock.blobs.base import Blobs
+from penstock.config import Config
+from penstock.ledger.database import liveness
+from penstock.ledger.database.liveness import Liveness
+from penstock.ledger.database.store import Ledger
+from penstock.metrics.base import Metrics
+from penstock.runtime import Runtime
+from penstock.worker.broadcast import Broadcast
+
+if TYPE_CHECKING:
+    from penstock.stages.base import Ports
+    from penstock.verbs.caretaker import Caretaker
+    from penstock.verbs.orders import Orders
+    from penstock.worker.parsers.pool import ParserPool
+    from penstock.worker.pool import Worker
+    from penstock.workflows.catalog import Catalog
+
+
+class Resources:
+    def __init__(
+        self,
+        config: Config,
+        runtime: Runtime,
+        ledger: Ledger,
+        blobs: Blobs,
+        metrics: Metrics,
+        make_parsers: "Callable[[], ParserPool]",
+        make_ports: "Callable[[ParserPool], Ports]",
+    ) -> None:
+        self.config = config
+        self.runtime = runtime
+        self.ledger = ledger
+        self.blobs = blobs
+        self.metrics = metrics
+        self._make_parsers = make_parsers
+        self._make_ports = make_ports
+        self.broadcast = Broadcast()
+        self.workers: WeakSet[Worker] = WeakSet()
+        """One for each call that works; an ended one is removed with its last reference."""
+        self.stopping = False
+        self.paces: dict[str, float] = {}
+        """Measured speeds of the stages, read from the ledger when the app is opened."""
+        self.app: Any = None
+        """The app that event handlers are given."""
+
+    @cached_property
+    def parsers(self) -> "ParserPool":
+        return self._make_parsers()
+
+    @cached_property
+    def ports(self) -> "Ports":
+        return self._make_ports(self.parsers)
+
+    @cached_property
+    def catalog(self) -> "Catalog":
+        from penstock.workflows.catalog import open_catalog
+
+        return open_catalog(self.config)
+
+    @cached_property
+    def orders(self) -> "Orders":
+        from penstock.verbs.orders import Orders
+
+        return Orders(self.config, self.runtime, self.catalog, lambda: self.ports)
+
+    @cached_property
+    def caretaker(self) -> "Caretaker":
+        from penstock.verbs.caretaker import Caretaker
+
+        return Caretaker(
+            self.config,
+            self.runtime,
+            self.ledger,
+            self.blobs,
+            lambda: self.ports.index,
+            self.liveness,
+            self.metrics,
+        )
+
+    def liveness(self) -> Liveness:
+        return liveness.of(self.ledger.database)
+
+    def local_folders(self) -> list[Path]:
+        """The folders of blobs and index on this machine; what another adapter keeps elsewhere is left out."""
+        return [folder for folder in (self.config.blobs_path, self.config.index_path) if folder is not None]
+
+    def stop(self) -> None:
+        self.stopping = True
+        self.ledger.database.patience.hurry()
+        for worker in self.workers:
+            worker.told_to_stop = True
+            worker.stop()
+
+    async def close(self) -> None:
+        self.broadcast.close()
+        if "parsers" in vars(self):
+            await self.parsers.close()
+        await self.ledger.close()
+        self.runtime.close()

@@ -1,0 +1,25 @@
+"""`search`: passages of the owner's documents."""
+
+from typing import TYPE_CHECKING
+
+from penstock.errors import UsageError
+from penstock.verbs import arguments
+from penstock.verbs.scope import Scope, chosen_collection
+
+if TYPE_CHECKING:
+    from penstock.search.query import Hit, Mode
+
+
+async def search(
+    scope: Scope, query: str, k: int = 5, *, collection: str | None = None, mode: "Mode" = "hybrid"
+) -> "list[Hit]":
+    """The `k` best passages for a query, best first: by words and meaning (`hybrid`), or by one of them."""
+    from penstock.search.query import search
+
+    where = chosen_collection(scope, collection)
+    if not isinstance(query, str):
+        raise UsageError(f"query {query!r}: expected text")
+    arguments.number("k", k)
+    if mode not in ("hybrid", "vector", "text"):
+        raise UsageError(f"mode {mode!r}: use one of hybrid, vector, text")
+    return await search(scope.ledger, scope.ports.index, scope.ports.embedder, scope.owner, query, k, where, mode)

@@ -1,0 +1,134 @@
+"""Workers of an open app: one is made for each call that works."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
+
+from penstock.errors import LedgerDamaged, Refused, StorageError
+from penstock.ledger.engine import generations
+from penstock.model.nouns import WorkerId
+from penstock.model.states import DocumentStatus
+from penstock.verbs.jobs import Summary
+from penstock.verbs.resources import Resources
+from penstock.worker.look import Tally
+
+if TYPE_CHECKING:
+    from penstock.worker.execute import Bench
+    from penstock.worker.outage import Outage
+    from penstock.worker.pool import Worker
+
+IN_HAND = 4
+"""Runs that a worker holds for each step that it runs at once: while some are being committed, others work."""
+
+
+def pool_sizes(text: str) -> dict[str, int]:
+    """`extract=2,*=4` as sizes by kind of step."""
+    from penstock.stages.registry import KINDS
+    from penstock.worker.pools import parse_pools
+    from penstock.workflows.read import OPEN_KINDS
+
+    return parse_pools(text, (*KINDS, *OPEN_KINDS))
+
+
+def start_worker(
+    resources: Resources, budget_s: float | None, began: float, pools: Mapping[str, int] | None = None
+) -> "Worker":
+    """The one place where workers are made."""
+    from penstock.events.courier import Courier
+    from penstock.worker.pool import Worker
+
+    config = resources.config
+    bench = _bench(resources, budget_s, began, pools)
+    courier = Courier(
+        resources.ledger, resources.runtime, bench.worker, resources.app, config.webhooks, resources.metrics
+    )
+    slots = IN_HAND * config.worker.slots
+    worker = Worker(bench, resources.liveness(), slots=slots, chores=[_purging(resources, bench)], courier=courier)
+    resources.workers.add(worker)
+    if resources.stopping:
+        resources.stop()
+    return worker
+
+
+def _bench(resources: Resources, budget_s: float | None, began: float, pools: Mapping[str, int] | None) -> "Bench":
+    from penstock.stages.registry import STAGES
+    from penstock.worker.budget import Budget
+    from penstock.worker.execute import Bench
+    from penstock.worker.retry import RetryPolicy
+
+    config, runtime = resources.config, resources.runtime
+    return Bench(
+        ledger=resources.ledger,
+        blobs=resources.blobs,
+        ports=resources.ports,
+        runtime=runtime,
+        stages=STAGES,
+        worker=WorkerId(runtime.ulid()),
+        lease_s=config.worker.lease_s,
+        policy=RetryPolicy(),
+        budget=Budget(runtime, budget_s, resources.paces, began),
+        slots=config.worker.slots,
+        broadcast=resources.broadcast,
+        pools=pools,
+        metrics=resources.metrics,
+    )
+
+
+def _purging(resources: Resources, bench: "Bench") -> Callable[[], Awaitable[bool]]:
+    """A chore of the worker: purge what is due; whether anything was."""
+    from penstock.upkeep.purge import purge
+
+    def failed(key: str, error: BaseException) -> None:
+        bench.sayings.fails(f"{key}, purge", error, "What was replaced there is taken out later")
+
+    async def purge_due() -> bool:
+        found = bool(await resources.ledger.read(generations.due_purges, 1))
+        if found:
+            await purge(resources.ledger, resources.ports.index, bench.worker, failed=failed)
+        return found
+
+    return purge_due
+
+
+async def work(resources: Resources, pools: str | None, tell: Callable[[str], None]) -> Summary:
+    """Work until the app is stopped, for all owners. When storage fails, wait until it can be used again."""
+    runtime, patience = resources.runtime, resources.ledger.database.patience
+    began = runtime.clock()
+    sizes = pool_sizes(pools) if pools is not None else None
+    tally, outage = Tally(), _outage(resources, tell)
+    patience.limit_s, patience.say = None, tell
+    while True:
+        worker = start_worker(resources, None, began, sizes)
+        tending = asyncio.create_task(resources.caretaker.tend(worker.bench.worker))
+        try:
+            await worker.run(None)
+            break
+        except (LedgerDamaged, Refused):
+            # Waiting repairs neither a damaged ledger nor a statement that it refuses.
+            raise
+        except StorageError as error:
+            failed = error
+        finally:
+            tending.cancel()
+            await asyncio.gather(tending, return_exceptions=True)
+            tally.made.update(worker.bench.record.tally.made)
+            tally.ended.update(worker.bench.record.tally.ended)
+        if resources.stopping or not await outage.outlast(failed, worked=worker.steps_done > 0):
+            break
+    return Summary(
+        completed=tally.ended[DocumentStatus.COMPLETED],
+        not_indexable=tally.ended[DocumentStatus.NOT_INDEXABLE],
+        failed=tally.ended[DocumentStatus.FAILED],
+        elapsed_s=round(runtime.clock() - began, 3),
+        interrupted=resources.stopping,
+        made=tally.named(),
+    )
+
+
+def _outage(resources: Resources, tell: Callable[[str], None]) -> "Outage":
+    from penstock.worker.outage import Outage
+
+    folders, database = resources.local_folders(), resources.ledger.database
+    if database.dialect == "sqlite":
+        folders.append(database.path.parent)
+    return Outage(resources.runtime, folders, resources.ledger.is_there, tell, lambda: resources.stopping)
