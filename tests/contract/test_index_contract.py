@@ -14,8 +14,8 @@ from random import Random
 
 import numpy as np
 import pytest
-from tests.contract.sqlite_index import SqliteIndex
-from tests.contract.tables import TABLE, there, upkeep_of
+from tests.kit.sqlite_index import SqliteIndex
+from tests.kit.tables import TABLE, there, upkeep_of
 
 from penstock.errors import LeaseLost, Permanent, Transient, UsageError
 from penstock.indexes.base import (

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.contract.tables import there
 from tests.crash.scenarios import BY_NAME, CHUNK, LARGE, WORDS, Scenario, submit, text, write_files
+from tests.kit.tables import there
 
 from penstock.app import App, open_app
 from penstock.config import Config, load_config

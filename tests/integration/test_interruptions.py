@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from tests.conftest import StartApp
-from tests.contract.tables import there
 from tests.kit.apps import chunks, fast, found, only, slow, text, until, until_status
+from tests.kit.tables import there
 
 from penstock.app import App
 from penstock.indexes.base import TableId

@@ -11,7 +11,7 @@ from typing import Any
 import lance
 import numpy as np
 import pytest
-from tests.contract.tables import lance_table
+from tests.kit.tables import lance_table
 
 from penstock.errors import LeaseLost, StorageError
 from penstock.indexes import lance as adapter

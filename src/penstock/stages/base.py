@@ -42,6 +42,11 @@ class Ports:
         """Made when it is first asked for: what submits or reads documents can do without its libraries."""
         return self.make_index()
 
+    @property
+    def many_writers(self) -> bool:
+        """Whether the index is made already and takes many writers at once."""
+        return "index" in self.__dict__ and not self.index.traits.single_writer
+
 
 class StepContext(Protocol):
     @property

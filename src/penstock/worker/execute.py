@@ -207,7 +207,7 @@ def _upcoming(bench: Bench, ctx: Context, position: int, chain: Callable[[str], 
     definition = ctx.state.workflow.steps[position]
     owner, collection = ctx.step.owner, ctx.document.collection
     key = own_key(owner, collection, definition.resource_key)
-    if definition.kind == INDEX:
+    if definition.kind == INDEX and bench.ports.index.traits.single_writer:
         key = index_key(owner, collection, ctx.generation.index_version)
     upcoming = completions.NextStep(position, definition.name, definition.kind, key, None, pool=definition.pool)
     stage = bench.stage(definition)

@@ -62,9 +62,9 @@ class Indexer:
 
     async def _run(self, contexts: Sequence[Context]) -> TableFailed | None:
         first = contexts[0]
-        key, token = first.step.lease.resource_key, first.step.lease.token
-        assert key is not None
-        fence = self.fence(key, token)
+        key, token = _key(first), first.step.lease.token
+        locked = first.step.lease.resource_key is not None
+        fence = self.fence(key, token) if locked else self.lease_fence(contexts)
         self._failed.pop(key, None)
         try:
             await self._bind(first)
@@ -96,9 +96,7 @@ class Indexer:
 
     async def _settle(self, contexts: Sequence[Context], error: BaseException) -> None:
         if isinstance(error, TableFailed) and contexts:
-            key = contexts[0].step.lease.resource_key
-            assert key is not None
-            self._failed[key] = error
+            self._failed[_key(contexts[0])] = error
         await asyncio.gather(*(settle(self._bench, ctx, error) for ctx in contexts))
 
     def _is_over(self, contexts: Sequence[Context]) -> bool:
@@ -150,6 +148,21 @@ class Indexer:
         async def fence() -> None:
             if not await self._bench.ledger.read(locks.held, key, token):
                 raise LeaseLost(f"the lock {key} belongs to somebody else now")
+
+        return fence
+
+    def lease_fence(self, contexts: Sequence[Context]) -> Fence:
+        """For a table with many writers: there is no lock, and the leases of the steps must still be ours. If some are
+        lost, the others of the group are released and claimed again."""
+
+        async def fence() -> None:
+            open_ = [ctx for ctx in contexts if not ctx.finishing]
+            held = await self._bench.ledger.read(locks.leased, [ctx.step.lease for ctx in open_])
+            gone = [ctx for ctx in open_ if ctx.step.lease.step_id not in held]
+            for ctx in gone:
+                ctx.lose("work")
+            if gone:
+                raise BudgetSpent(f"{len(gone)} steps of this group belong to somebody else now")
 
         return fence
 
@@ -284,6 +297,12 @@ class Indexer:
             self._bench.sayings.fails(_tidying(key), error, "New text is found a little slower")
         else:
             self._bench.sayings.works(_tidying(key))
+
+
+def _key(ctx: Context) -> str:
+    """What a group of steps has in common: the key of its table, whether that has a lock or not."""
+    place = (ctx.step.owner, ctx.document.collection, ctx.generation.index_version)
+    return ctx.step.lease.resource_key or locks.index_key(*place)
 
 
 def _tidying(key: str) -> str:

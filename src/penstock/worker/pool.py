@@ -557,20 +557,34 @@ class Worker:
         if self._claimed_once and not bench.budget.fits(INDEX):
             return False
         steps = await self._claim_keyed(INDEX, INDEX)
-        if not steps:
+        groups = [steps] if steps else await self._claim_unlocked()
+        if not groups:
             return False
         self._claimed_once = True
-        task = asyncio.create_task(self._index_group(steps))
-        self._tasks.add(task)
+        tasks = [asyncio.create_task(self._index_group(group)) for group in groups]
+        self._tasks.update(tasks)
         try:
-            # What it raises, `_ended` finds: this loop does not end with a group that was cancelled.
-            await asyncio.wait([task])
+            # What they raise, `_ended` finds: this loop does not end with a group that was cancelled.
+            await asyncio.wait(tasks)
         finally:
-            await asyncio.wait([task])
-            done = not task.cancelled() and task.exception() is None
-            await self._let_go(steps[0].lease, task.result() if done else None)
-            self._ended(task)
+            await asyncio.wait(tasks)
+            for task, group in zip(tasks, groups, strict=True):
+                done = not task.cancelled() and task.exception() is None
+                await self._let_go(group[0].lease, task.result() if done else None)
+                self._ended(task)
         return True
+
+    async def _claim_unlocked(self) -> list[list[Step]]:
+        """Index steps without a lock, where the index takes many writers: one group for each table."""
+        bench = self.bench
+        if not bench.ports.many_writers:
+            return []
+        request = claims.ClaimRequest(bench.worker, (INDEX,), INDEX_GROUP, Token(bench.runtime.token()), bench.lease_s)
+        groups: dict[tuple[str, str, int], list[Step]] = {}
+        for one in await self._measured(INDEX, bench.ledger.write(claims.CLAIM, request)):
+            place = ("", 0) if one.document is None else (one.document[0].collection, one.document[1].index_version)
+            groups.setdefault((one.step.owner, *place), []).append(one.step)
+        return list(groups.values())
 
     async def _index_group(self, steps: Sequence[Step]) -> TableFailed | None:
         for step in steps:

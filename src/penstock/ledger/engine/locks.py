@@ -9,7 +9,7 @@ from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine.resource_keys import FREED, OWN_KEYS, hand_on, ready_steps
-from penstock.model.nouns import Owner, StepId, Token, WorkerId
+from penstock.model.nouns import Lease, Owner, StepId, Token, WorkerId
 
 
 def index_key(owner: str, collection: str, version: int) -> str:
@@ -140,6 +140,18 @@ def _take_away(connection: Connection, request: Force) -> Forced | None:
 
 def held(connection: Connection, key: str, token: Token) -> bool:
     return bool(connection.run(_HELD, key=key, token=token))
+
+
+_LEASED = Statement(
+    "SELECT s.id FROM {rows} JOIN steps s ON s.id = r.step AND s.lease_token = r.token AND s.lease_until > {now}",
+    rows="step bigint, token text",
+)
+
+
+def leased(connection: Connection, leases: Sequence[Lease]) -> set[StepId]:
+    """Those of the steps whose lease is still ours: what fences a table without a lock."""
+    rows = connection.run(_LEASED, [(lease.step_id, lease.token) for lease in leases]) if leases else []
+    return {StepId(row[0]) for row in rows}
 
 
 ACQUIRE = Verb("acquire", _acquire)
