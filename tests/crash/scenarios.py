@@ -17,7 +17,7 @@ from penstock.embedders.fake import FakeEmbedder
 from penstock.errors import LeaseLost, Transient
 from penstock.indexes.lance import LanceTable
 from penstock.model.items import Vectors
-from penstock.worker import pool
+from penstock.worker import admission
 
 LARGE = 2300
 """Sentences, each of them a chunk: more than one commit to the index."""
@@ -236,7 +236,7 @@ async def crowd(app: App) -> None:
         return await answer(texts)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pool, "DOOR_S", 0.1)
+        patch.setattr(admission, "FULL_S", 0.1)
         patch.setitem(vars(embedder), "embed_documents", embed)
         await app.run()
 

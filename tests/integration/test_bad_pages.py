@@ -17,7 +17,7 @@ from penstock.errors import Transient
 from penstock.extractors.base import Source
 from penstock.extractors.pdf import PAGES, PdfExtractor
 from penstock.model.items import Page
-from penstock.worker.parsers import pool as pools
+from penstock.worker.parsers import process
 
 Files = Callable[..., Path]
 REASONS = {
@@ -31,7 +31,7 @@ REASONS = {
 @pytest.fixture
 def curse(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     monkeypatch.setenv("PYTHONPATH", PATHS)
-    monkeypatch.setattr(pools, "CHILD", "tests.integration.cursed_child")
+    monkeypatch.setattr(process, "CHILD", "tests.integration.cursed_child")
     return lambda kind: monkeypatch.setenv("PYTHON_CURSE", kind)
 
 

@@ -16,8 +16,8 @@ from penstock.ledger.database.sqlite import SqliteConnection
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
 from penstock.model.nouns import WorkerId
+from penstock.worker.bench import Bench
 from penstock.worker.context import Context
-from penstock.worker.execute import Bench
 
 
 def write(folder: Path, count: int) -> Path:

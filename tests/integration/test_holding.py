@@ -93,9 +93,9 @@ async def test_somebody_who_waited_in_vain_keeps_no_document_waiting(pair: tuple
 
 async def test_a_busy_indexer_lets_others_in(app: App, start_app: StartApp, monkeypatch: Any) -> None:
     """It takes the lock again as soon as it lets go of it."""
-    from penstock.worker import pool
+    from penstock.worker import claiming
 
-    monkeypatch.setattr(pool, "INDEX_GROUP", 1)
+    monkeypatch.setattr(claiming, "GROUP", 1)
     other = await start_app()
     for i in range(25):
         await app.ingest(data=f"the word {i}".encode(), name=f"{i}.txt", wait=False)

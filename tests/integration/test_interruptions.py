@@ -182,7 +182,7 @@ async def test_chunking_hears_a_stop_and_a_cancel_between_two_sections(
     await until(lambda: asyncio.sleep(0, len(sections) >= 3), 60)
     if how == "cancel":
         assert len(await app.cancel([(await only(app))["id"]])) == 1
-        await until(lambda: asyncio.sleep(0, not any(worker._contexts for worker in app.resources.workers)), 60)
+        await until(lambda: asyncio.sleep(0, not any(worker.is_busy for worker in app.resources.workers)), 60)
     else:
         app.stop()
         await working

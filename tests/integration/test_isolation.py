@@ -20,8 +20,7 @@ from penstock.app import open_app
 from penstock.config import Config
 from penstock.errors import ParserBreach, Permanent, Transient
 from penstock.model.items import Page
-from penstock.worker.parsers import filters, isolation
-from penstock.worker.parsers import pool as pools
+from penstock.worker.parsers import filters, isolation, process
 from penstock.worker.parsers.pool import ParserPool
 
 isolated = pytest.mark.skipif(isolation.gap() is not None, reason="needs Landlock and seccomp")
@@ -72,7 +71,7 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    monkeypatch.setattr(pools, "CHILD", "tests.integration.hostile_child")
+    monkeypatch.setattr(process, "CHILD", "tests.integration.hostile_child")
     monkeypatch.setenv("PYTHONPATH", PATHS)
     made = Place(tmp_path / "home")
     with made.listeners:
@@ -146,9 +145,9 @@ async def test_a_document_may_be_larger_than_the_memory_of_a_parser(tmp_path: Pa
 async def test_the_kernel_ends_a_parser_whose_worker_does_not_look_at_its_clock(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pools, "SPARE_S", 1)
+    monkeypatch.setattr(process, "SPARE_S", 1)
     pool = ParserPool(children=1, memory_mb=256, timeout_s=0.1)
-    monkeypatch.setattr(pools._Child, "_kill", lambda self: None)
+    monkeypatch.setattr(process.Child, "_kill", lambda self: None)
     with pytest.raises(ParserBreach) as breach:
         await asyncio.wait_for(pool.call("busy", {}, source=Listener()), 60)
     assert breach.value.reason == "parser_timeout"

@@ -13,7 +13,7 @@ from tests.kit.pdfs import numbered, pdf
 from penstock.app import App
 from penstock.config import load_config
 from penstock.errors import ConfigError
-from penstock.worker.parsers import pool as pools
+from penstock.worker.parsers import process
 
 Files = Callable[..., Path]
 
@@ -62,7 +62,7 @@ async def test_i9_one_with_too_many_pages_is_a_dead_letter_and_a_higher_limit_go
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every call takes 0.2 s."""
     monkeypatch.setenv("PYTHONPATH", PATHS)
-    monkeypatch.setattr(pools, "CHILD", "tests.integration.cursed_child")
+    monkeypatch.setattr(process, "CHILD", "tests.integration.cursed_child")
     monkeypatch.setenv("PYTHON_CURSE", "slow:0.2")
 
 

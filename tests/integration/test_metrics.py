@@ -21,7 +21,7 @@ from penstock.ledger.database.connection import Connection
 from penstock.ledger.engine import leasing
 from penstock.metrics.base import COUNTERS, HISTOGRAMS, NOTHING
 from penstock.model.items import Vectors
-from penstock.worker import context, pool
+from penstock.worker import context, runner
 
 Files = Callable[..., Path]
 
@@ -115,7 +115,7 @@ async def test_a_stop_releases_and_a_cancel_loses_the_lease(start_app: StartApp,
     again = await start_app(metrics=book)
     slow(again)
     run = asyncio.create_task(again.run())
-    while not any(worker._contexts for worker in again.resources.workers):  # noqa: ASYNC110
+    while not any(worker.is_busy for worker in again.resources.workers):  # noqa: ASYNC110
         await asyncio.sleep(0.02)
     await again.cancel([(await again.list_documents())[0]["id"]])
     await run
@@ -184,7 +184,7 @@ async def test_a_claimed_step_whose_document_is_deleted_meanwhile_is_a_lost_race
         asyncio.run_coroutine_threadsafe(app.delete([document["id"]]), loop).result(10)
         return load(connection, *args)
 
-    monkeypatch.setattr(pool, "load", delete_then_load)
+    monkeypatch.setattr(runner, "load", delete_then_load)
     await app.run()
     assert (book.of("claim_lost_race"), book.total("step_completed")) == ({"*": 1}, 0)
 

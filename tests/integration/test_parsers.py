@@ -18,6 +18,7 @@ import pytest
 
 from penstock.errors import ParserBreach, Permanent, Transient
 from penstock.worker.parsers import pool as pools
+from penstock.worker.parsers import process
 from penstock.worker.parsers.messages import Answer, packed
 from penstock.worker.parsers.pool import ParserPool
 
@@ -93,7 +94,7 @@ Start = Callable[..., Bench]
 
 @pytest.fixture
 async def start(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> AsyncIterator[Start]:
-    monkeypatch.setattr(pools, "CHILD", ODD)
+    monkeypatch.setattr(process, "CHILD", ODD)
     monkeypatch.setenv("PYTHONPATH", PATHS)
     opened: list[Bench] = []
 
@@ -199,21 +200,21 @@ async def test_a_child_that_answers_unasked_is_replaced(start: Start) -> None:
 
 async def test_a_child_that_cannot_start_says_why(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = start(children=2)
-    monkeypatch.setattr(pools, "CHILD", "tests.no_such_module")
+    monkeypatch.setattr(process, "CHILD", "tests.no_such_module")
     calls = [bench.begin("echo", value=i) for i in range(5)]
     for call in calls:
         with pytest.raises(Transient, match=r"could not be started: .*No module named") as failed:
             await asyncio.wait_for(call, 20)
         assert failed.value.reason == "parser_start"
         assert not isinstance(failed.value, ParserBreach), "no page is to blame"
-    monkeypatch.setattr(pools, "CHILD", ODD)
+    monkeypatch.setattr(process, "CHILD", ODD)
     assert await bench("echo", value="again") == "again"
 
 
 async def test_a_child_that_never_gets_ready_is_given_up(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = start()
-    monkeypatch.setattr(pools, "START_S", 0.3)
-    monkeypatch.setattr(pools, "CHILD", "tests.integration.mute_child")
+    monkeypatch.setattr(process, "START_S", 0.3)
+    monkeypatch.setattr(process, "CHILD", "tests.integration.mute_child")
     with pytest.raises(Transient, match="could not be started") as failed:
         await asyncio.wait_for(bench("echo"), 10)
     assert failed.value.reason == "parser_start"
@@ -448,13 +449,13 @@ async def test_a_call_is_stopped_for_others_once_at_most(start: Start, monkeypat
     monkeypatch.setattr(pools, "QUICK_S", 0.1)
     bench = await start(children=1).warm()
     stops: list[object] = []
-    stop = pools._Child.stop
+    stop = process.Child.stop
 
     def counted(self: Any) -> None:
         stops.append(self.calls[0])
         stop(self)
 
-    monkeypatch.setattr(pools._Child, "stop", counted)
+    monkeypatch.setattr(process.Child, "stop", counted)
     slow = await slow_calls(bench, 3, 1.0)
     while not all(call.done() for call in slow):
         assert await bench("echo", source=Listener("bert"), value="quick") == "quick"
@@ -487,7 +488,7 @@ async def test_a_call_that_is_begun_again_has_its_document_from_the_beginning(
 async def test_a_child_that_has_nothing_to_do_goes_and_another_comes(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pools, "IDLE_S", 0.2)
+    monkeypatch.setattr(process, "IDLE_S", 0.2)
     bench = await start(children=2).warm()
     for _ in range(3):
         assert await bench("echo", value="here", seconds=0.3) == "here", "who works does not go"
@@ -554,10 +555,10 @@ PARENT = """
 import asyncio, os, resource, signal, sys
 {begin}
 from tests.integration.test_parsers import Bench, ODD
-from penstock.worker.parsers import pool as pools
+from penstock.worker.parsers import process
 from penstock.worker.parsers.pool import ParserPool
 async def main():
-    pools.CHILD = ODD
+    process.CHILD = ODD
     bench = await Bench(ParserPool(children=2, memory_mb=8192, timeout_s=30)).warm()
     calls = [bench.begin("hang") for _ in range(3)]
     await asyncio.sleep(0.05)

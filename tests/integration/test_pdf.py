@@ -25,7 +25,7 @@ from penstock.errors import Permanent
 from penstock.extractors.base import Source
 from penstock.extractors.pdf import CALLS, PAGES, PdfExtractor
 from penstock.model.items import Page
-from penstock.worker.parsers import pool as pools
+from penstock.worker.parsers import process
 from penstock.worker.parsers.pool import ParserPool
 
 Files = Callable[..., Path]
@@ -170,7 +170,7 @@ async def test_i9_a_page_that_cannot_be_read_is_never_passed_over(tmp_path: Path
 async def test_a_batch_that_only_fails_as_a_whole_is_read_page_by_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pools, "CHILD", ODD)
+    monkeypatch.setattr(process, "CHILD", ODD)
     monkeypatch.setenv("PYTHONPATH", PATHS)
     path = tmp_path / "a.pdf"
     path.write_bytes(pdf(*numbered(PAGES + 3)))

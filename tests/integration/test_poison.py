@@ -19,7 +19,7 @@ from penstock.app import App
 from penstock.events import retry
 from penstock.ledger.database.statements import Statement
 from penstock.worker.execute import UNWRITABLE
-from penstock.worker.parsers import pool as parsers
+from penstock.worker.parsers import process
 
 RETRIES, CLAIMS = 2, 3
 POISONED = f"""\
@@ -150,7 +150,7 @@ async def test_i9_an_error_that_the_ledger_refuses_is_written_again_in_plain_wor
 async def test_i9_whatever_a_parser_process_answers_is_one_dead_letter(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parsers, "CHILD", "tests.integration.poison_child")
+    monkeypatch.setattr(process, "CHILD", "tests.integration.poison_child")
     monkeypatch.setenv("PYTHONPATH", PATHS)
     define(app, PARSED)
     poisoned = {*poison_child.RAISED, *poison_child.ANSWERED}

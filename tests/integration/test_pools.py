@@ -16,6 +16,7 @@ from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
 from penstock.verbs.working import pool_sizes
 from penstock.worker import pool
+from penstock.worker.claiming import Claiming
 
 Files = Callable[..., Path]
 
@@ -126,14 +127,14 @@ async def test_a_step_goes_on_in_its_run_where_the_next_pool_has_room(
     app: App, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claimed: list[str] = []
-    claim = pool.Worker._claim_for
+    claim = Claiming._claim_for
 
-    async def noted(self: pool.Worker, *of: Any) -> Any:
+    async def noted(self: Claiming, *of: Any) -> Any:
         got = await claim(self, *of)
         claimed.extend(step.kind for group in got for step in group)
         return got
 
-    monkeypatch.setattr(pool.Worker, "_claim_for", noted)
+    monkeypatch.setattr(Claiming, "_claim_for", noted)
     await app.ingest([some(files, 1)], wait=False)
     await work_until(app, "extract=1,embed=1,index=1,*=1", ("index", "COMPLETED"), 1)
     assert claimed == ["validate"], "the others came with the completion of the one before"

@@ -15,7 +15,8 @@ from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine.locks import own_key
 from penstock.model.states import StepStatus
-from penstock.worker import pool
+from penstock.worker import periodic
+from penstock.worker.claiming import Claiming
 
 Files = Callable[..., Path]
 
@@ -154,7 +155,7 @@ async def test_who_takes_everything_takes_what_has_a_pool(
 async def test_a_worker_learns_of_a_pool_while_it_works(
     app: App, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "UPKEEP_S", 0.2)
+    monkeypatch.setattr(periodic, "UPKEEP_S", 0.2)
     define(app, POOLED.replace("  validate:\n", ""))
     work = asyncio.create_task(app.work())
     await asyncio.sleep(0.5)
@@ -172,13 +173,13 @@ async def test_i11_who_has_no_such_workflow_claims_as_ever(
     app: App, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    claim = pool.Worker._claim_keyed
+    claim = Claiming.claim_keyed
 
-    async def noted(self: pool.Worker, lane: str, name: str) -> Any:
+    async def noted(self: Claiming, lane: str, name: str) -> Any:
         asked.append(lane)
         return await claim(self, lane, name)
 
-    monkeypatch.setattr(pool.Worker, "_claim_keyed", noted)
+    monkeypatch.setattr(Claiming, "claim_keyed", noted)
     await app.ingest([some(files, 3)])
     assert set(asked) == {"index"}
     assert own_key("anna", "c", None) is None

@@ -10,7 +10,7 @@ from tests.conftest import StartApp
 from penstock.ledger.database.database import Database
 from penstock.ledger.engine import sweeping
 from penstock.runtime import Runtime
-from penstock.worker import pool
+from penstock.worker import periodic
 
 SWEPT = "SELECT vacuum_count, n_dead_tup FROM pg_stat_user_tables WHERE relname = 'steps'"
 
@@ -41,7 +41,7 @@ def swept(url: str) -> Any:
 
 async def test_i11_a_worker_sweeps_up(tired: str, start_app: StartApp, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeping, "MANY", 200)
-    monkeypatch.setattr(pool, "UPKEEP_S", 0.05)
+    monkeypatch.setattr(periodic, "UPKEEP_S", 0.05)
     app = await start_app(database=tired)
     working = asyncio.create_task(app.work())
     for _ in range(200):
@@ -57,7 +57,7 @@ async def test_i11_a_worker_sweeps_up(tired: str, start_app: StartApp, monkeypat
 async def test_few_old_rows_are_left_to_the_server(
     tired: str, start_app: StartApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "UPKEEP_S", 0.05)
+    monkeypatch.setattr(periodic, "UPKEEP_S", 0.05)
     app = await start_app(database=tired)
     working = asyncio.create_task(app.work())
     await asyncio.sleep(0.5)

@@ -20,7 +20,7 @@ from penstock.ledger.database.store import Ledger
 from penstock.ledger.database.waking import PostgresEars
 from penstock.ledger.engine import cancellations, runs
 from penstock.runtime import Runtime
-from penstock.worker import pool
+from penstock.worker import periodic, pool
 
 Files = Callable[..., Path]
 
@@ -146,7 +146,7 @@ async def test_a_backed_off_step_goes_on_when_it_is_due(
             raise Transient("the embedder stumbled")
         return await embed(texts)
 
-    monkeypatch.setattr(pool, "UPKEEP_S", 600.0)
+    monkeypatch.setattr(periodic, "UPKEEP_S", 600.0)
     monkeypatch.setattr(app.ports.embedder, "embed_documents", shaky)
     work = asyncio.create_task(app.work())
     await asyncio.sleep(0.3)

@@ -12,10 +12,7 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "penstock"
 MODULE_LINES, FUNCTION_LINES = 450, 60
 
-LARGE_MODULES = {
-    "penstock.worker.parsers.pool",
-    "penstock.worker.pool",
-}
+LARGE_MODULES: set[str] = set()
 LARGE_FUNCTIONS: set[str] = set()
 
 

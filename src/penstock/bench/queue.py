@@ -25,8 +25,8 @@ from penstock.model.nouns import DocumentId, Owner, RunId, StepDefinition, Worke
 from penstock.runtime import Runtime
 from penstock.stages.base import Ports, Stage, StepContext, StepResult
 from penstock.verbs.working import IN_HAND
+from penstock.worker.bench import Bench
 from penstock.worker.budget import Budget
-from penstock.worker.execute import Bench
 from penstock.worker.pool import Worker
 from penstock.worker.retry import RetryPolicy
 from penstock.workflows.load import encode

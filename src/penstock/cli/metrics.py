@@ -186,7 +186,7 @@ def ledger_gauges(url: str) -> LedgerGauges:
 def registry_for(pools: str | None) -> Registry:
     """With the counters of these pools at 0."""
     from penstock.verbs.working import pool_sizes
-    from penstock.worker.execute import INDEX
+    from penstock.worker.bench import INDEX
     from penstock.worker.pools import REST
 
     names = {*(pool_sizes(pools) if pools is not None else (REST,)), INDEX}

@@ -13,7 +13,7 @@ from penstock.verbs.resources import Resources
 from penstock.worker.look import Tally
 
 if TYPE_CHECKING:
-    from penstock.worker.execute import Bench
+    from penstock.worker.bench import Bench
     from penstock.worker.outage import Outage
     from penstock.worker.pool import Worker
 
@@ -52,8 +52,8 @@ def start_worker(
 
 def _bench(resources: Resources, budget_s: float | None, began: float, pools: Mapping[str, int] | None) -> "Bench":
     from penstock.stages.registry import STAGES
+    from penstock.worker.bench import Bench
     from penstock.worker.budget import Budget
-    from penstock.worker.execute import Bench
     from penstock.worker.retry import RetryPolicy
 
     config, runtime = resources.config, resources.runtime

@@ -198,13 +198,15 @@ class Context:
         self.stopping = False
         """The worker was told to stop: flush at the next batch and hand over."""
         self.task: asyncio.Task[Any] | None = None
-        """The one that works on it; a whole group of index steps shares one."""
+        """The one that works on it; a group of steps shares one."""
         self.lost = False
         """The lease is gone: cancelled, superseded, or reaped."""
         self.finishing = False
         """The write that ends the step is under way: only its own answer tells whether the lease was still ours."""
         self.ended = False
         """What became of the step is in the ledger."""
+        self.grouped = False
+        """It is one of a group of steps, which share a task."""
         self.timed_out = False
         """It hung, and its task was cancelled for that."""
         self.on_checkpoint: Callable[[], object] = lambda: None

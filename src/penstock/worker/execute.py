@@ -1,15 +1,11 @@
 """One step, from its lease to its end: open the artifact, run the stage, complete, chain."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 import msgspec
 
 from penstock import foreign
-from penstock.artifacts.fingerprints import fingerprint
-from penstock.blobs.base import Blobs
 from penstock.errors import (
     BudgetSpent,
     Cancelled,
@@ -21,148 +17,20 @@ from penstock.errors import (
     TornSegment,
     Transient,
 )
-from penstock.ledger.database.store import Ledger
-from penstock.ledger.engine import checkpoints, completions, failures, flips, leasing, releases
+from penstock.ledger.engine import checkpoints, completions, failures, flips, releases
 from penstock.ledger.engine.locks import index_key, own_key
-from penstock.metrics.base import NOTHING, Metrics
-from penstock.model.nouns import ArtifactId, Step, StepDefinition, Token, WorkerId
+from penstock.model.nouns import ArtifactId, Token
 from penstock.model.states import DocumentStatus
-from penstock.runtime import Runtime
-from penstock.stages.base import Ports, Stage, StepResult
-from penstock.stages.custom import custom
-from penstock.worker.broadcast import Broadcast
-from penstock.worker.budget import Budget
-from penstock.worker.context import Context, RunState
-from penstock.worker.pools import REST, pool_of
-from penstock.worker.record import Record
-from penstock.worker.retry import RetryPolicy, retry_in
-from penstock.worker.rooms import Room, Stay
-from penstock.worker.tables import Sayings
-from penstock.worker.turns import Flow
+from penstock.stages.base import Stage, StepResult
+from penstock.worker.bench import EXTRACT, INDEX, Bench, must
+from penstock.worker.context import Context
+from penstock.worker.opening import artifact_fingerprint, open_artifact
+from penstock.worker.retry import retry_in
 from penstock.workflows.way import following
 
-EXTRACT, EMBED, INDEX = "extract", "embed", "index"
 COUNTED = {EXTRACT: "pages", "chunk": "chunks"}
 """What such a step reports of its items."""
-ARTIFACT_POLL_S = 0.05
-ROOM = leasing.ROOM
 UNWRITABLE = "the step failed, and the ledger would not take what its error says"
-
-
-@dataclass
-class Bench:
-    """What every step of a worker works with."""
-
-    ledger: Ledger
-    blobs: Blobs
-    ports: Ports
-    runtime: Runtime
-    stages: Mapping[str, Stage]
-    worker: WorkerId
-    lease_s: float
-    policy: RetryPolicy
-    budget: Budget
-    slots: int
-    """Steps that read documents, and as many others, whose stage runs at once. One whose completion is being written
-    makes room for another."""
-    broadcast: Broadcast = field(default_factory=Broadcast)
-    pools: Mapping[str, int] | None = None
-    """Sizes of typed pools, by kind; None: one pool for all kinds."""
-    metrics: Metrics = NOTHING
-
-    def __post_init__(self) -> None:
-        self.record = Record(self.broadcast, self.runtime, self.metrics)
-        # Those who read documents wait for the parser processes most of the time, and must not keep out the others.
-        self._sizes = self.pools or {EXTRACT: self.slots, REST: self.slots}
-        self._rooms = {name: Room(size, self.runtime.clock) for name, size in self._sizes.items()}
-        self.backed_off = asyncio.Event()
-        """A step has to wait for its next attempt."""
-        self._one_suspect = asyncio.Lock()
-        self.warm = asyncio.Event()
-        """Models and libraries are loaded."""
-        self.sayings = Sayings(self.runtime)
-        self.fail: Callable[[BaseException], None] = lambda error: None
-        """What to do when ledger or blobs fail: no step is to blame, and the worker cannot go on."""
-
-    def stage(self, definition: StepDefinition) -> Stage | None:
-        """What runs a step: the shipped stage of its kind, or the user's own function."""
-        if definition.method is None:
-            return self.stages.get(definition.kind)
-        return custom(definition)
-
-    @asynccontextmanager
-    async def room(self, ctx: Context) -> AsyncIterator[None]:
-        """Room to run a stage. A step that was there when its worker died, again and again, gets all of it."""
-        if not is_suspect(ctx.step):
-            room = self._room_of(ctx.step)
-            if room.is_full:
-                ctx.waiting(ROOM)
-            stay = ctx.stay = await room.stay(Flow(ctx.step.owner, ctx.step.document_id))
-            try:
-                ctx.waiting(None)
-                ctx.began = self.runtime.clock()
-                yield
-            finally:
-                stay.end()
-            return
-        async with self.all_rooms(ctx) as others:
-            await self.go_alone(ctx)
-            # Progress forgives (I7): from its first checkpoint on others run beside it.
-            ctx.on_checkpoint = others.close
-            yield
-
-    @asynccontextmanager
-    async def all_rooms(self, ctx: Context) -> AsyncIterator[ExitStack]:
-        """For suspects, one after the other. Closed, the answer lets go of all but one place in the room of this."""
-        ctx.waiting(ROOM)
-        mine = self._room_of(ctx.step)
-        with ExitStack() as own, ExitStack() as others:
-            await self._one_suspect.acquire()
-            others.callback(self._one_suspect.release)
-            await self.warm.wait()
-            async with asyncio.TaskGroup() as queue_up:
-                # All at once: one by one, it would let everybody pass again for each, and keep idle what it has.
-                for name, room in self._rooms.items():
-                    for i in range(self._sizes[name]):
-                        if room is not mine or i:
-                            queue_up.create_task(_enter(room, others))
-                await mine.enter(None)
-                stay = Stay(mine, Flow(ctx.step.owner, ctx.step.document_id), self.runtime.clock)
-                own.callback(stay.end)
-            others.callback(setattr, ctx, "stay", stay)
-            yield others
-
-    async def go_alone(self, ctx: Context) -> None:
-        """With all rooms ours: if we die now, this step is why."""
-        _must(await self.ledger.write(leasing.GO_ALONE, ctx.step.lease), ctx, "alone")
-        ctx.waiting(None)
-        ctx.began = self.runtime.clock()
-
-    def _room_of(self, step: Step) -> Room:
-        return self._rooms[pool_of(step.lane, self._sizes) or REST]
-
-    def context(self, step: Step, state: RunState) -> Context:
-        return Context(
-            step,
-            state,
-            ledger=self.ledger,
-            blobs=self.blobs,
-            ports=self.ports,
-            runtime=self.runtime,
-            budget=self.budget,
-            lease_s=self.lease_s,
-            tally=self.record.tally,
-            metrics=self.metrics,
-        )
-
-
-def is_suspect(step: Step) -> bool:
-    return step.crashes >= leasing.SUSPECT
-
-
-async def _enter(room: Room, stay: ExitStack) -> None:
-    await room.enter(None)
-    stay.callback(room.leave)
 
 
 async def execute(bench: Bench, ctx: Context, chain: Callable[[str], bool]) -> Context | None:
@@ -182,7 +50,7 @@ async def execute(bench: Bench, ctx: Context, chain: Callable[[str], bool]) -> C
     if isinstance(after, DocumentStatus):
         end = after
         took = await bench.ledger.write(flips.FLIP, flip(ctx, end, meta, output))
-        _must(took, ctx, "complete")
+        must(took, ctx, "complete")
         bench.record.completed(ctx, result.meta, end)
         return None
     if result.media_type is not None:
@@ -192,7 +60,7 @@ async def execute(bench: Bench, ctx: Context, chain: Callable[[str], bool]) -> C
         ctx.step, bench.worker, bench.lease_s, meta, upcoming, output, result.media_type
     )
     completed = await bench.ledger.write(completions.COMPLETE, completion)
-    _must(completed.took, ctx, "complete")
+    must(completed.took, ctx, "complete")
     bench.record.completed(ctx, result.meta)
     if completed.next is None:
         return None
@@ -258,44 +126,6 @@ async def _work(bench: Bench, ctx: Context, stage: Stage) -> tuple[StepResult, c
         flush.segments,
     )
     return result, output
-
-
-def artifact_fingerprint(ports: Ports, state: RunState, position: int, stage: Stage) -> str:
-    """(content, media type, kind, adapter and version, method, parameters, input): DESIGN's key of an artifact."""
-    definition = state.workflow.steps[position]
-    media_type = state.document.media_type
-    before = [
-        state.artifacts[earlier.name].fingerprint
-        for earlier in state.workflow.steps[:position]
-        if earlier.name in state.artifacts
-    ]
-    return fingerprint(
-        state.generation.sha256,
-        media_type,
-        stage.kind,
-        stage.version(ports, definition.parameters, media_type),
-        definition.method,
-        definition.parameters,
-        before[-1] if before else None,
-    )
-
-
-async def open_artifact(bench: Bench, ctx: Context, key: str) -> checkpoints.Opened:
-    """Made already, ours to make, or being made by another run: then wait for it, and take over if that one dies."""
-    request = checkpoints.Open(ctx.step, key)
-    opened = ctx.opened
-    if opened is None:
-        opened = await bench.ledger.write(checkpoints.OPEN, request)
-    while not (opened.mine or opened.artifact.complete):
-        ctx.waiting("artifact")
-        if ctx.stopping or bench.budget.spent:
-            raise BudgetSpent("stopped while another run makes the same artifact")
-        await bench.runtime.sleep(ARTIFACT_POLL_S)
-        ctx.raise_if_cancelled()
-        if not await bench.ledger.read(checkpoints.being_built, opened.artifact.id):
-            opened = await bench.ledger.write(checkpoints.OPEN, request)
-    ctx.waiting(None)
-    return opened
 
 
 def flip(ctx: Context, status: DocumentStatus, meta: str, output: checkpoints.Output | None = None) -> flips.Flip:
@@ -365,9 +195,3 @@ def _is_ours(ctx: Context, error: BaseException) -> bool:
     if ctx.definition.method is None or not isinstance(error, PenstockError):
         return True
     return foreign.raised_by(error, "penstock")
-
-
-def _must(took: bool, ctx: Context, phase: str) -> None:
-    if not took:
-        ctx.lose(phase)
-        raise LeaseLost(f"step {ctx.step.lease.step_id} belongs to somebody else now")

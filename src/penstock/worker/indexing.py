@@ -15,8 +15,10 @@ from penstock.ledger.engine import checkpoints, documents, flips, generations, l
 from penstock.model.nouns import Token
 from penstock.model.states import DocumentStatus
 from penstock.stages import index as stage
+from penstock.worker.bench import INDEX, ROOM, Bench, is_suspect
 from penstock.worker.context import Context
-from penstock.worker.execute import INDEX, ROOM, Bench, flip, is_suspect, open_artifact, settle
+from penstock.worker.execute import flip, settle
+from penstock.worker.opening import open_artifact
 from penstock.worker.tables import GuardedTable, opened
 
 Entry = stage.Entry[Context]

@@ -1,0 +1,49 @@
+"""Admission: where long runs hold all places of a pool, quick work of others is claimed beside them."""
+
+import asyncio
+
+from penstock.ledger.engine import claims
+from penstock.worker.bench import Bench
+from penstock.worker.claiming import Claiming
+from penstock.worker.pools import Pool, newcomers
+from penstock.worker.runner import Runner
+from penstock.worker.running import Running
+
+FULL_S = 0.25
+"""Where no place was left for so long, newcomers are claimed in addition:"""
+AT_ONCE = 16
+LOOK = 256
+"""among the next so many steps of each kind."""
+
+
+class Admission:
+    def __init__(self, bench: Bench, running: Running, claiming: Claiming, runner: Runner) -> None:
+        self._bench = bench
+        self._running = running
+        self._claiming = claiming
+        self._runner = runner
+
+    async def run(self) -> None:
+        """Long runs may hold all places for minutes. Owners who have nothing in hand, and small documents, do not wait
+        for their end: rooms and parser processes are shared."""
+        left: dict[str, int] = {}
+        while not self._running.stopping:
+            await self._bench.runtime.sleep(FULL_S)
+            for pool in self._claiming.pools.claiming:
+                if pool.free <= 0 and left.get(pool.name) == pool.left and not self._running.stopping:
+                    # A task of its own: at a stop, what it claims is handed over as all else is.
+                    await asyncio.wait([self._running.start(self._admit(pool))])
+                left[pool.name] = pool.left
+
+    async def _admit(self, pool: Pool) -> None:
+        bench = self._bench
+        lanes = [lane for lane in pool.lanes if bench.budget.fits(lane)]
+        owners = self._running.owners()
+        waiting = await bench.ledger.read(claims.waiting, lanes, LOOK)
+        wanted = newcomers(waiting, owners, min(AT_ONCE, pool.beyond))
+        if not wanted or self._running.stopping:
+            return
+        claimed = await self._claiming.claim_these(pool, wanted)
+        await self._runner.begin(
+            [[one.step] for one in claimed], {one.step.lease.step_id: one.document for one in claimed}
+        )

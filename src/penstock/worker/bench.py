@@ -1,0 +1,150 @@
+"""What every step of a worker works with: the ledger, the ports, room to run, and what happened so far."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+
+from penstock.blobs.base import Blobs
+from penstock.errors import LeaseLost
+from penstock.ledger.database.store import Ledger
+from penstock.ledger.engine import leasing
+from penstock.metrics.base import NOTHING, Metrics
+from penstock.model.nouns import Step, StepDefinition, WorkerId
+from penstock.runtime import Runtime
+from penstock.stages.base import Ports, Stage
+from penstock.stages.custom import custom
+from penstock.worker.broadcast import Broadcast
+from penstock.worker.budget import Budget
+from penstock.worker.context import Context, RunState
+from penstock.worker.pools import REST, pool_of
+from penstock.worker.record import Record
+from penstock.worker.retry import RetryPolicy
+from penstock.worker.rooms import Room, Stay
+from penstock.worker.tables import Sayings
+from penstock.worker.turns import Flow
+
+EXTRACT, EMBED, INDEX = "extract", "embed", "index"
+ROOM = leasing.ROOM
+
+
+@dataclass
+class Bench:
+    """What every step of a worker works with."""
+
+    ledger: Ledger
+    blobs: Blobs
+    ports: Ports
+    runtime: Runtime
+    stages: Mapping[str, Stage]
+    worker: WorkerId
+    lease_s: float
+    policy: RetryPolicy
+    budget: Budget
+    slots: int
+    """Steps that read documents, and as many others, whose stage runs at once. One whose completion is being written
+    makes room for another."""
+    broadcast: Broadcast = field(default_factory=Broadcast)
+    pools: Mapping[str, int] | None = None
+    """Sizes of typed pools, by kind; None: one pool for all kinds."""
+    metrics: Metrics = NOTHING
+
+    def __post_init__(self) -> None:
+        self.record = Record(self.broadcast, self.runtime, self.metrics)
+        # Those who read documents wait for the parser processes most of the time, and must not keep out the others.
+        self._sizes = self.pools or {EXTRACT: self.slots, REST: self.slots}
+        self._rooms = {name: Room(size, self.runtime.clock) for name, size in self._sizes.items()}
+        self.backed_off = asyncio.Event()
+        """A step has to wait for its next attempt."""
+        self._one_suspect = asyncio.Lock()
+        self.warm = asyncio.Event()
+        """Models and libraries are loaded."""
+        self.sayings = Sayings(self.runtime)
+        self.fail: Callable[[BaseException], None] = lambda error: None
+        """What to do when ledger or blobs fail: no step is to blame, and the worker cannot go on."""
+
+    def stage(self, definition: StepDefinition) -> Stage | None:
+        """What runs a step: the shipped stage of its kind, or the user's own function."""
+        if definition.method is None:
+            return self.stages.get(definition.kind)
+        return custom(definition)
+
+    @asynccontextmanager
+    async def room(self, ctx: Context) -> AsyncIterator[None]:
+        """Room to run a stage. A step that was there when its worker died, again and again, gets all of it."""
+        if not is_suspect(ctx.step):
+            room = self._room_of(ctx.step)
+            if room.is_full:
+                ctx.waiting(ROOM)
+            stay = ctx.stay = await room.stay(Flow(ctx.step.owner, ctx.step.document_id))
+            try:
+                ctx.waiting(None)
+                ctx.began = self.runtime.clock()
+                yield
+            finally:
+                stay.end()
+            return
+        async with self.all_rooms(ctx) as others:
+            await self.go_alone(ctx)
+            # Progress forgives (I7): from its first checkpoint on others run beside it.
+            ctx.on_checkpoint = others.close
+            yield
+
+    @asynccontextmanager
+    async def all_rooms(self, ctx: Context) -> AsyncIterator[ExitStack]:
+        """For suspects, one after the other. Closed, the answer lets go of all but one place in the room of this."""
+        ctx.waiting(ROOM)
+        mine = self._room_of(ctx.step)
+        with ExitStack() as own, ExitStack() as others:
+            await self._one_suspect.acquire()
+            others.callback(self._one_suspect.release)
+            await self.warm.wait()
+            async with asyncio.TaskGroup() as queue_up:
+                # All at once: one by one, it would let everybody pass again for each, and keep idle what it has.
+                for name, room in self._rooms.items():
+                    for i in range(self._sizes[name]):
+                        if room is not mine or i:
+                            queue_up.create_task(_enter(room, others))
+                await mine.enter(None)
+                stay = Stay(mine, Flow(ctx.step.owner, ctx.step.document_id), self.runtime.clock)
+                own.callback(stay.end)
+            others.callback(setattr, ctx, "stay", stay)
+            yield others
+
+    async def go_alone(self, ctx: Context) -> None:
+        """With all rooms ours: if we die now, this step is why."""
+        must(await self.ledger.write(leasing.GO_ALONE, ctx.step.lease), ctx, "alone")
+        ctx.waiting(None)
+        ctx.began = self.runtime.clock()
+
+    def _room_of(self, step: Step) -> Room:
+        return self._rooms[pool_of(step.lane, self._sizes) or REST]
+
+    def context(self, step: Step, state: RunState) -> Context:
+        return Context(
+            step,
+            state,
+            ledger=self.ledger,
+            blobs=self.blobs,
+            ports=self.ports,
+            runtime=self.runtime,
+            budget=self.budget,
+            lease_s=self.lease_s,
+            tally=self.record.tally,
+            metrics=self.metrics,
+        )
+
+
+def is_suspect(step: Step) -> bool:
+    return step.crashes >= leasing.SUSPECT
+
+
+async def _enter(room: Room, stay: ExitStack) -> None:
+    await room.enter(None)
+    stay.callback(room.leave)
+
+
+def must(took: bool, ctx: Context, phase: str) -> None:
+    if not took:
+        ctx.lose(phase)
+        raise LeaseLost(f"step {ctx.step.lease.step_id} belongs to somebody else now")

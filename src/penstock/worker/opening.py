@@ -1,0 +1,48 @@
+"""The artifact of a step: found by its fingerprint, made by this run, or being made by another one."""
+
+from penstock.artifacts.fingerprints import fingerprint
+from penstock.errors import BudgetSpent
+from penstock.ledger.engine import checkpoints
+from penstock.stages.base import Ports, Stage
+from penstock.worker.bench import Bench
+from penstock.worker.context import Context, RunState
+
+ARTIFACT_POLL_S = 0.05
+
+
+def artifact_fingerprint(ports: Ports, state: RunState, position: int, stage: Stage) -> str:
+    """(content, media type, kind, adapter and version, method, parameters, input): DESIGN's key of an artifact."""
+    definition = state.workflow.steps[position]
+    media_type = state.document.media_type
+    before = [
+        state.artifacts[earlier.name].fingerprint
+        for earlier in state.workflow.steps[:position]
+        if earlier.name in state.artifacts
+    ]
+    return fingerprint(
+        state.generation.sha256,
+        media_type,
+        stage.kind,
+        stage.version(ports, definition.parameters, media_type),
+        definition.method,
+        definition.parameters,
+        before[-1] if before else None,
+    )
+
+
+async def open_artifact(bench: Bench, ctx: Context, key: str) -> checkpoints.Opened:
+    """Made already, ours to make, or being made by another run: then wait for it, and take over if that one dies."""
+    request = checkpoints.Open(ctx.step, key)
+    opened = ctx.opened
+    if opened is None:
+        opened = await bench.ledger.write(checkpoints.OPEN, request)
+    while not (opened.mine or opened.artifact.complete):
+        ctx.waiting("artifact")
+        if ctx.stopping or bench.budget.spent:
+            raise BudgetSpent("stopped while another run makes the same artifact")
+        await bench.runtime.sleep(ARTIFACT_POLL_S)
+        ctx.raise_if_cancelled()
+        if not await bench.ledger.read(checkpoints.being_built, opened.artifact.id):
+            opened = await bench.ledger.write(checkpoints.OPEN, request)
+    ctx.waiting(None)
+    return opened

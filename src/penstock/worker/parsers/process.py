@@ -1,0 +1,331 @@
+"""One parser process: it is given calls, answers them in order, and is killed when it takes too long or too much."""
+
+import asyncio
+import math
+import os
+import signal
+import socket
+import sys
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from io import FileIO
+from itertools import islice
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from penstock.errors import ParserBreach, Permanent, Transient
+from penstock.extractors.base import Source
+from penstock.worker.parsers.messages import HEADER, Answer
+from penstock.worker.turns import Flow
+
+CHILD = "penstock.worker.parsers.child"
+START_S = 60.0
+GRACE_S = 0.25
+"""How long a child may go on with a call that nobody waits for any more."""
+IDLE_S = 2.0
+"""How long a child stays that has nothing to do."""
+SPARE_S = 5
+"""The processor time for one call, beyond its time: where we do not look at the clock, the kernel does."""
+LONGEST_ANSWER = 1 << 30
+_TAIL = 2000
+_OUT_OF_MEMORY = {signal.SIGTRAP, signal.SIGILL, signal.SIGABRT}
+"""How PDFium and the libraries around it end when they are refused memory."""
+_ENVIRONMENT = {"PATH", "HOME", "TMPDIR", "LANG", "LANGUAGE", "VIRTUAL_ENV", "LD_LIBRARY_PATH"}
+_ENVIRONMENT_FAMILIES = ("PYTHON", "LC_", "DYLD_")
+"""What a child needs; keys and passwords are no part of it."""
+
+_DECODER = msgspec.msgpack.Decoder(Answer)
+
+
+@dataclass(eq=False)
+class Call:
+    request: bytes
+    source: Source
+    flow: Flow
+    answer: asyncio.Future[bytes]
+    path: Path | None = None
+    """The file that it reads."""
+    document: FileIO | None = None
+    """The same, opened when a child is given the call: many more calls may wait."""
+    seconds: float = 0.0
+    """How long a child worked on it."""
+    began: float | None = None
+    """When a child began with it,"""
+    charged: float = 0.0
+    """and how much of the time since then was counted."""
+    was_stopped: bool = False
+    """For a quick document, and has to begin again."""
+    is_void: bool = False
+    """It was taken back from its child, which may still answer it."""
+
+    @property
+    def abandoned(self) -> bool:
+        return self.is_void or self.answer.done()
+
+    def fail(self, error: Exception) -> None:
+        if not self.abandoned:
+            self.answer.set_exception(error)
+
+    def open(self) -> None:
+        """Each child reads the file from its beginning, and an earlier one may still have it open."""
+        self.close()
+        if self.path is not None:
+            try:
+                self.document = FileIO(self.path)
+            except OSError as error:
+                raise Transient(
+                    f"the stored file cannot be opened: {error.strerror}", reason="raw_unreadable"
+                ) from error
+
+    def close(self) -> None:
+        if self.document is not None:
+            self.document.close()
+
+
+class Supervisor(Protocol):
+    """What a child needs of its pool."""
+
+    memory_mb: int
+    timeout_s: float
+
+    def hand_out(self) -> None: ...
+
+    def ended(self, call: Call) -> None: ...
+
+    def is_too_many(self) -> bool: ...
+
+    def dismiss(self, child: "Child") -> None: ...
+
+    def bury(self, child: "Child", blamed: Call | None, error: Exception) -> None: ...
+
+
+class Child:
+    """One parser process, from its start to its death."""
+
+    def __init__(self, pool: Supervisor) -> None:
+        self.calls: deque[Call] = deque()
+        self._pool = pool
+        self._process: asyncio.subprocess.Process | None = None
+        self._ready = False
+        self._breach: str | None = None
+        self._condemned: Call | None = None
+        """The call that it was killed for: its answer may still come, and then the next one is not to blame."""
+        self.stopped: Call | None = None
+        """The same, if it is to be begun again elsewhere."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._since: float | None = None
+        """When it began with the call at the head."""
+        self._documents: socket.socket | None = None
+        """The way on which it is handed open files."""
+        self.task = asyncio.create_task(self._live())
+
+    def take(self, call: Call) -> None:
+        self.calls.append(call)
+        if self._process is not None:
+            self._send(call)
+            if self.calls[0] is call:
+                self._since = asyncio.get_running_loop().time()
+                self._watch()
+
+    def forgive(self, call: Call) -> None:
+        """Nobody waits for this call any more: if the child is busy with it, it has only a moment left."""
+        if self.calls and self.calls[0] is call:
+            self._watch()
+
+    def takes(self, now: float) -> float:
+        """How long the call at the head has taken so far."""
+        began = self.calls[0].began if self.calls else None
+        return 0.0 if began is None else now - began
+
+    @property
+    def is_slow(self) -> bool:
+        """Busy with a call that is not to be stopped again."""
+        return any(call.was_stopped for call in self.calls)
+
+    def take_back(self) -> list[Call]:
+        """The calls behind the head, for another child. They are in its pipe, but nobody waits for their answers."""
+        back = [call for call in islice(self.calls, 1, None) if not call.abandoned]
+        self.calls = deque(replace(call, is_void=True, document=None) if call in back else call for call in self.calls)
+        return back
+
+    def stop(self) -> None:
+        """End it for the sake of others; nobody is to blame."""
+        self.stopped = self._condemned = self.calls[0]
+        if self._process is not None:
+            _kill(self._process)
+
+    async def _live(self) -> None:
+        errors = ""
+        try:
+            self._process = process = await self._start()
+            assert process.stdout is not None
+            assert process.stderr is not None
+            listening = asyncio.create_task(_tail(process.stderr))
+            try:
+                for call in self.calls:
+                    self._send(call)
+                self._watch()
+                await self._receive(process.stdout)
+            except (asyncio.IncompleteReadError, ConnectionError, msgspec.DecodeError):
+                self._pool.dismiss(self)
+                # It is ending by itself: its exit code tells more than our signal would.
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(process.wait(), GRACE_S)
+            finally:
+                self._pool.dismiss(self)
+                await self._end(process)
+                errors = await listening
+        except OSError as error:
+            errors = str(error)
+        finally:
+            if self._documents is not None:
+                self._documents.close()
+            if self._timer is not None:
+                self._timer.cancel()
+            self._count()
+            blamed = self._condemned or (self.calls[0] if self.calls else None)
+            self._pool.bury(self, blamed, self._verdict(errors))
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        environment = {name: value for name, value in os.environ.items() if _passed_on(name)}
+        seconds = math.ceil(self._pool.timeout_s) + SPARE_S
+        self._documents, theirs = socket.socketpair()
+        self._documents.setblocking(False)
+        with theirs:
+            arguments = (os.getpid(), self._pool.memory_mb, seconds, theirs.fileno())
+            return await asyncio.create_subprocess_exec(
+                sys.executable, "-P", "-m", CHILD, *map(str, arguments),
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+                env=environment | {"MALLOC_ARENA_MAX": "2"}, pass_fds=(theirs.fileno(),),
+            )  # fmt: skip
+
+    def _send(self, call: Call) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        if call.document is not None:
+            self._hand_over(call.document)
+        self._process.stdin.write(call.request)
+
+    def _hand_over(self, document: FileIO) -> None:
+        """One byte for each document; without a file if it was given up, or the system refuses to send it."""
+        assert self._documents is not None
+        with suppress(BlockingIOError, ConnectionError):
+            try:
+                socket.send_fds(self._documents, [b"f"], [document.fileno()])
+            except (OSError, ValueError):
+                self._documents.send(b"-")
+
+    async def _receive(self, answers: asyncio.StreamReader) -> None:
+        while True:
+            (size,) = HEADER.unpack(await answers.readexactly(HEADER.size))
+            if size > LONGEST_ANSWER or (self._ready and not self.calls):
+                return
+            answer = _DECODER.decode(await answers.readexactly(size))
+            if not self._ready:
+                self._ready = True
+                self._count()
+                self._watch()
+                continue
+            if answer.reason == "parser_memory":
+                # What is left of its memory is in pieces: a new process has all of it.
+                self._breach = answer.reason
+                return
+            self._count()
+            call = self.calls.popleft()
+            self._pool.ended(call)
+            _deliver(call, answer)
+            self._watch()
+            if self._pool.is_too_many() and not self.calls:
+                return
+            self._pool.hand_out()
+
+    def _count(self) -> None:
+        """The call at the head has ended, or the first may begin."""
+        now = asyncio.get_running_loop().time()
+        if self._since is not None and self.calls:
+            self.calls[0].seconds += now - self._since
+        self._since = now if self._ready else None
+
+    def _watch(self) -> None:
+        """Set the time that the call at the head has."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._ready:
+            self._timer = asyncio.get_running_loop().call_later(START_S, self._kill)
+        elif self.calls:
+            if self.calls[0].began is None:
+                self.calls[0].began = asyncio.get_running_loop().time()
+            seconds = GRACE_S if self.calls[0].abandoned else self._pool.timeout_s
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._kill)
+        else:
+            self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._retire)
+
+    def _retire(self) -> None:
+        """Nobody has asked for anything for a while, and the memory may be wanted elsewhere. A new one starts soon."""
+        self._pool.dismiss(self)
+        self.task.cancel()
+
+    def _kill(self) -> None:
+        self._breach = "parser_timeout"
+        self._condemned = self.calls[0] if self.calls else None
+        if self._process is not None:
+            _kill(self._process)
+
+    async def _end(self, process: asyncio.subprocess.Process) -> None:
+        _kill(process)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.close()
+        # A pipe that is not read to its end is never closed.
+        while await process.stdout.read(1 << 16):
+            pass
+        await process.wait()
+
+    def _verdict(self, errors: str) -> Exception:
+        """Why the child is gone, for whoever waited for it."""
+        if not self._ready:
+            said = errors or "it said nothing"
+            return Transient(f"a parser process could not be started: {said}", reason="parser_start")
+        code = self._process.returncode if self._process is not None and self._process.returncode is not None else 0
+        if self._breach == "parser_timeout" or -code == signal.SIGXCPU:
+            limit = f"{self._pool.timeout_s:g} s (parsers.timeout_s)"
+            return ParserBreach(f"it took the parser longer than {limit}", reason="parser_timeout")
+        if self._breach == "parser_memory" or -code in _OUT_OF_MEMORY or "allocate memory" in errors:
+            limit = f"{self._pool.memory_mb:,} MB (parsers.memory_mb)"
+            return ParserBreach(f"the parser needed more memory than {limit}", reason="parser_memory")
+        end = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        return ParserBreach(f"the parser crashed ({end}) {errors}".rstrip(), reason="parser_crash")
+
+
+def _passed_on(name: str) -> bool:
+    return name in _ENVIRONMENT or name.startswith(_ENVIRONMENT_FAMILIES)
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    # process.kill() would look whether it is dead first, and take its exit code from under asyncio's watcher.
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+
+
+def _deliver(call: Call, answer: Answer) -> None:
+    if call.abandoned:
+        return
+    if not answer.reason:
+        call.answer.set_result(answer.data)
+    elif answer.permanent:
+        call.fail(Permanent(answer.message, reason=answer.reason, page=answer.page))
+    else:
+        call.fail(Transient(answer.message, reason=answer.reason, page=answer.page))
+
+
+async def _tail(stream: asyncio.StreamReader) -> str:
+    """The last words of a process."""
+    tail = b""
+    while data := await stream.read(1 << 14):
+        tail = (tail + data)[-_TAIL:]
+    return " ".join(tail.decode(errors="replace").split())

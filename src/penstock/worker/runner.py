@@ -1,0 +1,159 @@
+"""Execute what was claimed: a run step after step, or a group of steps behind one lock."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from penstock.errors import TableFailed
+from penstock.ledger.engine import leasing
+from penstock.ledger.engine.documents import Live
+from penstock.model.nouns import RunId, Step, StepId, Workflow
+from penstock.worker.bench import INDEX, Bench
+from penstock.worker.claiming import Claiming, Found
+from penstock.worker.context import Context, RunState, begin, load
+from penstock.worker.execute import execute
+from penstock.worker.indexing import Indexer
+from penstock.worker.pools import Place
+from penstock.worker.running import Running
+
+CARRIED = 128
+"""Runs whose chunks and vectors wait in memory for the index step."""
+
+
+class Runner:
+    def __init__(self, bench: Bench, running: Running, claiming: Claiming) -> None:
+        self._bench = bench
+        self._running = running
+        self._claiming = claiming
+        self._indexer = Indexer(bench)
+        self._workflows: dict[str, Workflow] = {}
+        self._carried: dict[RunId, RunState] = {}
+
+    async def begin(self, groups: Sequence[Sequence[Step]], found: Found) -> None:
+        """Start on what was claimed; its places are counted already."""
+        for step in (step for group in groups for step in group):
+            self._running.hold(step.lease)
+        single = [group[0] for group in groups if group[0].kind != INDEX]
+        states = iter(await self._states(single, found) if single else [])
+        for group in groups:
+            place = Place(self._claiming.pools, group[0].lane)
+            if group[0].kind == INDEX:
+                self._running.start(self._work_as_group(group, place))
+            else:
+                self._running.start(self._work(group[0], next(states), place))
+
+    async def _states(self, steps: Sequence[Step], found: Mapping[StepId, Live | None]) -> list[RunState | None]:
+        """Of claimed steps. What a run begins with came with its claim."""
+        if all(s.position == 0 and s.snapshot in self._workflows and s.lease.step_id in found for s in steps):
+            return [begin(found[step.lease.step_id], self._workflows[step.snapshot]) for step in steps]
+        return await self._bench.ledger.read(load, steps, self._workflows)
+
+    async def _work(self, step: Step, state: RunState | None, place: Place) -> None:
+        """A run, step after step, for as long as each next one is claimed with the completion of the one before."""
+        try:
+            if state is None:
+                self._running.forget(step.lease.step_id)
+                await self._drop(step, self._claiming.pools.name(step.lane))
+                await self._claiming.let_go(step.lease)
+                return
+            ctx: Context | None = self._bench.context(step, state)
+            while ctx is not None:
+                ctx = await self._work_on(ctx, place)
+        finally:
+            place.leave()
+
+    async def _drop(self, step: Step, pool: str) -> None:
+        """Its document was deleted meanwhile."""
+        await self._bench.ledger.write(leasing.DROP, step.lease)
+        self._bench.metrics.incr("claim_lost_race", pool=pool)
+
+    async def _work_on(self, ctx: Context, place: Place) -> Context | None:
+        running = self._running
+        running.enter(ctx)
+        following: Context | None = None
+        try:
+            following = await execute(self._bench, ctx, lambda lane: not running.stopping and place.reach(lane))
+            running.steps_done += 1
+            if place.refused:
+                self._bench.ledger.wake_others()
+        except BaseException as error:
+            await running.settle(ctx, error)
+        finally:
+            running.leave(ctx)
+            await self._claiming.let_go(ctx.step.lease)
+            if place.move(following is not None):
+                running.wake()
+        if following is not None:
+            running.hold(following.step.lease)
+        elif not ctx.lost:
+            self._carry(ctx)
+        return following
+
+    def _carry(self, ctx: Context) -> None:
+        """What is small stays in memory for the index step, which comes soon; a few megabytes at most."""
+        kept = {step.name for step in ctx.state.workflow.steps if step.kind in ("chunk", "embed")}
+        made = {artifact.id for name, artifact in ctx.state.artifacts.items() if name in kept}
+        ctx.state.items = {artifact: items for artifact, items in ctx.state.items.items() if artifact in made}
+        if ctx.state.items:
+            self._carried[ctx.step.run_id] = ctx.state
+            if len(self._carried) > CARRIED:
+                self._carried.pop(next(iter(self._carried)))
+
+    async def work_off_index(self) -> bool:
+        """Claim a group of index steps, or one for each table without a lock, and wait for the end. Whether there was
+        one."""
+        if self._claiming.claimed_once and not self._bench.budget.fits(INDEX):
+            return False
+        steps = await self._claiming.claim_keyed(INDEX, INDEX)
+        groups = [steps] if steps else await self._claiming.claim_unlocked()
+        if not groups:
+            return False
+        self._claiming.claimed_once = True
+        tasks = [self._running.start(self._work_as_group(group, None)) for group in groups]
+        try:
+            # What they raise, `Running.ended` finds: this loop does not end with a group that was cancelled.
+            await asyncio.wait(tasks)
+        finally:
+            await asyncio.wait(tasks)
+        return True
+
+    async def _work_as_group(self, steps: Sequence[Step], place: Place | None) -> None:
+        failed: TableFailed | None = None
+        try:
+            failed = await self._index(steps)
+        finally:
+            if place is not None:
+                place.leave()
+            await self._claiming.let_go(steps[0].lease, failed)
+
+    async def _index(self, steps: Sequence[Step]) -> TableFailed | None:
+        running = self._running
+        for step in steps:
+            running.hold(step.lease)
+        contexts = await self._contexts(steps)
+        for ctx in contexts:
+            ctx.grouped = True
+            running.enter(ctx)
+        failed: TableFailed | None = None
+        try:
+            if contexts:
+                failed = await self._indexer.run(contexts)
+                running.steps_done += 0 if failed is not None else len(contexts)
+            return failed
+        finally:
+            for ctx in contexts:
+                running.leave(ctx)
+            for step in steps:
+                running.forget(step.lease.step_id)
+
+    async def _contexts(self, steps: Sequence[Step]) -> list[Context]:
+        carried = [self._carried.pop(step.run_id, None) for step in steps]
+        cold = [step for step, state in zip(steps, carried, strict=True) if state is None]
+        loaded = iter(await self._bench.ledger.read(load, cold, self._workflows) if cold else [])
+        contexts: list[Context] = []
+        for step, kept in zip(steps, carried, strict=True):
+            state = kept or next(loaded)
+            if state is None:
+                await self._drop(step, INDEX)
+            else:
+                contexts.append(self._bench.context(step, state))
+        return contexts
