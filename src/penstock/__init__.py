@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from penstock.events.context import HandlerContext
+    from penstock.intake import Receipt
     from penstock.ledger.engine.dead_letters import DeadLetter
     from penstock.metrics.base import Metrics
     from penstock.metrics.prometheus import PrometheusMetrics
@@ -69,6 +70,7 @@ __all__ = [
     "PrometheusMetrics",
     "QuotaSpent",
     "RateLimited",
+    "Receipt",
     "Replay",
     "RestoreReport",
     "StepContext",
@@ -93,6 +95,7 @@ _HOMES = {
     ),
     "events.context": ("HandlerContext",),
     "stages.base": ("StepContext", "StepResult"),
+    "intake": ("Receipt",),
     "ledger.engine.dead_letters": ("DeadLetter",),
     "metrics.base": ("Metrics",),
     "metrics.prometheus": ("PrometheusMetrics",),

@@ -10,8 +10,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, S
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
+import msgspec
 from msgspec.structs import replace
 
 from penstock.blobs.base import Blobs
@@ -24,6 +25,7 @@ from penstock.ledger.engine.runs import Known
 from penstock.ledger.engine.submissions import NewDocument, Submission
 from penstock.ledger.engine.submits import Submitted
 from penstock.model.nouns import DocumentId, Owner, RunId, Workflow
+from penstock.model.states import DocumentStatus
 from penstock.runtime import Runtime
 from penstock.workflows.load import encode
 
@@ -65,14 +67,29 @@ class Item:
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass
-class Receipt:
-    """What became of an item. `problem`: why it could not be read; it was not accepted."""
+class Receipt(msgspec.Struct, frozen=True):
+    """What became of one document of a submit. When it is given, an accepted document survives a power failure."""
 
-    item: Item
-    submitted: Submitted | None = None
-    problem: str | None = None
+    id: DocumentId | None
+    """None: the document was refused."""
+    source: str
+    name: str
+    outcome: Literal["submitted", "changed", "resumed", "skipped", "refused"]
+    """`submitted`: a new document. `changed`: a known one gets a new version. `resumed`: unfinished work continues.
+    `skipped`: nothing to do. `refused`: it could not be read, and was not accepted."""
+    status: DocumentStatus | None
+    """The document's status after the submit."""
     size: int = 0
+    problem: str | None = None
+    """Why the document was refused."""
+    stale_settings: bool = False
+    """Skipped as COMPLETED, but made with other settings than the present ones."""
+
+
+def refusal(problem: str) -> Receipt:
+    """For a file that could not even be opened: `problem` is `SOURCE: why`."""
+    source = problem.rpartition(": ")[0]
+    return Receipt(None, source, os.path.basename(source), "refused", None, problem=problem)
 
 
 @dataclass
@@ -85,6 +102,23 @@ class _Read:
     data: bytes | None = None
     raw_key: str | None = None
     problem: str | None = None
+    id: DocumentId | None = None
+    """What the document is called if it is new."""
+
+    def receipt(self, answer: Submitted | None) -> Receipt:
+        if answer is None or self.problem is not None:
+            problem = self.problem or self.item.source
+            return Receipt(None, self.item.source, self.item.name, "refused", None, self.size, problem)
+        changed = answer.outcome == "submitted" and answer.document_id != self.id
+        return Receipt(
+            answer.document_id,
+            self.item.source,
+            self.item.name,
+            "changed" if changed else answer.outcome,
+            DocumentStatus(answer.status),
+            self.size,
+            stale_settings=answer.stale_settings,
+        )
 
 
 class Intake:
@@ -94,7 +128,7 @@ class Intake:
         self._runtime = runtime
         self._sealed = False
 
-    async def submit(self, order: Order, items: Iterable[Item]) -> AsyncIterator[list[Receipt]]:
+    async def submit(self, order: Order, items: Iterable[Item]) -> AsyncGenerator[list[Receipt], None]:
         """Batch by batch: each is durable when it is yielded. While one is written, the next is being read. Until the
         end prune knows of it, and leaves alone what is stored and has no row yet."""
         with self._blobs.submitting(self._runtime.ulid()):
@@ -113,8 +147,13 @@ class Intake:
                 following = next(batches, None)
             if reads is not None:
                 yield await self._accept(order, reads, last=ahead is None)
+        await self.seal(order)
+
+    async def seal(self, order: Order) -> None:
+        """The group is complete: it ends when its last run does."""
         if order.group is not None and not self._sealed:
             await self._ledger.write(groups.SEAL, order.group.id)
+            self._sealed = True
 
     async def _read_batch(self, order: Order, items: Sequence[Item]) -> list[_Read]:
         there = await self._ledger.read(
@@ -212,16 +251,15 @@ class Intake:
         again = [read for read, answer in zip(good, answers, strict=True) if answer.needs_bytes and read.raw_key]
         fresh = dict(zip((read.item.source for read in again), await self._enter(order, again), strict=True))
         by_source = {read.item.source: answer for read, answer in zip(good, answers, strict=True)} | fresh
-        return [
-            Receipt(read.item, None if read.problem else by_source[read.item.source], read.problem, read.size)
-            for read in reads
-        ]
+        return [read.receipt(by_source.get(read.item.source)) for read in reads]
 
     async def _enter(self, order: Order, reads: Sequence[_Read], seal: bool = False) -> list[Submitted]:
         """`seal`: the group of what is started is complete with these, unless some have to come again."""
         if not reads:
             return []
         ids = self._runtime.ulids(2 * len(reads))
+        for i, read in enumerate(reads):
+            read.id = DocumentId(ids[2 * i])
         documents = tuple(
             NewDocument(
                 DocumentId(ids[2 * i]), RunId(ids[2 * i + 1]), read.item.source, read.item.name, read.sha256, read.size,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.intake import Intake, Item, Order
+from penstock.intake import Intake, Item, Order, Receipt
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import dead_letters, documents, outbox, work
 from penstock.model.nouns import Document, DocumentId, Owner
@@ -189,35 +189,49 @@ class Job:
 
 
 Report = Callable[[Progress], None]
+OnReceipt = Callable[[Receipt], None]
 
+WORK = ("submitted", "changed", "resumed")
+"""Outcomes of a submit after which there is something to do."""
 AGAIN = (DocumentStatus.FAILED, DocumentStatus.CANCELLED, DocumentStatus.NOT_INDEXABLE)
 
 
-async def submit(job: Job, intake: Intake, order: Order, items: Iterable[Item], accepted: Callable[[], None]) -> None:
+async def submit(
+    job: Job,
+    intake: Intake,
+    order: Order,
+    items: Iterable[Item],
+    accepted: Callable[[], None],
+    on_receipt: OnReceipt | None,
+) -> None:
     """Everything is accepted before anything else decides about the job's end. `accepted`: there is work."""
     job.submitting = True
     try:
         async for receipts in intake.submit(order, items):
-            fresh = False
             for receipt in receipts:
-                answer = receipt.submitted
-                if answer is None:
-                    job.summary.refused += 1
-                    job.summary.problems.append(receipt.problem or receipt.item.source)
-                elif answer.outcome == "skipped":
-                    job.summary.skipped += 1
-                    job.summary.failed_before += answer.status in AGAIN
-                    job.summary.stale_settings += answer.stale_settings
-                else:
-                    job.summary.submitted += 1
-                    if answer.outcome == "submitted" and order.group is not None:
-                        job.summary.group = order.group.id
-                    job.add(answer.document_id, receipt.size)
-                    fresh = True
-            if fresh:
+                _count(job, order, receipt)
+                if on_receipt is not None:
+                    on_receipt(receipt)
+            if any(receipt.outcome in WORK for receipt in receipts):
                 accepted()
     finally:
         job.submitting = False
+
+
+def _count(job: Job, order: Order, receipt: Receipt) -> None:
+    summary = job.summary
+    if receipt.id is None:
+        summary.refused += 1
+        summary.problems.append(receipt.problem or receipt.source)
+    elif receipt.outcome == "skipped":
+        summary.skipped += 1
+        summary.failed_before += receipt.status in AGAIN
+        summary.stale_settings += receipt.stale_settings
+    else:
+        summary.submitted += 1
+        if receipt.outcome != "resumed" and order.group is not None:
+            summary.group = order.group.id
+        job.add(receipt.id, receipt.size)
 
 
 async def ingest(
@@ -227,6 +241,7 @@ async def ingest(
     items: Iterable[Item],
     start: "Callable[[], Worker] | None",
     report: Report | None,
+    on_receipt: OnReceipt | None = None,
 ) -> Summary:
     """Submit, and work alongside until the job's documents have ended. `start` is None where nobody waits."""
     worker: Worker | None = None
@@ -247,7 +262,7 @@ async def ingest(
 
     ticker = asyncio.create_task(_tick(job, report)) if report else None
     try:
-        await submit(job, intake, order, items, accepted)
+        await submit(job, intake, order, items, accepted, on_receipt)
         if working is not None and worker is not None:
             worker.wake()
             await working

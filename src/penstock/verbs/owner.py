@@ -8,6 +8,7 @@ class OwnerScope(Scope):
     """Everything that can be asked for one owner: `app.for_owner("acme")`. Each method is a function of a module in
     `penstock.verbs`, which takes the scope as its first argument."""
 
+    submit = ingest.submit
     ingest = ingest.ingest
 
     search = search.search
