@@ -105,7 +105,7 @@ async def test_i9_one_owner_s_broken_table_stops_nobody_else_and_is_tried_again(
         two.stop()
         await working
     assert (await two.for_owner("ann").list_dead_letters())["letters"] == []
-    assert await found(two, "sluice", owner="ann") >= {"4.txt"}
+    assert await found(two.for_owner("ann"), "sluice") >= {"4.txt"}
     assert any("can be used again" in r.getMessage() for r in caplog.records)
 
 

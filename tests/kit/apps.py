@@ -10,6 +10,7 @@ from typing import Any
 
 from penstock.app import App
 from penstock.model.items import Chunk, Vectors
+from penstock.verbs.owner import OwnerScope
 
 
 def text(paragraphs: int, word: str = "subject") -> str:
@@ -54,7 +55,7 @@ async def metas(app: App, document: str) -> dict[str, dict[str, Any]]:
     return {step["name"]: step["meta"] for step in (await app.status(document))["steps"]}
 
 
-async def found(app: App, query: str, k: int = 20, **options: Any) -> set[str]:
+async def found(app: OwnerScope, query: str, k: int = 20, **options: Any) -> set[str]:
     """Names of the documents that a search by text finds."""
     return {hit.name for hit in await app.search(query, k, mode="text", **options)}
 

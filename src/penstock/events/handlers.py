@@ -22,7 +22,7 @@ async def vacuum(event: LifecycleEvent, ctx: HandlerContext) -> None:
     """Compact the index of the event's collection; meant for the end of a group. `wait_s` in its parameters: so long it
     waits for whoever writes there, and fails if that is not enough."""
     wait_s = ctx.parameters.get("wait_s", WAIT_S)
-    report = await ctx.app.vacuum(collection=event.collection, owner=event.owner, wait_s=wait_s)
+    report = await ctx.app.for_owner(event.owner).vacuum(event.collection, wait_s=wait_s)
     if report.busy:
         holder = report.busy[0]["worker"]
         raise Transient(
