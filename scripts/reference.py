@@ -1,4 +1,4 @@
-"""Write docs/reference/cli.md and configuration.md from the code: `python scripts/reference.py`."""
+"""Write docs/reference/cli.md, configuration.md and formats.md from the code: `python scripts/reference.py`."""
 
 import ast
 import inspect
@@ -14,6 +14,7 @@ from penstock.bench.queue import Figures
 from penstock.cli.call import SHARED
 from penstock.cli.main import penstock
 from penstock.config import Config
+from penstock.extractors.formats import FORMATS, PLAIN, Format, Mark, Office, Text
 from penstock.ledger.engine.dead_letters import DeadLetter
 from penstock.ledger.reads.batches import Batch, Group
 from penstock.ledger.reads.stats import ListedLock, ListedStep, LockRelease
@@ -67,6 +68,23 @@ Settings come from `penstock.yaml` in the working directory (or the file that `-
 then from `PENSTOCK_*` variables, then from flags; later ones override earlier ones. In the name of a variable, two
 underscores stand for a dot. Unknown settings and variables are errors. `penstock config show` prints the effective
 settings, `penstock config check` verifies them.
+"""
+
+FORMATS_HEAD = """\
+# Formats
+
+Written from `extractors/formats.py` by `python scripts/reference.py`; a test holds them together.
+
+The content of a file decides first, then its name. What another program says about its type does not count.
+
+## Read
+"""
+
+FORMATS_KNOWN = """\
+## Recognised, and not read
+
+Such a document ends as a dead letter with the reason `unsupported_type`, which names its type. So does every other file
+that is not text.
 """
 
 Shape = Mapping[str, Any] | Sequence[Any] | None
@@ -320,7 +338,49 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:], ""])
 
 
-PAGES = {FOLDER / "cli.md": commands_page, FOLDER / "configuration.md": settings_page}
+def formats_page() -> str:
+    read = [row for row in FORMATS if row.adapter is not None]
+    known = [row for row in FORMATS if row.adapter is None]
+    lines = [FORMATS_HEAD, *table(("format", "media type", "names", "recognised by", "read in"))]
+    for row in read:
+        where = "a parser process" if row.reader is not None else "the worker"
+        lines.append(cells(row.label, f"`{row.media_type}`", suffixes(row), sign(row), where))
+    lines += ["", FORMATS_KNOWN, *table(("format", "media type", "names"))]
+    lines += [cells(row.label, f"`{row.media_type}`", suffixes(row)) for row in known]
+    return "\n".join(lines) + "\n"
+
+
+def suffixes(row: Format) -> str:
+    return ", ".join(f"`.{suffix}`" for suffix in row.suffixes)
+
+
+def sign(row: Format) -> str:
+    match row.sign:
+        case Text(None):
+            return "its name, if it is text" if row.media_type != PLAIN else "any other name, if it is text"
+        case Text():
+            return "its first tags, or its name, if it is text"
+        case Mark(start):
+            return f"`{start.decode('ascii')}` at its beginning"
+        case Office(_, folder):
+            return f"the list of contents of a zip file, or its folder `{folder.decode('ascii')}/`"
+        case _:
+            return "its first bytes"
+
+
+def table(names: Sequence[str]) -> list[str]:
+    return [cells(*names), "|" + "---|" * len(names)]
+
+
+def cells(*texts: str) -> str:
+    return f"| {' | '.join(texts)} |"
+
+
+PAGES = {
+    FOLDER / "cli.md": commands_page,
+    FOLDER / "configuration.md": settings_page,
+    FOLDER / "formats.md": formats_page,
+}
 
 if __name__ == "__main__":
     for page, draw in PAGES.items():

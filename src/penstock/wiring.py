@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from penstock.blobs.base import Blobs
     from penstock.embedders.base import Embedder
-    from penstock.extractors.base import Extractor
     from penstock.indexes.base import Index
     from penstock.stages.base import Ports
     from penstock.worker.parsers.pool import ParserPool
@@ -186,27 +185,12 @@ def make_parsers(config: Config) -> "ParserPool":
 
 def make_ports(config: Config, runtime: Runtime, parsers: "ParserPool") -> "Ports":
     """What the stages work with. The index is made by the first who asks for it: its libraries take long to load."""
+    from penstock.extractors.formats import make_extractors
     from penstock.stages.base import Ports
 
     return Ports(
-        extractors=_extractors(runtime, parsers),
+        extractors=make_extractors(runtime, parsers),
         embedder=make_embedder(config, runtime),
         make_index=lambda: make_index(config, runtime),
         limits=config.limits,
     )
-
-
-def _extractors(runtime: Runtime, parsers: "ParserPool") -> "dict[str, Extractor]":
-    from penstock.extractors.media import DOCX, HTML, MARKDOWN, PDF, PLAIN
-    from penstock.extractors.pdf import PdfExtractor
-    from penstock.extractors.text import TextExtractor
-    from penstock.extractors.whole import WholeFileExtractor
-
-    text = TextExtractor(runtime)
-    return {
-        PLAIN: text,
-        MARKDOWN: text,
-        PDF: PdfExtractor(parsers),
-        DOCX: WholeFileExtractor(parsers, "office"),
-        HTML: WholeFileExtractor(parsers, "html"),
-    }

@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.main import main
-from penstock.extractors.base import Source
+from penstock.extractors.base import Raw
 from penstock.worker.parsers.pool import ParserPool
 
 
 class LoggedPool(ParserPool):
-    async def call(
-        self, reader: str, arguments: dict[str, Any], *, source: Source, document: Path | None = None
-    ) -> bytes:
+    async def call(self, reader: str, arguments: dict[str, Any], *, source: Raw, document: Path | None = None) -> bytes:
         os.write(LOG, b"%d %d\n" % (arguments["first"], arguments["count"]))
         return await super().call(reader, arguments, source=source, document=document)
 

@@ -14,7 +14,7 @@ from tests.kit.apps import only
 from tests.kit.pdfs import numbered, pdf
 
 from penstock.errors import Transient
-from penstock.extractors.base import Source
+from penstock.extractors.base import Raw
 from penstock.extractors.pdf import PAGES, PdfExtractor
 from penstock.model.items import Page
 from penstock.worker.parsers import process
@@ -81,9 +81,7 @@ class Ahead:
 
     width = 1
 
-    async def call(
-        self, reader: str, arguments: dict[str, Any], *, source: Source, document: Path | None = None
-    ) -> bytes:
+    async def call(self, reader: str, arguments: dict[str, Any], *, source: Raw, document: Path | None = None) -> bytes:
         first = arguments["first"]
         if first == 2 * PAGES:
             raise Transient("no process could be started", reason="parser_start")

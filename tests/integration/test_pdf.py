@@ -22,7 +22,7 @@ from tests.kit.pdfs import Entry, Lock, Pages, devouring, hanging, numbered, pag
 
 from penstock.app import App
 from penstock.errors import Permanent
-from penstock.extractors.base import Source
+from penstock.extractors.base import Raw
 from penstock.extractors.pdf import CALLS, PAGES, PdfExtractor
 from penstock.model.items import Page
 from penstock.worker.parsers import process
@@ -69,7 +69,7 @@ class Calls:
         vars(parsers)["call"] = self._call
 
     async def _call(
-        self, reader: str, arguments: dict[str, Any], *, source: Source, document: Path | None = None
+        self, reader: str, arguments: dict[str, Any], *, source: Raw, document: Path | None = None
     ) -> bytes:
         self.batches.append((arguments["first"], arguments["count"]))
         return await ParserPool.call(self._parsers, reader, arguments, source=source, document=document)

@@ -12,7 +12,7 @@ from tests.kit.apps import until
 from tests.kit.pdfs import page, pdf
 
 from penstock.app import App
-from penstock.extractors.base import Source
+from penstock.extractors.base import Raw
 from penstock.worker.parsers.pool import ParserPool
 from penstock.worker.rooms import Room, Stay
 from penstock.worker.turns import Flow
@@ -44,7 +44,7 @@ async def test_a_quick_document_runs_beside_steps_that_wait_for_a_parser(
 
     async def held(pool: ParserPool, reader: str, arguments: dict[str, Any], **of: Any) -> bytes:
         nonlocal waiting
-        source: Source = of["source"]
+        source: Raw = of["source"]
         source.waiting("parser")
         if with_a_child:
             source.waiting(None)

@@ -6,12 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.conftest import StartApp
 from tests.kit.apps import chunks, found, metas, named, only, slow, text, until, until_status
 
 from penstock.app import App
 from penstock.embedders.fake import FakeEmbedder
+from penstock.extractors import formats
+from penstock.extractors.formats import FORMATS, HTML
+from penstock.extractors.text import TextExtractor
 from penstock.model.items import Vectors
 from penstock.workflows.catalog import Catalog
 
@@ -233,3 +237,33 @@ async def test_a_call_stays_within_the_limits_of_its_model(
     assert len(calls) > 2
     assert max(texts) <= limits.get("max_texts", 100)
     assert max(letters) <= limits.get("max_tokens", 10**6)
+
+
+async def test_a_new_version_of_one_reader_leaves_artifacts_of_other_formats_alone(
+    app: App, start_app: StartApp, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = files(**{"a.txt": text(3), "a.html": f"<html><body><p>{text(3)}</body></html>"})
+    await app.ingest([folder])
+    newer = tuple(msgspec.structs.replace(r, version="html-99") if r.media_type == HTML else r for r in FORMATS)
+    monkeypatch.setattr(formats, "FORMATS", newer)
+    later = await start_app()
+    assert (await later.ingest([folder], collection="other")).completed == 2
+    made = {}
+    for document in await later.list_documents(collection="other"):
+        made[document["name"]] = (await metas(later, document["id"]))["extract"].get("reused", False)
+    assert made == {"a.txt": True, "a.html": False}
+
+
+async def test_what_was_paid_for_is_stored_durably_after_every_call(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeEmbedder, "model", replace(FakeEmbedder().model, paid=True, price=0.02, max_texts=4))
+    monkeypatch.setattr(TextExtractor, "paid", True)
+    put, stored = app.blobs.put, []
+
+    async def noted(key: str, data: bytes, *, durable: bool) -> None:
+        stored.append(durable)
+        await put(key, data, durable=durable)
+
+    monkeypatch.setattr(app.blobs, "put", noted)
+    assert (await app.ingest(data=text(200).encode(), name="a.txt")).completed == 1
+    assert stored.count(True) > 3, "the pages, and the vectors of each call"
+    assert stored.count(False) == 2, "clean pages and chunks can be made again"

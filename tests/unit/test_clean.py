@@ -6,8 +6,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.kit.stages import run_stage
 
+from penstock.extractors.formats import PDF, PLAIN
 from penstock.extractors.markdown import State, scan
-from penstock.extractors.media import PDF, PLAIN
 from penstock.model.items import Block, CleanPage, Heading, Page
 from penstock.stages.clean import CLEAN
 from penstock.stages.cleaning import CLEAN_VERSION, clean_page, original_end, original_offset

@@ -5,7 +5,8 @@ import zipfile
 
 import pytest
 
-from penstock.extractors.media import BINARY, DOCX, EMPTY, HTML, MARKDOWN, PDF, PLAIN, detect
+from penstock.extractors.formats import DOCX, HTML, MARKDOWN, PDF, PLAIN
+from penstock.extractors.media import BINARY, EMPTY, detect
 
 ENGLISH = "The quick brown fox jumps over the lazy dog.\nIt does so daily, at 5 o'clock.\n"
 FRENCH = "Le café était fermé à l'époque où les élèves étudiaient la littérature.\n"

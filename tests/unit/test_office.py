@@ -6,7 +6,7 @@ import pytest
 
 from penstock.errors import Permanent
 from penstock.extractors import docx, office
-from penstock.extractors.media import DOCX
+from penstock.extractors.formats import DOCX
 from penstock.extractors.text import WINDOW
 from penstock.model.items import Page
 

@@ -8,10 +8,8 @@ import msgspec
 from tests.unit.test_office import BREAK, make, par, run
 
 from penstock.extractors import office
-from penstock.extractors.base import Extracted, Source
-from penstock.extractors.media import DOCX
-from penstock.extractors.pdf import PdfExtractor
-from penstock.extractors.text import TextExtractor
+from penstock.extractors.base import Extracted, Raw
+from penstock.extractors.formats import DOCX, HTML, PDF, PLAIN, make_extractors, of
 from penstock.extractors.whole import BATCH, WholeFileExtractor
 
 
@@ -21,9 +19,7 @@ class Here:
     width = 1
     calls = 0
 
-    async def call(
-        self, reader: str, arguments: dict[str, Any], *, source: Source, document: Path | None = None
-    ) -> bytes:
+    async def call(self, reader: str, arguments: dict[str, Any], *, source: Raw, document: Path | None = None) -> bytes:
         assert reader == "office"
         assert document is not None
         self.calls += 1
@@ -64,7 +60,7 @@ class File:
 async def test_i12_batches_are_the_same_from_any_cursor(tmp_path: Path) -> None:
     path = make(tmp_path / "a.docx", "".join(par(run(f"page {i}") + BREAK) for i in range(2 * BATCH + 5)))
     parsers = Here()
-    extractor = WholeFileExtractor(parsers, "office")
+    extractor = WholeFileExtractor(parsers, of(DOCX))
 
     async def batches(cursor: dict[str, Any]) -> list[Extracted]:
         return [batch async for batch in extractor.extract(File(path), DOCX, {}, cursor)]
@@ -77,15 +73,12 @@ async def test_i12_batches_are_the_same_from_any_cursor(tmp_path: Path) -> None:
     for done, batch in enumerate(whole, 1):
         assert await batches(batch.cursor) == whole[done:]
     assert parsers.calls == len(whole), "what is done is not read again"
-    assert extractor.version == "office-1"
+    assert extractor.version(DOCX, {}) == "office-1"
 
 
 def test_versions_name_the_libraries_that_decide_the_output() -> None:
     parsers: Any = None
     runtime: Any = None
-    for extractor, name in (
-        (WholeFileExtractor(parsers, "html"), "charset-normalizer"),
-        (TextExtractor(runtime), "charset-normalizer"),
-        (PdfExtractor(parsers), "pypdfium2"),
-    ):
-        assert extractor.version.endswith(f"/{name}-{version(name)}")
+    extractors = make_extractors(runtime, parsers)
+    for media_type, name in ((HTML, "charset-normalizer"), (PLAIN, "charset-normalizer"), (PDF, "pypdfium2")):
+        assert f"/{name}-{version(name)}" in extractors[media_type].version(media_type, {})

@@ -1,9 +1,10 @@
 """PORT: raw bytes in, pages with structure out, from any cursor on."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from penstock.model.items import Page
@@ -20,7 +21,7 @@ def library(name: str) -> str:
         return name
 
 
-class Source(Protocol):
+class Raw(Protocol):
     """The raw bytes of one document, read in ranges."""
 
     @property
@@ -55,7 +56,7 @@ class Source(Protocol):
         """So long a parser process has worked on it, with or without an answer."""
 
 
-class StoredSource(Source, Protocol):
+class StoredRaw(Raw, Protocol):
     async def verify(self) -> None:
         """Permanent, if these are other bytes than were accepted."""
 
@@ -67,28 +68,42 @@ class Parsers(Protocol):
     def width(self) -> int:
         """How many children there are."""
 
-    async def call(
-        self, reader: str, arguments: dict[str, Any], *, source: Source, document: Path | None = None
-    ) -> bytes:
+    async def call(self, reader: str, arguments: dict[str, Any], *, source: Raw, document: Path | None = None) -> bytes:
         """Run a reading function (a name that the child knows) on the open `document` and arguments; its answer,
         encoded. The child sees no path and can open no other file."""
 
 
+class Child(NamedTuple):
+    """A file found inside another: an attachment, a member of an archive."""
+
+    member: str
+    """Its place in the parent, unique there: the source URI of the child is `parent!/member`."""
+    name: str
+    pieces: Callable[[], AsyncIterator[bytes]]
+
+
 class Extracted(NamedTuple):
-    """A batch of pages, and the cursor from which extraction goes on after it. `keep`: it cost so much that it is to be
-    kept at once."""
+    """A batch of what was found, and the cursor from which extraction goes on after it."""
 
     pages: list[Page]
     cursor: dict[str, Any]
     keep: bool = False
+    """It cost so much that it is stored at once."""
+    metadata: Mapping[str, Any] = MappingProxyType({})
+    """Of the document: title, author, dates, language. Nothing stores it yet."""
+    children: Sequence[Child] = ()
+    """Nothing submits them yet."""
 
 
 class Extractor(Protocol):
     @property
-    def version(self) -> str:
-        """Changes whenever the output for the same input does: part of the artifact's fingerprint."""
+    def paid(self) -> bool:
+        """Each call costs money: what it brings is stored durably before anything else happens."""
+
+    def version(self, media_type: str, params: Mapping[str, Any]) -> str:
+        """Changes whenever the output for the same input and parameters does: part of the artifact's fingerprint."""
 
     def extract(
-        self, source: Source, media_type: str, params: dict[str, Any], cursor: dict[str, Any]
+        self, raw: Raw, media_type: str, params: dict[str, Any], cursor: dict[str, Any]
     ) -> AsyncGenerator[Extracted, None]:
         """Pages in order. An empty cursor is the beginning. Where a batch ends depends on the input alone."""

@@ -5,8 +5,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-DETECTOR = "charset-normalizer"
-"""The library that tells legacy encodings apart."""
 UTF8 = "utf-8"
 ISO_2022_KR = "iso2022_kr"
 ISO_2022_JP = "iso2022_jp_ext"

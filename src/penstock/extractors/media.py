@@ -4,51 +4,24 @@ import re
 import zlib
 
 from penstock.extractors.encodings import byte_order_mark, control_share, is_utf8, wide
+from penstock.extractors.formats import FORMATS, PLAIN, Mark, Office, Ole, Text
 
 EMPTY = "application/x-empty"
 BINARY = "application/octet-stream"
-PLAIN = "text/plain"
-MARKDOWN = "text/markdown"
-PDF = "application/pdf"
-HTML = "text/html"
 
 HEAD = 8192
 
-_TEXTS = {
-    "md": MARKDOWN,
-    "markdown": MARKDOWN,
-    "mdown": MARKDOWN,
-    "csv": "text/csv",
-    "html": HTML,
-    "htm": HTML,
-    "xhtml": HTML,
-    "xht": HTML,
-    "xml": "application/xml",
-    "json": "application/json",
-}
-
-_OOXML = "application/vnd.openxmlformats-officedocument."
-_OFFICE = {
-    "docx": _OOXML + "wordprocessingml.document",
-    "pptx": _OOXML + "presentationml.presentation",
-    "xlsx": _OOXML + "spreadsheetml.sheet",
-}
-_OLE = {
-    "doc": "application/msword",
-    "xls": "application/vnd.ms-excel",
-    "ppt": "application/vnd.ms-powerpoint",
-    "msg": "application/vnd.ms-outlook",
-}
-DOCX = _OFFICE["docx"]
-_MEMBER = re.compile(rb"PK\x03\x04.{26}(word|ppt|xl)/[\w/.-]*?\.(?:xml|rels|bin)", re.DOTALL)
-_FOLDERS = {b"word": "docx", b"ppt": "pptx", b"xl": "xlsx"}
-_CONTENT_TYPES = b"[Content_Types].xml"
-_KINDS = ((b"wordprocessingml.", "docx"), (b"presentationml.", "pptx"), (b"spreadsheetml.", "xlsx"))
-
-# Markdown and plain text may begin with other tags, or speak of these further down.
-_HTML = re.compile(
-    r"(?:\s|<\?xml[^>]*>|<!--.*?-->)*+<(?:!doctype\s+html\b|(?:html|head|body)[\s>])", re.IGNORECASE | re.DOTALL
+_TEXTS = {suffix: row.media_type for row in FORMATS if isinstance(row.sign, Text) for suffix in row.suffixes}
+_PATTERNS = [(row.sign.pattern, row.media_type) for row in FORMATS if isinstance(row.sign, Text) and row.sign.pattern]
+_MARKS = [(row, row.sign) for row in FORMATS if isinstance(row.sign, Mark)]
+_OFFICES = [(row.media_type, row.sign) for row in FORMATS if isinstance(row.sign, Office)]
+_OFFICE = {suffix: row.media_type for row in FORMATS if isinstance(row.sign, Office) for suffix in row.suffixes}
+_OLE = {suffix: row.media_type for row in FORMATS if isinstance(row.sign, Ole) for suffix in row.suffixes}
+_MEMBER = re.compile(
+    rb"PK\x03\x04.{26}(" + b"|".join(sign.folder for _, sign in _OFFICES) + rb")/[\w/.-]*?\.(?:xml|rels|bin)", re.DOTALL
 )
+_FOLDERS = {sign.folder: media_type for media_type, sign in _OFFICES}
+_CONTENT_TYPES = b"[Content_Types].xml"
 
 
 def detect(head: bytes, name: str) -> str:
@@ -61,7 +34,9 @@ def detect(head: bytes, name: str) -> str:
     if marked:
         return marked
     if _is_text(head):
-        return HTML if _HTML.match(_text(head)) else _TEXTS.get(suffix, PLAIN)
+        text = _text(head)
+        by_content = (media_type for pattern, media_type in _PATTERNS if pattern.match(text))
+        return next(by_content, None) or _TEXTS.get(suffix, PLAIN)
     known = _container(head, suffix) or _magic(head, suffix)
     if known:
         return known
@@ -71,11 +46,12 @@ def detect(head: bytes, name: str) -> str:
 def _marked(head: bytes, suffix: str) -> str | None:
     """Formats that may be all text but for the mark at their beginning."""
     start = head[:1024].lstrip(b"\xef\xbb\xbf \t\r\n\0")
-    if start.startswith(b"%PDF-") or (b"%PDF-" in start and (suffix == "pdf" or not _is_text(head))):
-        return PDF
-    if start.startswith(b"{\\rtf"):
-        return "application/rtf"
-    return "application/postscript" if start.startswith(b"%!PS-Adobe") else None
+    for row, sign in _MARKS:
+        if start.startswith(sign.start):
+            return row.media_type
+        if sign.anywhere and sign.start in start and (suffix in row.suffixes or not _is_text(head)):
+            return row.media_type
+    return None
 
 
 def _text(head: bytes) -> str:
@@ -113,18 +89,18 @@ def _container(head: bytes, suffix: str) -> str | None:
             return named.decode("ascii")
     kind = _office(head)
     if kind or (_CONTENT_TYPES in head and suffix in _OFFICE):
-        return _OFFICE[kind or suffix]
+        return kind or _OFFICE[suffix]
     return "application/zip"
 
 
 def _office(head: bytes) -> str | None:
-    """The kind of an Office file by its list of contents, which mostly comes first, or by where its parts lie."""
+    """The media type of an Office file by its list of contents, which mostly comes first, or by where its parts lie."""
     named = head[30 : 30 + int.from_bytes(head[26:28], "little")]
     if named == _CONTENT_TYPES:
         listed = _first_member(head)
-        for sign, kind in _KINDS:
-            if sign in listed:
-                return kind
+        for media_type, sign in _OFFICES:
+            if sign.kind in listed:
+                return media_type
     member = _MEMBER.search(head)
     return _FOLDERS[member[1]] if member else None
 

@@ -2,14 +2,15 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from penstock.errors import ParserBreach, Permanent, StepError, Transient
-from penstock.extractors.base import Extracted, Parsers, Source, library
+from penstock.extractors.base import Extracted, Parsers, Raw
+from penstock.extractors.formats import PDF, Format, Parts, of
 from penstock.model.items import Page
 
 PAGES = 8
@@ -31,24 +32,30 @@ class Part(NamedTuple):
 _DECODER: msgspec.msgpack.Decoder[tuple[int, list[Page]]] = msgspec.msgpack.Decoder(tuple[int, list[Page]])
 
 
-class PdfExtractor:
-    def __init__(self, parsers: Parsers) -> None:
-        self._parsers = parsers
+def make(row: Format, parts: Parts) -> "PdfExtractor":
+    return PdfExtractor(parts.parsers, row)
 
-    @property
-    def version(self) -> str:
-        return f"pdf-1/{library('pypdfium2')}"
+
+class PdfExtractor:
+    paid = False
+
+    def __init__(self, parsers: Parsers, row: Format | None = None) -> None:
+        self._parsers = parsers
+        self._version = (row or of(PDF)).whole_version
+
+    def version(self, media_type: str, params: Mapping[str, Any]) -> str:
+        return self._version
 
     async def extract(
-        self, source: Source, media_type: str, params: dict[str, Any], cursor: dict[str, Any]
+        self, raw: Raw, media_type: str, params: dict[str, Any], cursor: dict[str, Any]
     ) -> AsyncGenerator[Extracted, None]:
         done: int = cursor.get("pages", 0)
         calls: deque[asyncio.Task[Part]] = deque()
-        async with source.file() as path:
-            reading = _Reading(self._parsers, source, path)
+        async with raw.file() as path:
+            reading = _Reading(self._parsers, raw, path)
             ahead = done + PAGES
             try:
-                if source.size >= LARGE:
+                if raw.size >= LARGE:
                     # It has more pages than these, most likely: no child should wait to hear how many.
                     for _ in range(self._parsers.width - 1):
                         calls.append(asyncio.create_task(reading.read(ahead, PAGES)))
@@ -94,7 +101,7 @@ async def _drop(calls: deque[asyncio.Task[Part]]) -> None:
 class _Reading:
     """One document in the hands of the parser processes."""
 
-    def __init__(self, parsers: Parsers, source: Source, path: Path) -> None:
+    def __init__(self, parsers: Parsers, source: Raw, path: Path) -> None:
         self._parsers = parsers
         self._source = source
         self._path = path

@@ -2,16 +2,17 @@
 
 import codecs
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from penstock.errors import Transient
 from penstock.extractors import markdown
-from penstock.extractors.base import Extracted, Source, library
-from penstock.extractors.encodings import DETECTOR, UTF8, Utf8Check, byte_order_mark, legacy, shift_after, wide
-from penstock.extractors.media import HEAD, MARKDOWN
+from penstock.extractors.base import Extracted, Raw
+from penstock.extractors.encodings import UTF8, Utf8Check, byte_order_mark, legacy, shift_after, wide
+from penstock.extractors.formats import MARKDOWN, Format, Parts, of
+from penstock.extractors.media import HEAD
 from penstock.model.items import Page
 
 if TYPE_CHECKING:
@@ -36,38 +37,44 @@ class _Cursor(msgspec.Struct, frozen=True):
     """The escape sequence that holds at `offset`, for encodings that have a state."""
 
 
+def make(row: Format, parts: Parts) -> "TextExtractor":
+    return TextExtractor(parts.runtime, row=row)
+
+
 class TextExtractor:
     """A window is at most `WINDOW` bytes and ends at its last form feed, blank line, line end or blank. It is one page,
     or as many as form feeds divide it into."""
 
-    def __init__(self, runtime: "Runtime", window: int = WINDOW) -> None:
+    paid = False
+
+    def __init__(self, runtime: "Runtime", window: int = WINDOW, row: Format | None = None) -> None:
         if window % 4:
             raise ValueError("a window holds whole UTF-32 units: its size is a multiple of 4")
         self._runtime = runtime
         self._window = window
+        self._row = row
 
-    @property
-    def version(self) -> str:
-        return f"text-1/{library(DETECTOR)}"
+    def version(self, media_type: str, params: Mapping[str, Any]) -> str:
+        return (self._row or of(media_type)).whole_version
 
     async def extract(
-        self, source: Source, media_type: str, params: dict[str, Any], cursor: dict[str, Any]
+        self, raw: Raw, media_type: str, params: dict[str, Any], cursor: dict[str, Any]
     ) -> AsyncGenerator[Extracted, None]:
         head = b""
         if cursor:
             at = msgspec.convert(cursor, _Cursor)
         else:
-            head = await _read(source, 0, _SCAN)
-            encoding, offset = await self._encoding(source, head)
+            head = await _read(raw, 0, _SCAN)
+            encoding, offset = await self._encoding(raw, head)
             at = _Cursor(encoding, offset)
-        while at.offset < source.size:
-            known = len(head) == source.size or at.offset + self._window <= len(head)
-            data = head[at.offset : at.offset + self._window] if known else await _read(source, at.offset, self._window)
-            last = at.offset + len(data) >= source.size
+        while at.offset < raw.size:
+            known = len(head) == raw.size or at.offset + self._window <= len(head)
+            data = head[at.offset : at.offset + self._window] if known else await _read(raw, at.offset, self._window)
+            last = at.offset + len(data) >= raw.size
             pages, at = await self._runtime.run_sized("cpu", len(data), _read_window, data, last, at, media_type)
             yield Extracted(pages, msgspec.to_builtins(at))
 
-    async def _encoding(self, source: Source, head: bytes) -> tuple[str, int]:
+    async def _encoding(self, raw: Raw, head: bytes) -> tuple[str, int]:
         """The encoding, and where the text begins."""
         mark = byte_order_mark(head)
         if mark:
@@ -78,21 +85,21 @@ class TextExtractor:
         check, block, offset = Utf8Check(), head, 0
         while block:
             offset += len(block)
-            await self._runtime.run_sized("cpu", len(block), check.feed, block, offset >= source.size)
+            await self._runtime.run_sized("cpu", len(block), check.feed, block, offset >= raw.size)
             if check.first_bad is not None:
                 begin = max(0, check.first_bad - _BEFORE_BAD)
-                sample = await _read(source, begin, _SAMPLE)
+                sample = await _read(raw, begin, _SAMPLE)
                 return await self._runtime.run_blocking("cpu", legacy, sample, check.first_bad - begin), 0
-            block = await _read(source, offset, _SCAN)
+            block = await _read(raw, offset, _SCAN)
         return check.encoding, 0
 
 
-async def _read(source: Source, offset: int, length: int) -> bytes:
-    wanted = min(length, source.size - offset)
-    data = await source.read_range(offset, wanted) if wanted > 0 else b""
+async def _read(raw: Raw, offset: int, length: int) -> bytes:
+    wanted = min(length, raw.size - offset)
+    data = await raw.read_range(offset, wanted) if wanted > 0 else b""
     if len(data) != wanted:
         raise Transient(
-            f"{source.name}: {len(data)} of {wanted} bytes could be read at offset {offset}; "
+            f"{raw.name}: {len(data)} of {wanted} bytes could be read at offset {offset}; "
             "the stored file is shorter than it was when it was accepted",
             reason="short_read",
         )

@@ -11,7 +11,7 @@ from penstock.artifacts.checkpoint import Checkpoint
 from penstock.artifacts.segments import Codec
 from penstock.config import LimitsConfig
 from penstock.embedders.base import Embedder
-from penstock.extractors.base import Extractor, StoredSource
+from penstock.extractors.base import Extractor, StoredRaw
 from penstock.indexes.base import Index
 from penstock.model.nouns import Document, Generation, Json, Step
 from penstock.model.states import DocumentStatus
@@ -68,7 +68,7 @@ class StepContext(Protocol):
     def runtime(self) -> Runtime: ...
 
     @property
-    def source(self) -> StoredSource:
+    def source(self) -> StoredRaw:
         """The raw bytes."""
 
     @property
@@ -100,6 +100,10 @@ def never_ends(meta: Json) -> DocumentStatus | None:
     return None
 
 
+def _free(ports: Ports, media_type: str | None) -> bool:
+    return False
+
+
 def _no_version(ports: Ports, params: Json, media_type: str | None) -> Any:
     return ""
 
@@ -116,3 +120,5 @@ class Stage:
     ends: Callable[[Json], DocumentStatus | None] = field(default=never_ends)
     durable: bool = False
     """What it makes cannot be made again, and is fsynced."""
+    paid: Callable[[Ports, str | None], bool] = field(default=_free)
+    """Whether its adapter costs money for a document of this media type: then what it makes is fsynced too."""

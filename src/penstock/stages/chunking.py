@@ -8,8 +8,9 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.errors import ConfigError
+from penstock.extractors import formats
+from penstock.extractors.formats import PLAIN
 from penstock.extractors.markdown import opened
-from penstock.extractors.media import DOCX, HTML, MARKDOWN, PLAIN
 from penstock.model.items import Chunk, CleanPage
 from penstock.stages.cleaning import original_end, original_offset
 from penstock.stages.splitting import Splitter, Unit
@@ -85,7 +86,7 @@ class Window:
 
     @cached_property
     def _splitter(self) -> Splitter:
-        markdown = self._media_type in (MARKDOWN, HTML, DOCX)
+        markdown = formats.of(self._media_type).markdown
         return Splitter(self._settings.unit, self._settings.size, self._settings.overlap, markdown=markdown)
 
 

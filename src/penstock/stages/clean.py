@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from penstock.artifacts.segments import CLEAN_PAGES
-from penstock.extractors.media import PDF
+from penstock.extractors import formats
 from penstock.model.items import CleanPage, Page
 from penstock.model.nouns import Json
 from penstock.stages.base import Ports, Stage, StepContext, StepResult
@@ -20,7 +20,7 @@ PIECE = 256 * 1024
 
 async def run(ctx: StepContext) -> StepResult:
     done: int = ctx.checkpoint.cursor.get("pages", 0)
-    batches = _printed if ctx.document.media_type == PDF else _plain
+    batches = _printed if formats.of(ctx.document.media_type).printed else _plain
     async for cleaned in batches(ctx, done):
         done += len(cleaned)
         await ctx.checkpoint.append(cleaned, {"pages": done}, size=sum(len(page.text) for page in cleaned))
@@ -95,7 +95,9 @@ def _size(pages: Sequence[Page]) -> int:
 
 def _version(ports: Ports, params: Json, media_type: str | None) -> Any:
     """Without a media type, of all that clean may do."""
-    return CLEAN_VERSION if media_type not in (PDF, None) else [CLEAN_VERSION, FURNITURE_VERSION, BLOCK]
+    if media_type is not None and not formats.of(media_type).printed:
+        return CLEAN_VERSION
+    return [CLEAN_VERSION, FURNITURE_VERSION, BLOCK]
 
 
 CLEAN = Stage("clean", run, CLEAN_PAGES, _version)

@@ -27,7 +27,9 @@ async def run(ctx: StepContext) -> StepResult:
             if failpoints.armed:
                 failpoints.hit("provider.answer.after")
             done += len(texts)
-            await checkpoint.append([vectors], {"chunks": done}, count=len(texts), size=vectors.nbytes)
+            await checkpoint.append(
+                [vectors], {"chunks": done}, count=len(texts), size=vectors.nbytes, keep=embedder.model.paid
+            )
     return StepResult({"chunks": done, "dimensions": embedder.model.dimensions})
 
 
@@ -50,4 +52,10 @@ def _batches(chunks: Sequence[Chunk], most: int, most_tokens: int | None) -> Ite
 
 FAILPOINTS = ("provider.answer.before", "provider.answer.after")
 
-EMBED = Stage("embed", run, VECTORS, lambda ports, params, media_type: ports.embedder.model.fingerprint)
+EMBED = Stage(
+    "embed",
+    run,
+    VECTORS,
+    lambda ports, params, media_type: ports.embedder.model.fingerprint,
+    paid=lambda ports, media_type: ports.embedder.model.paid,
+)

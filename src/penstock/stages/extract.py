@@ -5,6 +5,7 @@ from typing import Any
 
 from penstock.artifacts.segments import PAGES
 from penstock.errors import Permanent
+from penstock.extractors.formats import PLAIN
 from penstock.model.nouns import Json
 from penstock.stages.base import Ports, Stage, StepContext, StepResult
 
@@ -14,7 +15,7 @@ PARSER_S = "parser_s"
 
 
 async def run(ctx: StepContext) -> StepResult:
-    media_type = ctx.document.media_type or "text/plain"
+    media_type = ctx.document.media_type or PLAIN
     extractor = ctx.ports.extractors[media_type]
     checkpoint, source, limits = ctx.checkpoint, ctx.source, ctx.ports.limits
     if source.size > limits.megabytes * MEGABYTE:
@@ -28,7 +29,7 @@ async def run(ctx: StepContext) -> StepResult:
                 raise _beyond(ctx, f"it has {pages:,} pages or more", "pages", reason="too_many_pages")
             size = sum(len(page.text) for page in batch.pages)
             cursor = {**batch.cursor, PARSER_S: round(source.parser_s, 3)} if source.parser_s else batch.cursor
-            await checkpoint.append(batch.pages, cursor, size=size, keep=batch.keep)
+            await checkpoint.append(batch.pages, cursor, size=size, keep=batch.keep or extractor.paid)
     return StepResult({"pages": checkpoint.total})
 
 
@@ -42,8 +43,14 @@ def _beyond(ctx: StepContext, what: str, setting: str, reason: str) -> Permanent
 
 
 def _version(ports: Ports, params: Json, media_type: str | None) -> Any:
-    extractor = ports.extractors.get(media_type or "text/plain")
-    return extractor.version if extractor else None
+    name = media_type or PLAIN
+    extractor = ports.extractors.get(name)
+    return extractor.version(name, params) if extractor else None
 
 
-EXTRACT = Stage("extract", run, PAGES, _version)
+def _paid(ports: Ports, media_type: str | None) -> bool:
+    extractor = ports.extractors.get(media_type or PLAIN)
+    return extractor is not None and extractor.paid
+
+
+EXTRACT = Stage("extract", run, PAGES, _version, paid=_paid)

@@ -1,7 +1,8 @@
 """validate: what is it, and can we read it?"""
 
 from penstock.errors import BlobMissing, Permanent
-from penstock.extractors.media import BINARY, detect
+from penstock.extractors import formats
+from penstock.extractors.media import BINARY, EMPTY, detect
 from penstock.model.states import DocumentStatus
 from penstock.stages.base import Stage, StepContext, StepResult
 
@@ -17,10 +18,10 @@ async def run(ctx: StepContext) -> StepResult:
             reason="raw_missing",
         ) from error
     media_type = detect(head, ctx.document.name)
-    if media_type == "application/x-empty":
+    if media_type == EMPTY:
         return StepResult({"media_type": media_type}, end=DocumentStatus.NOT_INDEXABLE, media_type=media_type)
     if media_type not in ctx.ports.extractors:
-        supported = ", ".join(sorted(ctx.ports.extractors))
+        supported = ", ".join(sorted((formats.of(name).label for name in ctx.ports.extractors), key=str.lower))
         what = "neither text nor any format that is known" if media_type == BINARY else f"{media_type}, by its content"
         raise Permanent(
             f"{ctx.document.name!r} is {what}; Penstock reads {supported}: convert the file, or delete the document",

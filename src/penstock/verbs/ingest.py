@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from penstock.errors import UsageError
+from penstock.extractors.formats import PARSED
 from penstock.intake import Intake, Item, Order, Receipt, refusal
 from penstock.ledger.engine import deletions, documents, runs
 from penstock.model.nouns import DocumentId
@@ -18,9 +19,6 @@ from penstock.verbs.documents import change
 from penstock.verbs.jobs import Job, OnReceipt, Report, Summary
 from penstock.verbs.scope import Scope, chosen_collection
 from penstock.verbs.working import start_worker
-
-PARSED = (".pdf", ".docx", ".html", ".htm", ".xhtml")
-"""Names of files that probably need a parser process: those start while the files are being accepted."""
 
 
 async def ingest(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from penstock.extractors import formats
 from penstock.intake import Intake, Item, Order, Receipt
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import dead_letters, documents, outbox, work
@@ -352,8 +353,7 @@ async def _explain(
 def _no_text(document: Document) -> str:
     if document.size == 0:
         return "the file is empty"
-    media_type = document.media_type or ""
-    if media_type == "application/pdf" or media_type.startswith("image/"):
+    if formats.of(document.media_type).printed or (document.media_type or "").startswith("image/"):
         return "no text in it: probably a scan"
     return "no text in it"
 

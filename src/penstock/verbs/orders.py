@@ -107,7 +107,11 @@ class Orders:
             for step in chosen.steps
             if step.kind in STAGES and step.method is None
         ]
-        extractors = {media_type: extractor.version for media_type, extractor in ports.extractors.items()}
+        extractors = [
+            {name: extractor.version(name, step.parameters) for name, extractor in ports.extractors.items()}
+            for step in chosen.steps
+            if step.kind == "extract" and step.method is None
+        ]
         # Neither who is told about it nor by which names it was found decides what is made.
         plain = msgspec.structs.replace(chosen, lifecycle_events={}, asked=None)
-        return fingerprint(encode(plain)[0], versions, extractors)
+        return fingerprint(encode(plain)[0], versions, extractors[0] if len(extractors) == 1 else extractors)

@@ -98,7 +98,8 @@ async def _work(bench: Bench, ctx: Context, stage: Stage) -> tuple[StepResult, c
         ctx.state.artifacts[ctx.definition.name] = artifact
         return StepResult({**artifact.meta, "reused": True}), None
     async with bench.room(ctx):
-        ctx.begin(artifact, stage.codec, stage.durable)
+        durable = stage.durable or stage.paid(ctx.ports, ctx.document.media_type)
+        ctx.begin(artifact, stage.codec, durable)
         result = await stage.run(ctx)
         flush = await ctx.checkpoint.close()
     if ctx.definition.method is not None and ctx.step.kind in COUNTED:

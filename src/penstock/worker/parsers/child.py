@@ -18,18 +18,13 @@ from typing import Any, BinaryIO
 import msgspec
 
 from penstock.errors import StepError, Transient
+from penstock.extractors import formats
 from penstock.worker.parsers import isolation
 from penstock.worker.parsers.messages import HEADER, Answer, Request, packed
 
-READERS = {
-    "pdf": "penstock.extractors.pdf_pages",
-    "office": "penstock.extractors.office",
-    "html": "penstock.extractors.html",
-}
-"""Modules with a function `read` that takes the arguments of a request, and before them the document if it brings one,
-and gives what msgpack can encode."""
-LATE = ("charset_normalizer",)
-"""What they import only when a document needs it."""
+READERS = {name: reader.module for name, reader in formats.READERS.items()}
+"""Modules with a function `read` that takes the document, if a request brings one, and the arguments of the request."""
+LATE = tuple({module for reader in formats.READERS.values() for module in reader.late})
 
 Reader = Callable[..., Any]
 

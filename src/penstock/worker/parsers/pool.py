@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import Transient
-from penstock.extractors.base import Source
+from penstock.extractors.base import Raw
 from penstock.worker.parsers.messages import Request, packed
 from penstock.worker.parsers.process import Call, Child
 from penstock.worker.turns import Flow, Turns
@@ -43,9 +43,7 @@ class ParserPool:
         while len(self._children) < self.width:
             self._children.add(Child(self))
 
-    async def call(
-        self, reader: str, arguments: dict[str, Any], *, source: Source, document: Path | None = None
-    ) -> bytes:
+    async def call(self, reader: str, arguments: dict[str, Any], *, source: Raw, document: Path | None = None) -> bytes:
         source.may_parse()
         # A child may open nothing: it gets the open file.
         request = packed(Request(reader, arguments, document is not None))

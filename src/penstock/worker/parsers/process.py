@@ -17,7 +17,7 @@ from typing import Protocol
 import msgspec
 
 from penstock.errors import ParserBreach, Permanent, Transient
-from penstock.extractors.base import Source
+from penstock.extractors.base import Raw
 from penstock.worker.parsers.messages import HEADER, Answer
 from penstock.worker.turns import Flow
 
@@ -43,7 +43,7 @@ _DECODER = msgspec.msgpack.Decoder(Answer)
 @dataclass(eq=False)
 class Call:
     request: bytes
-    source: Source
+    source: Raw
     flow: Flow
     answer: asyncio.Future[bytes]
     path: Path | None = None

@@ -1,0 +1,208 @@
+"""The one table of media types: what a file of each is called, how it is recognised, and what reads it.
+
+A new format is one row here and the module that reads it. Detection (`media.py`), the choice of extractors, the parser
+processes, versions and docs/reference/formats.md all read this table. Parser processes import this module before they
+are isolated, so it loads nothing.
+"""
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+if TYPE_CHECKING:
+    from penstock.extractors.base import Extractor, Parsers
+    from penstock.runtime import Runtime
+
+PLAIN = "text/plain"
+MARKDOWN = "text/markdown"
+HTML = "text/html"
+PDF = "application/pdf"
+_OOXML = "application/vnd.openxmlformats-officedocument."
+DOCX = _OOXML + "wordprocessingml.document"
+
+DETECTOR = "charset-normalizer"
+"""The library that tells legacy encodings apart."""
+
+
+class Text(NamedTuple):
+    """A file that is text: recognised by its name, or by its beginning where there is a `pattern`."""
+
+    pattern: re.Pattern[str] | None = None
+
+
+class Mark(NamedTuple):
+    """A file that begins with `start`, after blanks. `anywhere`: or has it in its first kilobyte, if its name says so
+    or it is no text."""
+
+    start: bytes
+    anywhere: bool = False
+
+
+class Office(NamedTuple):
+    """A zip file with a list of contents that names the `kind`, or with parts in the `folder`."""
+
+    kind: bytes
+    folder: bytes
+
+
+class Ole(NamedTuple):
+    """An old Office file: they all begin alike, and the name tells them apart."""
+
+
+class Reader(NamedTuple):
+    """Reads a whole file, or a part of one, in a parser process."""
+
+    name: str
+    module: str
+    """Has a function `read(document, **arguments)`; its answer is encoded with msgpack."""
+    late: tuple[str, ...] = ()
+    """Modules that it imports only when a document needs them."""
+
+
+class Format(msgspec.Struct, frozen=True, kw_only=True):
+    media_type: str
+    label: str
+    """What people call it."""
+    suffixes: tuple[str, ...] = ()
+    """Of file names, in small letters and without the dot."""
+    sign: Text | Mark | Office | Ole | None = None
+    """None: recognised by the library for magic numbers."""
+    adapter: str | None = None
+    """`module:function` that makes the extractor from the row and the `Parts`; None: recognised, but not read."""
+    reader: Reader | None = None
+    """None: it is read in the worker itself, or by another service."""
+    version: str = ""
+    """Of our own code that reads it: a new one makes the artifacts of this format stale, and of no other."""
+    libraries: tuple[str, ...] = ()
+    """Packages that decide the output: their versions count too."""
+    markdown: bool = False
+    """The text of its pages is Markdown."""
+    printed: bool = False
+    """Its pages are those of paper, with running heads and page numbers; without text it is probably a scan."""
+
+    @property
+    def whole_version(self) -> str:
+        from penstock.extractors.base import library
+
+        return "/".join((self.version, *map(library, self.libraries)))
+
+
+class Parts(NamedTuple):
+    """What extractors are made from."""
+
+    runtime: "Runtime"
+    parsers: "Parsers"
+
+
+# Markdown and plain text may begin with other tags, or speak of these further down.
+_HTML = re.compile(
+    r"(?:\s|<\?xml[^>]*>|<!--.*?-->)*+<(?:!doctype\s+html\b|(?:html|head|body)[\s>])", re.IGNORECASE | re.DOTALL
+)
+
+FORMATS = (
+    Format(
+        media_type=PLAIN,
+        label="plain text",
+        suffixes=("txt", "text", "log"),
+        sign=Text(),
+        adapter="penstock.extractors.text:make",
+        version="text-1",
+        libraries=(DETECTOR,),
+    ),
+    Format(
+        media_type=MARKDOWN,
+        label="Markdown",
+        suffixes=("md", "markdown", "mdown"),
+        sign=Text(),
+        adapter="penstock.extractors.text:make",
+        version="text-1",
+        libraries=(DETECTOR,),
+        markdown=True,
+    ),
+    Format(
+        media_type=HTML,
+        label="HTML",
+        suffixes=("html", "htm", "xhtml", "xht"),
+        sign=Text(_HTML),
+        adapter="penstock.extractors.whole:make",
+        reader=Reader("html", "penstock.extractors.html", late=("charset_normalizer",)),
+        version="html-1",
+        libraries=(DETECTOR,),
+        markdown=True,
+    ),
+    Format(
+        media_type=PDF,
+        label="PDF",
+        suffixes=("pdf",),
+        sign=Mark(b"%PDF-", anywhere=True),
+        adapter="penstock.extractors.pdf:make",
+        reader=Reader("pdf", "penstock.extractors.pdf_pages"),
+        version="pdf-1",
+        libraries=("pypdfium2",),
+        printed=True,
+    ),
+    Format(
+        media_type=DOCX,
+        label="Word (DOCX)",
+        suffixes=("docx",),
+        sign=Office(b"wordprocessingml.", b"word"),
+        adapter="penstock.extractors.whole:make",
+        reader=Reader("office", "penstock.extractors.office"),
+        version="office-1",
+        markdown=True,
+    ),
+    Format(media_type="text/csv", label="CSV", suffixes=("csv",), sign=Text()),
+    Format(media_type="application/xml", label="XML", suffixes=("xml",), sign=Text()),
+    Format(media_type="application/json", label="JSON", suffixes=("json",), sign=Text()),
+    Format(media_type="application/rtf", label="RTF", suffixes=("rtf",), sign=Mark(b"{\\rtf")),
+    Format(media_type="application/postscript", label="PostScript", suffixes=("ps",), sign=Mark(b"%!PS-Adobe")),
+    Format(
+        media_type=_OOXML + "presentationml.presentation",
+        label="PowerPoint (PPTX)",
+        suffixes=("pptx",),
+        sign=Office(b"presentationml.", b"ppt"),
+    ),
+    Format(
+        media_type=_OOXML + "spreadsheetml.sheet",
+        label="Excel (XLSX)",
+        suffixes=("xlsx",),
+        sign=Office(b"spreadsheetml.", b"xl"),
+    ),
+    Format(media_type="application/msword", label="Word of the old format (DOC)", suffixes=("doc",), sign=Ole()),
+    Format(media_type="application/vnd.ms-excel", label="Excel of the old format (XLS)", suffixes=("xls",), sign=Ole()),
+    Format(
+        media_type="application/vnd.ms-powerpoint",
+        label="PowerPoint of the old format (PPT)",
+        suffixes=("ppt",),
+        sign=Ole(),
+    ),
+    Format(media_type="application/vnd.ms-outlook", label="Outlook message (MSG)", suffixes=("msg",), sign=Ole()),
+)
+
+_BY_MEDIA_TYPE = {row.media_type: row for row in FORMATS}
+
+READERS = {row.reader.name: row.reader for row in FORMATS if row.reader is not None}
+"""What parser processes can run."""
+
+PARSED = tuple(f".{suffix}" for row in FORMATS if row.reader is not None for suffix in row.suffixes)
+"""Endings of the names of files that need a parser process, most likely."""
+
+
+def of(media_type: str | None) -> Format:
+    """The row of a media type; for one without a row, an empty row under its name."""
+    name = media_type or PLAIN
+    return _BY_MEDIA_TYPE.get(name) or Format(media_type=name, label=name)
+
+
+def make_extractors(runtime: "Runtime", parsers: "Parsers") -> "dict[str, Extractor]":
+    """The extractors of all formats that are read, by media type. Their modules are loaded now."""
+    parts = Parts(runtime, parsers)
+    return {row.media_type: _factory(row.adapter)(row, parts) for row in FORMATS if row.adapter is not None}
+
+
+def _factory(path: str) -> Any:
+    from importlib import import_module
+
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)

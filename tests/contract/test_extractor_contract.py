@@ -1,0 +1,211 @@
+"""What every extractor must do, for every row of the table of formats. A new format joins with a sample."""
+
+import asyncio
+import importlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.kit import pdfs
+from tests.unit.test_office import BREAK, make, par, run, styled
+
+from penstock.errors import StepError
+from penstock.extractors import formats
+from penstock.extractors.base import Extracted, Extractor
+from penstock.extractors.formats import DOCX, FORMATS, HTML, MARKDOWN, PDF, PLAIN, Format, Ole, Text
+from penstock.extractors.media import detect
+from penstock.extractors.text import TextExtractor
+from penstock.runtime import Runtime
+from penstock.worker.parsers.pool import ParserPool
+
+READ = [row for row in FORMATS if row.adapter is not None]
+COUNT = 40
+"""Pages or sections of a sample: more than one batch of any extractor."""
+
+
+def paragraphs(mark: str = "") -> list[str]:
+    return [f"{mark}Section {i} tells of otter{i} at some length. {'And so on. ' * 700}" for i in range(COUNT)]
+
+
+def word(path: Path) -> bytes:
+    pages = (par(run(f"Section {i} tells of otter{i}") + BREAK) for i in range(COUNT))
+    return make(path, styled("Otters", "Heading1") + "".join(pages)).read_bytes()
+
+
+SAMPLES: dict[str, Callable[[Path], bytes]] = {
+    PLAIN: lambda path: "\n\n".join(paragraphs()).encode(),
+    MARKDOWN: lambda path: ("# Otters\n\n" + "\n\n".join(paragraphs("## "))).encode(),
+    HTML: lambda path: f"<html><body><h1>Otters</h1><p>{'<p>'.join(paragraphs())}</body></html>".encode(),
+    PDF: lambda path: pdfs.pdf(*pdfs.numbered(COUNT, "otter")),
+    DOCX: word,
+}
+
+
+class File:
+    flow = ("anna", "file")
+    parser_s = 0.0
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.name = path.name
+        self.size = path.stat().st_size
+
+    async def password(self) -> str | None:
+        return None
+
+    async def read_range(self, offset: int, length: int) -> bytes:
+        return self._path.read_bytes()[offset : offset + length]
+
+    @asynccontextmanager
+    async def file(self) -> AsyncIterator[Path]:
+        yield self._path
+
+    def waiting(self, on: str | None) -> None:
+        pass
+
+    def may_parse(self) -> None:
+        pass
+
+    def parsed(self, seconds: float) -> None:
+        self.parser_s += seconds
+
+
+@pytest.fixture(params=READ, ids=lambda row: row.suffixes[0])
+def row(request: pytest.FixtureRequest) -> Format:
+    chosen: Format = request.param
+    return chosen
+
+
+@pytest.fixture
+async def extractors(runtime: Runtime) -> AsyncIterator[dict[str, Extractor]]:
+    parsers = ParserPool(children=1, memory_mb=512, timeout_s=30)
+    yield formats.make_extractors(runtime, parsers)
+    await parsers.close()
+
+
+@pytest.fixture
+def extractor(row: Format, extractors: dict[str, Extractor]) -> Extractor:
+    return extractors[row.media_type]
+
+
+@pytest.fixture
+def sample(row: Format, tmp_path: Path) -> Path:
+    path = tmp_path / f"sample.{row.suffixes[0]}"
+    path.write_bytes(SAMPLES[row.media_type](tmp_path / "made"))
+    return path
+
+
+async def batches(extractor: Extractor, path: Path, row: Format, cursor: dict[str, Any]) -> list[Extracted]:
+    async with aclosing(extractor.extract(File(path), row.media_type, {}, cursor)) as found:
+        return [batch async for batch in found]
+
+
+def test_every_format_that_is_read_has_an_extractor_and_a_sample(extractors: dict[str, Extractor]) -> None:
+    assert set(extractors) == set(SAMPLES) == {row.media_type for row in READ}
+
+
+def test_a_sample_is_recognised(row: Format, sample: Path) -> None:
+    head = sample.read_bytes()[:8192]
+    for suffix in row.suffixes:
+        assert detect(head, f"a.{suffix}") == detect(head, f"A.{suffix.upper()}") == row.media_type
+    if row.sign not in (Text(), Ole()):
+        assert detect(head, "noname") == row.media_type, "by its content"
+
+
+async def test_the_text_is_found_page_by_page(row: Format, extractor: Extractor, sample: Path) -> None:
+    found = await batches(extractor, sample, row, {})
+    pages = [page for batch in found for page in batch.pages]
+    assert [page.number for page in pages] == list(range(1, len(pages) + 1))
+    text = "\n".join(page.text for page in pages)
+    assert all(f"otter{i}" in text for i in range(1, COUNT))
+    for batch in found:
+        assert isinstance(batch.keep, bool)
+        assert not batch.children
+        assert dict(batch.metadata) == {}
+
+
+async def test_i12_extraction_goes_on_from_any_cursor(row: Format, extractor: Extractor, sample: Path) -> None:
+    whole = await batches(extractor, sample, row, {})
+    pages = [page for batch in whole for page in batch.pages]
+    done = 0
+    for batch in whole:
+        done += len(batch.pages)
+        kept = msgspec.json.decode(msgspec.json.encode(batch.cursor))
+        rest = await batches(extractor, sample, row, kept)
+        assert [page for later in rest for page in later.pages] == pages[done:]
+    assert done == len(pages)
+
+
+async def test_an_extraction_that_is_left_leaves_nothing_behind(
+    row: Format, extractor: Extractor, sample: Path
+) -> None:
+    async with aclosing(extractor.extract(File(sample), row.media_type, {}, {})) as found:
+        first = await anext(found)
+    again = await batches(extractor, sample, row, {})
+    assert again[0].pages[: len(first.pages)] == first.pages
+
+
+@pytest.mark.parametrize("kind", ["half", "zeros", "reversed", "first"])
+async def test_a_damaged_file_gives_pages_or_a_reason(
+    row: Format, extractor: Extractor, sample: Path, kind: str
+) -> None:
+    data = sample.read_bytes()
+    damaged = {
+        "half": data[: len(data) // 2],
+        "zeros": data[:100] + bytes(len(data)),
+        "reversed": data[::-1],
+        "first": data[:1],
+    }
+    sample.write_bytes(damaged[kind])
+    outcomes = await asyncio.gather(batches(extractor, sample, row, {}), return_exceptions=True)
+    outcome: list[Extracted] | BaseException = outcomes[0]
+    if isinstance(outcome, BaseException):
+        assert isinstance(outcome, StepError), outcome
+        assert outcome.reason
+    else:
+        assert all(isinstance(page.text, str) for batch in outcome for page in batch.pages)
+
+
+def test_a_version_is_asked_with_media_type_and_parameters(row: Format, extractor: Extractor) -> None:
+    version = extractor.version(row.media_type, {})
+    assert version.startswith(f"{row.version}/" if row.libraries else row.version)
+    assert extractor.version(row.media_type, {"unknown": 1}) == version
+    assert extractor.paid in (True, False)
+
+
+def test_a_new_version_of_one_reader_is_of_no_other_format(
+    row: Format, extractors: dict[str, Extractor], runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {name: extractor.version(name, {}) for name, extractor in extractors.items()}
+    newer = tuple(msgspec.structs.replace(r, version="newer-9") if r == row else r for r in FORMATS)
+    monkeypatch.setattr(formats, "FORMATS", newer)
+    parsers: Any = None
+    after = {name: one.version(name, {}) for name, one in formats.make_extractors(runtime, parsers).items()}
+    assert {name for name in before if before[name] != after[name]} == {row.media_type}
+
+
+def test_what_a_parser_process_runs_is_there(row: Format) -> None:
+    if row.reader is None:
+        assert row.adapter == "penstock.extractors.text:make"
+        assert TextExtractor.paid is False
+        return
+    assert callable(importlib.import_module(row.reader.module).read)
+    for module in row.reader.late:
+        importlib.import_module(module)
+    assert f".{row.suffixes[0]}" in formats.PARSED
+
+
+def test_rows_do_not_contradict_each_other() -> None:
+    suffixes = [suffix for row in FORMATS for suffix in row.suffixes]
+    assert len(set(suffixes)) == len(suffixes)
+    assert all(suffix == suffix.lower() and "." not in suffix for suffix in suffixes)
+    assert len({row.media_type for row in FORMATS}) == len({row.label for row in FORMATS}) == len(FORMATS)
+    assert all(row.version for row in READ)
+
+
+def test_a_media_type_without_a_row_has_a_plain_one() -> None:
+    assert formats.of("image/png") == Format(media_type="image/png", label="image/png")
+    assert formats.of(None).media_type == PLAIN
