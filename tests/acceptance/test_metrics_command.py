@@ -186,7 +186,7 @@ def _threads() -> int:
 
 
 def test_an_address_that_is_none_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"cannot be shown at 300\.1\.1\.1, port 0"):
+    with pytest.raises(UsageError, match=r"cannot be served at 300\.1\.1\.1, port 0"):
         MetricsServer("300.1.1.1", 0, str)
 
 

@@ -112,7 +112,7 @@ def test_a_password_that_cannot_be_had_is_said(cli: Cli, locked: Path) -> None:
         refused = cli("ingest", locked, *arguments)
         assert (refused.code, sentence in refused.err) == (2, True), refused
     refused = cli("ingest", "-", "--name", "a.txt", "--password-file", "-")
-    assert (refused.code, "standard input holds the document" in refused.err) == (2, True)
+    assert (refused.code, "standard input contains the document" in refused.err) == (2, True)
 
 
 URLS = [

@@ -61,7 +61,7 @@ def test_steps_are_listed_by_status_and_kind(cli: Cli) -> None:
     ("arguments", "sentence"),
     [
         (["--status", "DONE"], "status 'DONE': use one of PENDING, RUNNING"),
-        (["--stuck", "long"], "--stuck 'long': give a time, as in 60s, 5m or 1h30m"),
+        (["--stuck", "long"], "--stuck 'long': use a time as in 60s, 5m or 1h30m"),
     ],
 )
 def test_a_wrong_question_is_refused_with_a_sentence(cli: Cli, arguments: list[str], sentence: str) -> None:
@@ -71,7 +71,7 @@ def test_a_wrong_question_is_refused_with_a_sentence(cli: Cli, arguments: list[s
 
 
 def test_nobody_works_and_no_lock_is_held(cli: Cli) -> None:
-    assert cli("workers").out == "nobody works\n"
+    assert cli("workers").out == "no workers\n"
     assert cli("workers", "--json").json == {"workers": []}
     assert cli("lock", "list").out == "no locks are held\n"
     assert cli("lock", "list", "--json").json == {"locks": [], "released": []}
@@ -133,9 +133,9 @@ def test_a_vacuum_names_the_holder_of_a_lock_and_takes_it_away_when_told_to(cli:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--wait", "long"], "--wait 'long': give a time, as in 60s, 5m or 1h30m"),
+        (["--wait", "long"], "--wait 'long': use a time as in 60s, 5m or 1h30m"),
         (["--collection", "nope"], "no collection 'nope'"),
-        (["--collection", "../nope"], "collection '../nope': use letters"),
+        (["--collection", "../nope"], "collection '../nope': use at most 100 letters"),
     ],
 )
 def test_a_wrong_vacuum_is_refused_with_a_sentence(cli: Cli, arguments: list[str], sentence: str) -> None:

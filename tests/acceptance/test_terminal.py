@@ -133,7 +133,7 @@ def test_an_interrupt_leaves_the_terminal_in_order(cli: Cli, folder: Path) -> No
     assert process.returncode == 130
     assert json.loads(out)["interrupted"] is True
     left = re.split(r"\r\x1b\[\d+A\x1b\[J", seen.text)[-1]
-    assert "What was accepted is kept" in left
+    assert "Accepted documents are kept" in left
     assert "\x1b" not in left
 
 
@@ -148,7 +148,7 @@ def test_the_end_says_what_to_do_about_what_failed(cli: Cli, tmp_path: Path) -> 
     assert "penstock dlq list" in lines[2]
     assert "penstock dlq replay" in lines[2]
     again = cli("ingest", docs)
-    assert "2 of the skipped had failed or had no text: --retry" in again.err
+    assert "2 of the skipped documents had failed or had no text: --retry" in again.err
     many = write(tmp_path / "many")
     for i in range(6):
         (many / f"{i}.dat").write_bytes(bytes(range(256)) * (40 + i))

@@ -119,7 +119,7 @@ def test_several_processes_share_the_work_and_one_that_dies_is_replaced(cli: Cli
     assert result.code == 143
     assert counts(result) == {"completed": 20}
     assert (result.json["processes"], result.json["restarts"]) == (2, 1)
-    assert f"the worker process {first} ended (SIGKILL): another starts in 1 s" in result.err
+    assert f"the worker process {first} ended (SIGKILL): it is restarted in 1 s" in result.err
     assert not any(map(is_alive, everyone))
     assert pids(cli) == []
 

@@ -1,4 +1,4 @@
-"""One call of a command: its global options, its app, its answer, its exit code."""
+"""One invocation of a command: its global options, its app, its output, its exit code."""
 
 import asyncio
 import logging
@@ -28,12 +28,12 @@ _M_TRIM_THRESHOLD, _M_ARENA_MAX = -1, -8
 Body = Callable[..., Coroutine[Any, Any, Answer]]
 
 SHARED = (
-    click.option("--home", metavar="DIR", help="Where everything is kept  [default: ./.penstock]"),
-    click.option("--config", metavar="FILE", help="Settings  [default: ./penstock.yaml]"),
-    click.option("--owner", metavar="NAME", help="Whose documents."),
-    click.option("--json", is_flag=True, help="Answer with one JSON object."),
+    click.option("--home", metavar="DIR", help="Folder for all data  [default: ./.penstock]"),
+    click.option("--config", metavar="FILE", help="Settings file  [default: ./penstock.yaml]"),
+    click.option("--owner", metavar="NAME", help="Owner of the documents."),
+    click.option("--json", is_flag=True, help="Print one JSON object."),
 )
-"""Options that every command takes, and that may also stand before its name."""
+"""Options that every command accepts, before or after its name."""
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Call:
     signals: Signals = field(default_factory=Signals)
 
     def take(self, values: dict[str, Any]) -> None:
-        """Take the shared options out of what Click parsed; one that is not given keeps its value."""
+        """Move the shared options out of `values`; an option that is not given keeps its value."""
         for option in ("home", "config", "owner", "json"):
             given = values.pop(option)
             if given not in (None, False):
@@ -61,7 +61,7 @@ class Call:
 
     @asynccontextmanager
     async def app(self, metrics: "Metrics | None" = None, *, for_ever: bool = False) -> "AsyncIterator[App]":
-        """`for_ever`: waits for a database that is away, however long that takes."""
+        """Open the app. `for_ever`: wait without limit for a database that is unavailable."""
         from penstock.app import PATIENCE_S, open_app
 
         _show("penstock.ledger")
@@ -79,9 +79,9 @@ class Call:
 
     @asynccontextmanager
     async def working_app(self, metrics: "Metrics | None" = None, *, for_ever: bool = False) -> "AsyncIterator[App]":
-        """An app that is told to hand its work over when a signal comes, not just left."""
+        """Open an app that releases its running steps when a signal arrives."""
         _share_memory()
-        # What the shipped handler `log` writes.
+        # The output of the built-in handler `log`.
         _show("penstock.events")
         loop, cancel = asyncio.get_running_loop(), self.signals.stop
         async with self.app(metrics, for_ever=for_ever) as app:
@@ -95,7 +95,7 @@ class Call:
                 self.signals.stop = cancel
 
     def fail(self, message: str, code: int) -> int:
-        """One sentence for people, one object for programs."""
+        """Print the error to standard error, and with --json also as an object. Return `code`."""
         message = masked(message)
         note(f"penstock: {message}")
         try:
@@ -107,7 +107,7 @@ class Call:
 
 
 class InOrder(click.Group):
-    """Commands are listed in the order in which one meets them, not by the alphabet."""
+    """Lists commands in the order of their definition instead of alphabetically."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -120,7 +120,7 @@ def shared(invoke: Callable[..., int]) -> Callable[..., int]:
 
 
 def body(function: Body) -> Callable[..., int]:
-    """`async def command(call, …) -> Answer` as Click calls it, with the shared options added to its own."""
+    """Make a Click callback of `async def command(call, …) -> Answer`, and add the shared options."""
 
     def invoke(call: Call, **values: Any) -> int:
         call.take(values)
@@ -131,11 +131,11 @@ def body(function: Body) -> Callable[..., int]:
 
 
 def perform(call: Call, work: Coroutine[Any, Any, Answer]) -> int:
-    """Run a command to its end, whatever that is; the exit code."""
+    """Run a command, print its output or error, and return the exit code."""
     from penstock.errors import PenstockError, UsageError
 
     call.signals.give_up = lambda: call.fail(
-        "interrupted; something did not stop in time, but what was accepted is safe", 0
+        "interrupted; the work did not stop in time, but accepted documents are safe", 0
     )
     try:
         answer = _to_its_end(_stoppable(call.signals, work))
@@ -152,7 +152,7 @@ def perform(call: Call, work: Coroutine[Any, Any, Answer]) -> int:
     except Exception as error:
         for line in traceback.format_exc().rstrip().splitlines():
             note(line)
-        return call.fail(f"unexpected {type(error).__name__}: {error} (a bug: what was accepted is safe)", 1)
+        return call.fail(f"unexpected {type(error).__name__}: {error} (this is a bug; accepted documents are safe)", 1)
     try:
         deliver(answer, call.json)
     except OSError as error:
@@ -161,8 +161,8 @@ def perform(call: Call, work: Coroutine[Any, Any, Answer]) -> int:
 
 
 def _to_its_end(work: Coroutine[Any, Any, Answer]) -> Answer:
-    """As `asyncio.run`. There, `sys.exit()` in any task ends the loop and all that runs in it: a step that starts such
-    a task would end every worker, and no attempt would count. Here only whoever waits for that task hears of it."""
+    """Like `asyncio.run`, but `sys.exit()` in another task does not end the event loop. Otherwise a custom step that
+    starts such a task would end every worker that claims it, without using up an attempt."""
     with asyncio.Runner() as runner:
         loop = runner.get_loop()
         task = loop.create_task(work)
@@ -173,7 +173,7 @@ def _to_its_end(work: Coroutine[Any, Any, Answer]) -> Answer:
                 if task.done():
                     raise
             except KeyboardInterrupt:
-                # From a signal only where our handlers are not installed.
+                # It comes from a signal only if our handlers are not installed.
                 if task.done() or signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                     raise
 
@@ -189,7 +189,7 @@ async def _stoppable(signals: Signals, work: Coroutine[Any, Any, Answer]) -> Ans
 
 
 def _share_memory() -> None:
-    """Else glibc keeps what each of our threads and of Lance's has freed for that thread alone: a third of the peak."""
+    """Let all threads share glibc's free memory. By default each thread keeps its own: a third of peak memory."""
     import ctypes
 
     try:
@@ -201,7 +201,7 @@ def _share_memory() -> None:
 
 
 class Notes(logging.Handler):
-    """Log records as lines on standard error."""
+    """Writes log records as lines to standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         for line in self.format(record).splitlines():
@@ -209,7 +209,7 @@ class Notes(logging.Handler):
 
 
 def _show(name: str) -> None:
-    """What this logger is told goes to standard error."""
+    """Write the records of this logger to standard error."""
     logger = logging.getLogger(name)
     if not logger.handlers:
         logger.setLevel(logging.INFO)
@@ -217,10 +217,10 @@ def _show(name: str) -> None:
 
 
 def _unwritten(error: OSError) -> int:
-    """Standard output takes nothing more; what is still buffered must not be tried again at the interpreter's end."""
+    """Standard output failed. Discard what is still buffered, so that the interpreter does not write it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):
-        # The reader has left, as `head` does: end quietly, as a program does that SIGPIPE ends.
+        # The reader closed the pipe, as `head` does: end without a message, like a program that SIGPIPE ends.
         return 128 + signal.SIGPIPE
-    note(f"penstock: the answer could not be written: {error.strerror}")
+    note(f"penstock: the output could not be written: {error.strerror}")
     return 1

@@ -1,4 +1,4 @@
-"""Options of `retry` and `dlq replay`: what is to be another than when the run started."""
+"""Options of `retry` and `dlq replay` that change workflow, parameter set or values."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,16 +11,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def changes(command: F) -> F:
     for option in (
-        click.option("--set", "values", metavar="STEP.NAME=VALUE", multiple=True, help="With this value. Repeatable."),
-        click.option("--params", metavar="ID", help="With the values of this parameter set."),
-        click.option("--workflow", metavar="ID", help="With this workflow. If not given, with the run's own."),
+        click.option("--set", "values", metavar="STEP.NAME=VALUE", multiple=True, help="Use this value."),
+        click.option("--params", metavar="ID", help="Use the values of this parameter set."),
+        click.option("--workflow", metavar="ID", help="Use this workflow instead of the run's own."),
     ):
         command = option(command)
     return command
 
 
 def by_step(given: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """`chunk.size=300` as values by step. A step's name may have dots in it, a value's has none."""
+    """Parse `chunk.size=300` into values by step. The name of a step may contain dots, that of a value may not."""
     from penstock.errors import UsageError
 
     found: dict[str, dict[str, Any]] = {}
@@ -47,6 +47,6 @@ def _scalar(text: str, value: str) -> object:
     if found is None or isinstance(found, bool | int | float | str):
         return found
     if isinstance(found, list | dict | tuple):
-        raise UsageError(f"--set {text}: the value is a number, a word, true, false or null")
-    # A date is one only to YAML.
+        raise UsageError(f"--set {text}: the value must be a number, a string, true, false or null")
+    # YAML parses dates; Penstock keeps them as strings.
     return value

@@ -1,4 +1,4 @@
-"""`demo`: see it work, in half a minute, with documents that it makes itself."""
+"""`demo`: a demonstration of half a minute with generated documents."""
 
 import shutil
 import sys
@@ -13,31 +13,35 @@ from penstock.cli.output import Answer
 
 
 @click.command()
-@click.option("--keep", is_flag=True, help="Leave the folder with everything in it.")
+@click.option("--keep", is_flag=True, help="Keep the folder.")
 @body
 async def demo(call: Call, keep: bool) -> Answer:
-    """Watch it work: ingest, a kill in the middle, going on, search.
+    """Run a demo: ingest documents, kill the process, resume, search.
 
-    All in a temporary folder, which is deleted at the end, or in an empty folder that --home names, which is kept.
-    Ends with 0 only if everything that it claims was found to be so.
+    It uses a temporary folder, which it deletes at the end, or an empty folder given by --home, which it keeps. The
+    exit code is 0 only if every claim was verified.
     """
     from penstock.demo.story import Story
     from penstock.demo.teller import Teller
     from penstock.errors import UsageError
 
     if call.owner is not None or call.config is not None:
-        raise UsageError("the demo has its own owner and settings: leave --owner and --config out")
+        raise UsageError("the demo has its own owner and settings: omit --owner and --config")
     keep = keep or call.home is not None
     folder = _empty(Path(call.home)) if call.home is not None else Path(tempfile.mkdtemp(prefix="penstock-demo-"))
-    # With --json the one object stands alone on standard output.
+    # With --json, standard output contains only the JSON object.
     teller = Teller(sys.stderr if call.json else sys.stdout)
     try:
-        teller.say(f"Everything happens in {folder}" + ("." if keep else ", which is deleted at the end."))
+        teller.say(f"All files are in {folder}" + ("." if keep else ", which will be deleted at the end."))
         story = Story(folder, teller, {"ingest": _ingest, "search": _search, "check": _check})
         result = await story.tell()
         teller.chapter("Accepted is safe. Done is kept. Half-done is never seen.")
         teller.say(_end(result))
-        teller.say(f"Go on here: cd {folder} and `penstock list`." if keep else "Your turn: `penstock ingest FOLDER`.")
+        teller.say(
+            f"To continue: cd {folder} and run `penstock list`."
+            if keep
+            else "Try it with your own files: `penstock ingest FOLDER`."
+        )
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
@@ -48,7 +52,7 @@ def _empty(folder: Path) -> Path:
     from penstock.errors import UsageError
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder}: the demo wants a folder of its own, an empty one or a new one")
+        raise UsageError(f"{folder}: the demo needs a new or empty folder")
     folder.mkdir(parents=True, exist_ok=True)
     return folder.absolute()
 
@@ -57,8 +61,8 @@ def _end(result: dict[str, Any]) -> str:
     claims = result["claims"]
     wrong = sum(not claim["ok"] for claim in claims)
     if wrong:
-        return f"{wrong} of {len(claims)} claims did not hold: that is a bug, please report it."
-    return f"All {len(claims)} claims were checked, in {result['elapsed_s']:.1f} s, on this machine, just now."
+        return f"{wrong} of {len(claims)} claims were wrong: this is a bug, please report it."
+    return f"All {len(claims)} claims were verified in {result['elapsed_s']:.1f} s."
 
 
 def _ingest(answer: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""`dlq`: runs that ended badly, why, and what to do with them."""
+"""`dlq`: list, show, replay and discard dead letters."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -20,10 +20,12 @@ def dlq() -> None:
 
 
 @dlq.command("list")
-@click.option("--limit", metavar="N", type=click.IntRange(1), default=100, help="At most so many.", show_default=True)
+@click.option(
+    "--limit", metavar="N", type=click.IntRange(1), default=100, help="Maximum number of results.", show_default=True
+)
 @body
 async def list_letters(call: Call, limit: int) -> Answer:
-    """How many there are for each reason, and the newest of them."""
+    """List the number of dead letters for each reason, and the newest ones."""
     import msgspec
 
     async with call.scope() as scope:
@@ -43,7 +45,7 @@ async def list_letters(call: Call, limit: int) -> Answer:
 @click.argument("number", metavar="N", type=NUMBER)
 @body
 async def show(call: Call, number: int) -> Answer:
-    """One dead letter: what failed, where, and how often."""
+    """Show one dead letter: what failed, where, and how often."""
     import msgspec
 
     async with call.scope() as scope:
@@ -72,18 +74,18 @@ async def show(call: Call, number: int) -> Answer:
 
 
 def _given(parameters: Mapping[str, Any]) -> str:
-    """As --set takes them."""
+    """The values in the form of --set."""
     return ", ".join(
         f"{step}.{name}={encode(value).decode()}" for step, given in parameters.items() for name, value in given.items()
     )
 
 
 def which(command: F) -> F:
-    """Dead letters by number, of one reason, or all."""
+    """Add the options that select dead letters: by number, by reason, or all."""
     for option in (
-        click.option("--dry-run", is_flag=True, help="Only say what would be done."),
-        click.option("--all", "every", is_flag=True, help="All there are."),
-        click.option("--reason", metavar="REASON", help="All of one reason."),
+        click.option("--dry-run", is_flag=True, help="Only show what would be done."),
+        click.option("--all", "every", is_flag=True, help="All dead letters."),
+        click.option("--reason", metavar="REASON", help="All with this reason."),
         click.argument("numbers", metavar="[N...]", nargs=-1, type=NUMBER),
     ):
         command = option(command)
@@ -107,10 +109,10 @@ async def replay(
     params: str | None,
     values: tuple[str, ...],
 ) -> Answer:
-    """Queue documents of dead letters again; they go on from where they failed.
+    """Queue the documents of dead letters again; they continue where they failed.
 
-    With another workflow or other values a new run starts, which makes again only what they change. Events go to
-    their handlers once more.
+    Another workflow or other values start a new run, which repeats only the affected steps. Events are delivered to
+    their handlers again.
     """
     import msgspec
 
@@ -129,12 +131,12 @@ async def replay(
     parts = [count(done.count, "document")] if done.count or not done.events else []
     parts += [count(done.events, "event")] if done.events else []
     lines = [f"{' and '.join(parts)} {'would be ' if dry_run else ''}queued again", *_reasons(done.by_reason)]
-    ways = {"from where it failed": done.resumed, "in a new run": done.started}
+    ways = {"continued where it failed": done.resumed, "in a new run": done.started}
     lines += [f"  {n:,} {way}" for way, n in ways.items() if n]
     lines += [f"  {document}" for document in done.replayed]
     if len(done.replayed) < done.count and not dry_run:
         lines.append("  …")
-    hints = ["`penstock run` works them off."] if done.count + done.events and not dry_run else []
+    hints = ["Run `penstock run` to process them."] if done.count + done.events and not dry_run else []
     return Answer(msgspec.to_builtins(done), "\n".join(lines), hints=[*done.notes, *hints])
 
 
@@ -142,7 +144,7 @@ async def replay(
 @which
 @body
 async def discard(call: Call, numbers: tuple[int, ...], reason: str | None, every: bool, dry_run: bool) -> Answer:
-    """Close dead letters without another try; their documents stay FAILED."""
+    """Close dead letters without another attempt; their documents stay FAILED."""
     import msgspec
 
     letters = _chosen("discard", numbers, reason, every)
@@ -156,7 +158,7 @@ def _chosen(verb: str, numbers: tuple[int, ...], reason: str | None, every: bool
     from penstock.errors import UsageError
 
     if bool(numbers) + (reason is not None) + every != 1:
-        raise UsageError(f"say which: penstock dlq {verb} N… | --reason REASON | --all")
+        raise UsageError(f"name the dead letters: penstock dlq {verb} N… | --reason REASON | --all")
     return numbers or None
 
 

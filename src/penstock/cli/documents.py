@@ -1,4 +1,4 @@
-"""`status`, `list`, `retry`, `cancel`, `delete`: documents as their owner sees them."""
+"""`status`, `list`, `retry`, `cancel`, `delete`: commands about documents."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -19,18 +19,17 @@ IDS = click.argument("ids", metavar="ID...", nargs=-1, required=True)
 
 @click.command()
 @click.argument("document", metavar="[ID]", required=False)
-@click.option("--watch", is_flag=True, help="Show it anew every second, until Ctrl-C or the document's end.")
+@click.option("--watch", is_flag=True, help="Refresh every second, until Ctrl-C or the end of the document.")
 @body
 async def status(call: Call, document: str | None, watch: bool) -> Answer:
-    """Counts by status, or one document with its steps.
+    """Show counts by status, or one document with its steps.
 
-    Steps are counted that have not completed: of completed ones there is no end. Of one document: where it is,
-    progress, attempts, error, and each step.
+    Completed steps are not counted. For one document, it shows status, progress, attempts, error, and each step.
     """
     from penstock.errors import UsageError
 
     if watch and call.json:
-        raise UsageError("--watch is for people: leave --json out")
+        raise UsageError("--watch cannot be used with --json")
     async with call.app() as app:
         if watch:
             from penstock.cli.watch import watch as watch_status
@@ -42,15 +41,17 @@ async def status(call: Call, document: str | None, watch: bool) -> Answer:
 
 
 @click.command("list")
-@click.option("--status", metavar="STATUS", help="Only those, as in FAILED.")
-@click.option("--collection", metavar="NAME", help="Only those of one collection.")
-@click.option("--name", metavar="GLOB", help="Only those whose name matches.")
-@click.option("--limit", metavar="N", type=click.IntRange(1), default=100, help="At most so many.", show_default=True)
+@click.option("--status", metavar="STATUS", help="Only documents with this status, as in FAILED.")
+@click.option("--collection", metavar="NAME", help="Only documents of this collection.")
+@click.option("--name", metavar="GLOB", help="Only documents whose name matches.")
+@click.option(
+    "--limit", metavar="N", type=click.IntRange(1), default=100, help="Maximum number of results.", show_default=True
+)
 @body
 async def list_documents(
     call: Call, status: str | None, collection: str | None, name: str | None, limit: int
 ) -> Answer:
-    """Documents, newest first."""
+    """List documents, newest first."""
     async with call.scope() as scope:
         found = await scope.list_documents(
             status=status.upper() if status else None, collection=collection, name=name, limit=limit
@@ -64,7 +65,9 @@ async def list_documents(
 @IDS
 @passwords()
 @changes
-@click.option("--dropped", is_flag=True, help="Completed ones whose pages and chunks were dropped: make them again.")
+@click.option(
+    "--dropped", is_flag=True, help="Completed documents whose pages and chunks were dropped: make them again."
+)
 @body
 async def retry(
     call: Call,
@@ -76,10 +79,10 @@ async def retry(
     values: tuple[str, ...],
     dropped: bool,
 ) -> Answer:
-    """Queue failed or cancelled documents again.
+    """Queue failed or cancelled documents again, or documents without text.
 
-    Also those without text. They go on from where they were; `penstock run` works them off. With another workflow or
-    other values a new run starts, which makes again only what they change.
+    They continue where they stopped; `penstock run` processes them. Another workflow or other values start a new run,
+    which repeats only the affected steps.
     """
     notes: list[str] = []
     word = chosen(password, password_file)
@@ -98,7 +101,7 @@ async def retry(
             notes=notes,
         ),
     )
-    hints = [*notes, "`penstock run` works them off."] if answer.data["retried"] else []
+    hints = [*notes, "Run `penstock run` to process them."] if answer.data["retried"] else []
     return replace(answer, data={**answer.data, "notes": notes}, hints=hints)
 
 
@@ -106,9 +109,9 @@ async def retry(
 @IDS
 @body
 async def cancel(call: Call, ids: tuple[str, ...]) -> Answer:
-    """Stop the work on documents.
+    """Cancel the processing of documents.
 
-    An older version of them stays searchable. `penstock retry` takes the work up again.
+    An older version of a document stays searchable. `penstock retry` resumes the processing.
     """
     return await _change(call, ids, "cancelled", "cancelled", lambda scope: scope.cancel(ids))
 
@@ -152,12 +155,12 @@ def counts(found: dict[str, Any]) -> list[str]:
     if waiting := found["events"]["waiting"]:
         rows.append(["events waiting", f"{waiting:,}"])
     rows.append(["dead letters", f"{letters:,}"])
-    lines = table(rows) if documents else ["no documents yet: penstock ingest PATH"]
-    return lines + (["", "Why documents failed: penstock dlq list"] if letters else [])
+    lines = table(rows) if documents else ["no documents; add some with: penstock ingest PATH"]
+    return lines + (["", "To see why documents failed: penstock dlq list"] if letters else [])
 
 
 def overview(d: dict[str, Any]) -> list[str]:
-    """One document, aligned, with its steps."""
+    """The lines that describe one document and its steps."""
     p = d["progress"]
     pages, chunks = count(p["pages"], "page"), count(p["chunks"], "chunk")
     fields = {
@@ -166,15 +169,15 @@ def overview(d: dict[str, Any]) -> list[str]:
         "source": d["source"],
         "collection": d["collection"],
         "status": d["status"] + _remark(d),
-        "content": f"{d['media_type'] or 'not looked at yet'}, {bytes_size(d['size'])}",
+        "content": f"{d['media_type'] or 'unknown type'}, {bytes_size(d['size'])}",
         "progress": f"{pages}, {chunks}, {p['embedded']:,} embedded, {p['indexed']:,} indexed",
-        "artifacts": f"dropped {when(d['artifacts_dropped_at'])}: not to be shown or re-used"
+        "artifacts": f"dropped {when(d['artifacts_dropped_at'])}: cannot be shown or reused"
         if d["artifacts_dropped_at"]
         else None,
         "attempts": f"{d['attempts']}" + (f", retried {d['retry_count']} times" if d["retry_count"] else ""),
         "submitted": when(d["created_at"]),
         "checkpoint": when(p["last_checkpoint"]),
-        "got on": when(max((s["last_progress"] for s in _at_work(d) if s["last_progress"]), default=None)),
+        "progress at": when(max((s["last_progress"] for s in _at_work(d) if s["last_progress"]), default=None)),
         "error": d["error"],
     }
     steps = [
@@ -195,5 +198,5 @@ def _took(step: dict[str, Any]) -> str:
 
 def _remark(d: dict[str, Any]) -> str:
     if d["stale"]:
-        return " (an older version is searchable)" if d["searchable"] else " (an older version counts)"
+        return " (an older version is searchable)" if d["searchable"] else " (an older version is active)"
     return ""

@@ -1,4 +1,4 @@
-"""`batch`, `group`: workflows for many documents at once, and what became of them."""
+"""`batch`, `group`: start workflows for many documents, and follow their runs."""
 
 from typing import Any
 
@@ -10,13 +10,13 @@ from penstock.cli.output import Answer, count, duration, labelled, table, when, 
 
 @click.group(cls=InOrder, no_args_is_help=False)
 def batch() -> None:
-    """Documents that were submitted under one name: list, start."""
+    """Batches of documents that were submitted together: list, start."""
 
 
 @batch.command("list")
 @body
 async def list_batches(call: Call) -> Answer:
-    """The batches, newest first."""
+    """List batches, newest first."""
     import msgspec
 
     async with call.scope() as scope:
@@ -32,11 +32,11 @@ async def list_batches(call: Call) -> Answer:
 
 @batch.command("start")
 @click.argument("name", metavar="BATCH")
-@click.option("--workflow", metavar="ID", help="A workflow, by id or file.")
-@click.option("--params", metavar="ID", help="A parameter set, by id or file.")
-@click.option("--collection", metavar="NAME", help="Where its documents are.")
-@click.option("--priority", metavar="N", type=int, default=0, help="Above 0 it overtakes others.")
-@click.option("--again", is_flag=True, help="Also for documents that are done with the same workflow and values.")
+@click.option("--workflow", metavar="ID", help="The workflow, by id or file.")
+@click.option("--params", metavar="ID", help="The parameter set, by id or file.")
+@click.option("--collection", metavar="NAME", help="The collection of the documents.")
+@click.option("--priority", metavar="N", type=int, default=0, help="A higher priority is processed first.")
+@click.option("--again", is_flag=True, help="Include documents that are done with the same workflow and values.")
 @body
 async def start_batch(
     call: Call,
@@ -49,8 +49,8 @@ async def start_batch(
 ) -> Answer:
     """Start a workflow for the documents of a batch.
 
-    They become one group. What is searchable stays so until its new run has ended; steps whose input and values are
-    the same are not done again.
+    The new runs form one group. Documents stay searchable until their new run has ended. Steps whose input and values
+    are unchanged are not repeated.
     """
     import msgspec
 
@@ -65,24 +65,26 @@ async def start_batch(
         )
     lines = [f"started {count(done.started, 'run')}" + (f", group {done.group}" if done.group else "")]
     if done.done:
-        lines.append(f"{count(done.done, 'document')} done with the same workflow and values (--again does them anew)")
+        lines.append(f"{count(done.done, 'document')} done with the same workflow and values (--again repeats them)")
     if done.working:
-        lines.append(f"{count(done.working, 'document')} being worked on")
-    hints = [f"`penstock run` works them off; `penstock group show {done.group}` tells about them."]
+        lines.append(f"{count(done.working, 'document')} in progress")
+    hints = [f"Run `penstock run` to process them; `penstock group show {done.group}` shows their progress."]
     return Answer(msgspec.structs.asdict(done), "\n".join(lines), hints=hints if done.group else [])
 
 
 @click.group(cls=InOrder, no_args_is_help=False)
 def group() -> None:
-    """Runs that were started together: list, show, retry, cancel."""
+    """Groups of runs that were started together: list, show, retry, cancel."""
 
 
 @group.command("list")
-@click.option("--batch", metavar="NAME", help="Only those of one batch.")
-@click.option("--limit", metavar="N", type=click.IntRange(1), default=20, help="At most so many.", show_default=True)
+@click.option("--batch", metavar="NAME", help="Only groups of this batch.")
+@click.option(
+    "--limit", metavar="N", type=click.IntRange(1), default=20, help="Maximum number of results.", show_default=True
+)
 @body
 async def list_groups(call: Call, batch: str | None, limit: int) -> Answer:
-    """Groups, newest first."""
+    """List groups, newest first."""
     import msgspec
 
     async with call.scope() as scope:
@@ -103,7 +105,7 @@ async def list_groups(call: Call, batch: str | None, limit: int) -> Answer:
 @click.argument("name", metavar="ID")
 @body
 async def show_group(call: Call, name: str) -> Answer:
-    """One group: counts, durations, pace, and about how long the rest takes."""
+    """Show one group: counts, durations, rate, and estimated time left."""
     import msgspec
 
     async with call.scope() as scope:
@@ -121,15 +123,17 @@ async def show_group(call: Call, name: str) -> Answer:
         "collection": g.collection,
         "runs": f"{g.total:,}: " + _counts(counts),
         "durations": took
-        and f"average {duration(took.average)}, half within {duration(took.p50)}, 95 % within {duration(took.p95)}, "
+        and f"average {duration(took.average)}, median {duration(took.p50)}, 95 % within {duration(took.p95)}, "
         f"99 % within {duration(took.p99)}, longest {duration(took.longest)}",
-        "pace": f"{view.runs_per_s:.1f} runs/s",
-        "left": duration(view.eta_s) if view.eta_s is not None else None,
+        "rate": f"{view.runs_per_s:.1f} runs/s",
+        "time left": duration(view.eta_s) if view.eta_s is not None else None,
         "started": when(g.created_at),
         "ended": when(g.finished_at),
     }
     hints = (
-        [f"`penstock group retry {g.id}` tries what failed again; `penstock dlq list` says why."] if g.failed else []
+        [f"`penstock group retry {g.id}` retries failed runs; `penstock dlq list` shows the reasons."]
+        if g.failed
+        else []
     )
     data = {
         **with_times(msgspec.structs.asdict(g)),
@@ -142,16 +146,16 @@ async def show_group(call: Call, name: str) -> Answer:
 
 @group.command("retry")
 @click.argument("name", metavar="ID")
-@click.option("--cancelled", is_flag=True, help="Also what was cancelled.")
+@click.option("--cancelled", is_flag=True, help="Include cancelled runs.")
 @body
 async def retry_group(call: Call, name: str, cancelled: bool) -> Answer:
     """Queue the failed runs of a group again.
 
-    They go on from their checkpoints. The group opens again, and GROUP_END fires again when it ends.
+    They continue at their checkpoints. The group opens again, and GROUP_END fires again when it ends.
     """
     async with call.scope() as scope:
         retried = await scope.retry_group(name, cancelled=cancelled)
-    hints = ["`penstock run` works them off."] if retried else []
+    hints = ["Run `penstock run` to process them."] if retried else []
     return Answer({"retried": retried}, f"{count(retried, 'run')} queued again", hints=hints)
 
 
@@ -159,9 +163,9 @@ async def retry_group(call: Call, name: str, cancelled: bool) -> Answer:
 @click.argument("name", metavar="ID")
 @body
 async def cancel_group(call: Call, name: str) -> Answer:
-    """Stop what has not ended of a group.
+    """Cancel all runs of a group that have not ended.
 
-    Older versions of its documents stay searchable. `penstock group retry --cancelled` takes the work up again.
+    Older versions of its documents stay searchable. `penstock group retry --cancelled` resumes the runs.
     """
     async with call.scope() as scope:
         cancelled = await scope.cancel_group(name)

@@ -1,6 +1,6 @@
-"""A few lines that are drawn over in place. Loaded on a terminal only: `rich` takes its time to load.
+"""Lines that are redrawn in place on a terminal. Only loaded for a terminal, because importing `rich` takes time.
 
-The cursor is never hidden and always stands at the beginning of the line below, so that there is nothing to put back,
+The cursor is never hidden and always stays at the beginning of the line below, so that nothing needs to be restored,
 however the process ends."""
 
 import shutil
@@ -18,7 +18,7 @@ LEAST_BAR = 8
 
 
 class Row(NamedTuple):
-    """A line of the table: a name, how much of it is done (None: nobody knows), and cells of words."""
+    """A line of the table: a label, the completed share (None: unknown), and text cells."""
 
     label: str
     share: float | None
@@ -26,16 +26,16 @@ class Row(NamedTuple):
 
 
 class Screen:
-    """The lines at the end of a terminal's text."""
+    """The last lines of a terminal, which can be redrawn."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._console = Console(file=stream, highlight=False, soft_wrap=True)
         self._drawn: list[int] = []
-        """Widths of the lines that stand there now."""
+        """Widths of the lines that are shown now."""
 
     def size(self) -> tuple[int, int]:
-        """Columns and rows that can be used: text in the last column makes some terminals wrap."""
+        """Usable columns and rows. The last column is not used, because some terminals wrap there."""
         columns, rows = shutil.get_terminal_size((80, 24))
         return max(10, columns - 1), max(1, rows - 1)
 
@@ -52,7 +52,7 @@ class Screen:
             self._drawn = []
 
     def _to_the_first(self, columns: int) -> str:
-        """Lines that were drawn on a wider terminal take several rows now."""
+        """The escape sequence that moves to the first line. Lines drawn on a wider terminal take several rows now."""
         rows = sum(-(-max(1, width) // (columns + 1)) for width in self._drawn)
         return f"\r\x1b[{rows}A" if rows else "\r"
 
@@ -67,7 +67,7 @@ class Screen:
 
 
 def table(rows: Sequence[Row], columns: int) -> list[Text]:
-    """Aligned rows with bars. What does not fit goes: first the bars, then the cells from the last one on."""
+    """Aligned rows with bars. If they do not fit, the bars are dropped first, then cells from the right."""
     label = max((cell_len(row.label) for row in rows), default=0)
     for cells in range(max((len(row.cells) for row in rows), default=0), 0, -1):
         widths = [max(cell_len(row.cells[i]) if i < len(row.cells) else 0 for row in rows) for i in range(cells)]
@@ -90,7 +90,7 @@ def _line(row: Row, label: int, wide: int, widths: Sequence[int]) -> Text:
 
 
 def bar(share: float | None, width: int) -> Text:
-    """Told apart without colours, too."""
+    """A progress bar that is readable without colours."""
     if share is None:
         return Text(" " * width)
     done = min(width, int(width * share + 1e-9))
@@ -98,7 +98,7 @@ def bar(share: float | None, width: int) -> Text:
 
 
 def _harmless(line: Text) -> Text:
-    """Whoever put it together should have cared for it: where he has not, it loses its colours."""
+    """Escape a line that contains control characters; it loses its colours. Callers should have escaped it."""
     return line if line.plain.isprintable() else Text(visible(line.plain))
 
 

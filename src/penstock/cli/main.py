@@ -1,4 +1,4 @@
-"""The command line: `penstock COMMAND`. A thin face over App; heavy parts are loaded by the command that needs them."""
+"""The command line: `penstock COMMAND`. Each command imports heavy modules only when it needs them."""
 
 import gc
 import logging
@@ -37,7 +37,7 @@ for _command in (
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The exit code."""
+    """Run the command line and return the exit code."""
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     call = Call(json="--json" in options)
     call.signals.install()
@@ -54,9 +54,9 @@ def run(arguments: Sequence[str]) -> int:
 def main() -> None:
     repair_streams()
     logging.lastResort = Notes(logging.WARNING)
-    # Our products of matrices are small: a second thread costs more than it gains. Read when numpy is loaded.
+    # Our matrix products are small: more threads make them slower. numpy reads this when it is imported.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # Pages and chunks come by the thousand and form no cycles: looking for some all the time takes a tenth of it.
+    # Pages and chunks form no cycles. With the default thresholds, garbage collection takes a tenth of the time.
     gc.set_threshold(20_000, 50, 100)
     sys.exit(run(sys.argv[1:]))
 

@@ -1,5 +1,5 @@
-"""What `worker --metrics-port` shows: a small HTTP server on threads of its own, so that nobody who asks holds up the
-work. A worker under a supervisor sends what it counted through a pipe instead, and the supervisor adds it up."""
+"""The HTTP server of `worker --metrics-port`. It has its own threads, so that requests do not delay the work. A
+supervised worker sends its counts to the supervisor through a pipe instead, and the supervisor adds them up."""
 
 import os
 import socket
@@ -24,20 +24,20 @@ from penstock.runtime import Runtime
 from penstock.workflows.read import KINDS
 
 ASK_S = 5.0
-"""How long an answer of the ledger is shown again."""
+"""How long gauges read from the ledger are reused."""
 SHARE = 20
-"""Or so many times as long as it took to get: however much there is to count, it costs no more than this part."""
+"""They are also reused for this multiple of the time that reading took, which limits its share of the time."""
 SLOW_S = 5.0
-"""A client that says or takes nothing for so long is left."""
+"""The connection of a client that sends or receives nothing for this time is closed."""
 CLIENTS = 16
-"""More at once are turned away."""
+"""Maximum number of concurrent clients; further ones are rejected."""
 SEND_S = 1.0
 LOOK_S = 0.1
-"""Between two looks whether to go on."""
+"""Interval between two checks whether to stop."""
 
 
 class LedgerGauges:
-    """Reads the ledger now and then, on a connection of its own, for whichever thread asks."""
+    """Reads the gauges from the ledger, on its own connection. Can be called from any thread."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -63,13 +63,13 @@ class LedgerGauges:
     def _ask(self) -> list[Gauge]:
         try:
             if self._database.dialect == "sqlite" and not self._database.path.exists():
-                # To connect would make an empty one.
+                # Connecting would create an empty database.
                 return [Gauge("ledger_up", 0)]
             if self._connection is None:
                 self._connection = self._database.connect()
             return [Gauge("ledger_up", 1), *gauges.read(self._connection, KINDS)]
         except Exception:
-            # Whatever it is: the worker meets it, too, and says so.
+            # The worker meets the same error and reports it.
             self._drop()
             return [Gauge("ledger_up", 0)]
 
@@ -97,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(text)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody wants a line for each scrape."""
+        """Do not log each request."""
 
 
 class MetricsServer(ThreadingTCPServer):
@@ -113,8 +113,8 @@ class MetricsServer(ThreadingTCPServer):
             super().__init__((host, port), _Handler)
         except OSError as error:
             raise UsageError(
-                f"metrics cannot be shown at {host}, port {port}: {error.strerror or error}. Choose another "
-                "--metrics-port (0: any that is free) or --metrics-host"
+                f"metrics cannot be served at {host}, port {port}: {error.strerror or error}. Choose another "
+                "--metrics-port (0: any free port) or --metrics-host"
             ) from error
         self.port: int = self.server_address[1]
         shown = f"[{host}]" if ":" in host else host
@@ -141,11 +141,11 @@ class MetricsServer(ThreadingTCPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes in the middle of its answer is no matter of ours."""
+        """Ignore clients that disconnect during the response."""
 
 
 class Sender:
-    """Sends what a worker counted to its supervisor, every second and at the end."""
+    """Sends the counts of a worker to its supervisor, every second and at the end."""
 
     def __init__(self, registry: Registry, descriptor: int) -> None:
         self._registry = registry
@@ -159,7 +159,7 @@ class Sender:
 
     def __exit__(self, *args: object) -> None:
         self._stop.set()
-        # A supervisor that takes nothing does not keep us.
+        # Do not wait longer for a supervisor that does not read.
         self._thread.join(SEND_S)
 
     def _work(self) -> None:
@@ -174,7 +174,7 @@ class Sender:
 
 
 def received(registry: Registry, line: bytes) -> None:
-    """A line of a Sender; the last one of a process that was killed may be half a line."""
+    """Add a line from a Sender. The last line of a killed process may be incomplete."""
     with suppress(msgspec.DecodeError):
         registry.add(msgspec.json.decode(line, type=Delta))
 
@@ -184,7 +184,7 @@ def ledger_gauges(url: str) -> LedgerGauges:
 
 
 def registry_for(pools: str | None) -> Registry:
-    """With the counters of these pools at 0."""
+    """A registry in which the counters of these pools start at 0."""
     from penstock.verbs.working import pool_sizes
     from penstock.worker.bench import INDEX
     from penstock.worker.pools import REST

@@ -1,4 +1,4 @@
-"""Words for people and JSON for programs. Nothing that came from outside reaches a terminal unescaped."""
+"""Output as text or JSON. Text from outside is always escaped before it is written to a terminal."""
 
 import os
 import re
@@ -17,23 +17,23 @@ TIMES = (
     "created_at", "started_at", "finished_at", "last_checkpoint", "last_progress", "oldest", "since", "until",
     "released_at", "artifacts_dropped_at",
 )  # fmt: skip
-"""Fields that the ledger keeps in seconds and that JSON shows in ISO 8601."""
+"""Fields that the ledger stores in seconds and that JSON shows in ISO 8601."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command says at its end: `data` with --json, `text` for people, or what `spool` holds for either."""
+    """The output of a command: `data` with --json, else `text`; or the content of `spool` in both cases."""
 
     data: dict[str, Any]
     text: str = ""
     code: int = 0
     spool: IO[bytes] | None = None
     hints: Sequence[str] = ()
-    """What else a person may want to know: on standard error, also with --json."""
+    """Further notes, written to standard error, also with --json."""
 
 
 def repair_streams() -> None:
-    """A closed stream swallows what is written, and no letter is too strange for a narrow encoding."""
+    """Replace closed standard streams by /dev/null, and escape characters that the encoding lacks."""
     for name in ("stdin", "stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -68,43 +68,43 @@ def encode(data: object) -> bytes:
     try:
         return msgspec.json.encode(data)
     except UnicodeEncodeError:
-        # A lone surrogate, from a damaged text or an argument that is not UTF-8.
+        # A lone surrogate, from damaged text or an argument that is not UTF-8.
         import json
 
         return json.dumps(msgspec.to_builtins(data)).encode()
 
 
 def say(line: str) -> None:
-    """One line to standard output, at once."""
+    """Write one line to standard output and flush it."""
     print(visible(line), flush=True)
 
 
 def note(line: str) -> None:
-    """One line to standard error; if nobody listens there, that is no reason to fail."""
+    """Write one line to standard error. A closed standard error is not a failure."""
     try:
         print(visible(masked(line)), file=sys.stderr, flush=True)
     except OSError:
         return
 
 
-# All that goes to a terminal passes through one of these two, where it is written (`deliver`, `say`, `note`, `Screen`);
-# what stands within a line, also where that is put together: else a name could begin a line of its own.
+# All output to a terminal passes through one of these two functions where it is written (`deliver`, `say`, `note`,
+# `Screen`). Values within a line are also escaped where the line is composed, so that a name cannot start a new line.
 
 
 def visible(text: object) -> str:
-    """On one line: line breaks, escape sequences and invisible characters are written out."""
+    """Text for one line: line breaks, escape sequences and invisible characters are escaped."""
     line = str(text)
     return line if line.isprintable() else _SPECIAL.sub(_strictly, line)
 
 
 def readable(text: str) -> str:
-    """On several lines: only what could steer the terminal, or turn the order of letters round, is written out."""
+    """Text of several lines: only characters that control the terminal or the text direction are escaped."""
     return _SPECIAL.sub(_leniently, text.replace("\r\n", "\n"))
 
 
 _SPECIAL = re.compile(r"[^ -~]")
 _JOINERS = "\u200c\u200d"
-"""Invisible, and part of how some languages are written."""
+"""Invisible characters that some languages need."""
 
 
 def _strictly(found: re.Match[str]) -> str:
@@ -130,7 +130,7 @@ def with_times(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def drawable(stream: TextIO) -> bool:
-    """Whether lines can be drawn over: a terminal that knows how, and our letters."""
+    """Whether lines can be redrawn: a terminal that supports it and uses UTF-8."""
     letters = (stream.encoding or "").lower().replace("-", "") == "utf8"
     return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb" and letters
 
@@ -140,7 +140,7 @@ def width() -> int:
 
 
 def table(rows: Iterable[Sequence[object]], indent: str = "") -> list[str]:
-    """Aligned columns: numbers to the right. On a terminal the last column is cut to its width."""
+    """Aligned columns, with numbers to the right. On a terminal, the last column is cut to the width."""
     cells = [[visible(cell) if cell is not None else "-" for cell in row] for row in rows]
     if not cells:
         return []

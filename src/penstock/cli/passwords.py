@@ -1,4 +1,4 @@
-"""Options for what unlocks documents: by a word, a file, standard input or a variable."""
+"""Options for the password of documents: an argument, a file, standard input or a variable."""
 
 import os
 import sys
@@ -20,10 +20,12 @@ def passwords(more: str = "") -> Callable[[F], F]:
             click.option(
                 "--password-file",
                 metavar="FILE",
-                help=f"What unlocks them is the first line of FILE, or of standard input (-). Or set {VARIABLE}.",
+                help=f"Read the password from the first line of FILE, or of standard input (-). Or set {VARIABLE}.",
             ),
             click.option(
-                "--password", metavar="WORD", help=f"What unlocks them{more}. Others may see it in the process list."
+                "--password",
+                metavar="WORD",
+                help=f"Password of the documents{more}. Other users may see it in the process list.",
             ),
         ):
             command = option(command)
@@ -33,14 +35,14 @@ def passwords(more: str = "") -> Callable[[F], F]:
 
 
 def chosen(password: str | None, file: str | None, *, standard_input: bool = False) -> str | None:
-    """The word that was given, however it was. `standard_input`: it is wanted for something else."""
+    """The password from option, file or variable. `standard_input`: it is already used for the document."""
     from penstock.errors import UsageError
 
     if password is not None and file is not None:
-        raise UsageError("give --password or --password-file, not both")
+        raise UsageError("use --password or --password-file, not both")
     if file is not None:
         if file == "-" and standard_input:
-            raise UsageError("standard input holds the document: give the password by a file")
+            raise UsageError("standard input contains the document: pass the password in a file")
         password = _first_line(file)
     elif password is None:
         password = os.environ.get(VARIABLE)

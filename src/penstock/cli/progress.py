@@ -1,4 +1,4 @@
-"""How a job goes: lines that are drawn over on a terminal, a line every ten seconds elsewhere."""
+"""Progress of a job: redrawn lines on a terminal, otherwise a line every ten seconds."""
 
 import math
 import sys
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from penstock.worker.look import InHand
 
 WINDOW_S = 20.0
-"""The rate is that of the last seconds, so that it follows a change of pace."""
+"""The rate covers the last seconds, so that it follows changes."""
 SURE_S = 2.0
-"""A shorter look says nothing about the pace."""
+"""Minimum observation time before a rate is used."""
 CALM_S = 5.0
-"""The time that is left is followed slowly: a number that jumps is not believed."""
+"""Time constant for smoothing the time left."""
 FIRST_S, EVERY_S = 5.0, 10.0
 DRAW_AFTER_S = 0.5
-"""What ends sooner needs no picture, and does not wait for one."""
+"""A job that ends sooner shows no progress."""
 HANDS = 3
 
 WAITS = {
-    "artifact": "the same bytes in another run",
-    "index": "its index table, which cannot be used",
+    "artifact": "another run with the same content",
+    "index": "an index table that cannot be used",
     "limit": "a provider's limit",
     "lock": "the index lock",
     "parser": "a parser",
-    "room": "room in the worker",
+    "room": "a free slot",
 }
 DOING = {
     "extract": "page",
@@ -43,7 +43,7 @@ DOING = {
 
 
 class Meter:
-    """Rates and the time that is left, from one look after the other."""
+    """Computes rates and the time left from successive observations."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, dict[str, int]]] = deque()
@@ -52,7 +52,7 @@ class Meter:
     def look(self, progress: "Progress") -> None:
         counts = {"documents": progress.ended, **progress.made}
         if self._seen and not any(self._seen[-1][1].values()):
-            # Loading models is no pace.
+            # Ignore the time in which models are loaded.
             self._seen.pop()
         before = self._seen[-1][0] if self._seen else progress.elapsed_s
         self._seen.append((progress.elapsed_s, counts))
@@ -62,7 +62,7 @@ class Meter:
         self._left = self._follow(progress.left_s if sure else None, progress.elapsed_s - before)
 
     def rate(self, name: str) -> float:
-        """Of the window, or from when there was the first of it on: a stage that began late is not slow."""
+        """The rate over the window, or since the first item: a stage that started late is not slow."""
         end, after = self._seen[-1]
         start, before = next((look for look in reversed(self._seen) if not look[1].get(name)), self._seen[0])
         return (after.get(name, 0) - before.get(name, 0)) / (end - start) if end > start else 0.0
@@ -79,7 +79,7 @@ class Meter:
 
 
 class ProgressDisplay:
-    """Takes looks at a job and shows them on standard error."""
+    """Shows the progress of a job on standard error."""
 
     def __init__(self) -> None:
         self._terminal = drawable(sys.stderr)
@@ -110,7 +110,7 @@ class ProgressDisplay:
 
         if self._screen is None:
             self._screen = Screen(sys.stderr)
-        # A document that is in hand for a moment only would flicker.
+        # Documents that are running only for a moment would flicker.
         staying = [hand for hand in progress.in_hand if hand.name in self._hands and not hand.waiting_on]
         self._hands = {hand.name for hand in progress.in_hand}
         try:
@@ -139,7 +139,7 @@ def picture(progress: "Progress", meter: Meter, columns: int, hands: "list[InHan
 
 
 def rows(progress: "Progress", meter: Meter) -> "list[Row]":
-    """Documents, then what each stage made of them."""
+    """A row for the documents, then one for the output of each stage."""
     from penstock.cli.live import Row
 
     left = f"{about(meter.left_s)} left" if meter.left_s is not None else ""
@@ -156,7 +156,7 @@ def rows(progress: "Progress", meter: Meter) -> "list[Row]":
 
 
 def line(progress: "Progress", meter: Meter) -> str:
-    """The same on one line, where nothing can be drawn over."""
+    """The progress as one line, for output that cannot be redrawn."""
     parts = [f"{progress.ended:,} of {count(progress.total, 'document')}"]
     parts += [count(n, name[:-1]) for name in ("pages", "chunks") if (n := progress.made.get(name))]
     if progress.failed:
@@ -190,5 +190,5 @@ def pace(rate: float) -> str:
 
 
 def about(seconds: float) -> str:
-    """A guess does not count tenths of a second."""
+    """An estimated duration, without tenths of a second."""
     return f"{max(1, round(seconds))} s" if seconds < 59.5 else duration(seconds)

@@ -1,4 +1,4 @@
-"""`search` and `show`: what is found, and what was extracted."""
+"""`search` and `show`: search results and extracted content."""
 
 import tempfile
 import textwrap
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 SNIPPET = 300
 SNIPPET_LINES = 3
 SPOOL = 8 << 20
-"""What is shown waits in memory up to this size, then in a file: it is written only once all of it could be read."""
+"""Output is buffered in memory up to this size, then in a file, and written only when all of it could be read."""
 
 
 @click.command()
 @click.argument("query", metavar="QUERY")
-@click.option("-k", metavar="N", type=click.IntRange(1, 10_000), default=5, help="How many hits.", show_default=True)
-@click.option("--collection", metavar="NAME", help="Where to look.")
+@click.option("-k", metavar="N", type=click.IntRange(1, 10_000), default=5, help="Number of hits.", show_default=True)
+@click.option("--collection", metavar="NAME", help="The collection to search.")
 @click.option(
     "--mode",
     type=click.Choice(["hybrid", "vector", "text"]),
     default="hybrid",
-    help="By words and meaning, by meaning alone, by words alone.",
+    help="Use keywords and vectors, vectors only, or keywords only.",
     show_default=True,
 )
 @body
@@ -41,7 +41,7 @@ async def search(call: Call, query: str, k: int, collection: str | None, mode: "
     from penstock.errors import UsageError
 
     if not query.strip():
-        raise UsageError("the QUERY is empty: say what to look for")
+        raise UsageError("the QUERY is empty")
 
     async with call.scope() as scope:
         hits = await scope.search(query, k, collection=collection, mode=mode)
@@ -64,14 +64,14 @@ def hit_lines(rank: int, hit: "Hit") -> list[str]:
 
 @click.command()
 @click.argument("document", metavar="ID")
-@click.option("--pages", is_flag=True, help="The text of each page; with --json, exactly.")
+@click.option("--pages", is_flag=True, help="The text of each page; exact with --json.")
 @click.option("--chunks", is_flag=True, help="The chunks that search finds.")
-@click.option("--blocks", is_flag=True, help="Headings, paragraphs, tables of each page.")
+@click.option("--blocks", is_flag=True, help="Headings, paragraphs and tables of each page.")
 @body
 async def show(call: Call, document: str, pages: bool, chunks: bool, blocks: bool) -> Answer:
-    """What was extracted from a document.
+    """Show what was extracted from a document.
 
-    Without an option: an overview, like `status`.
+    Without an option, it shows an overview, like `status`.
     """
     from penstock.errors import UsageError
 
@@ -109,7 +109,7 @@ async def _spooled(scope: "OwnerScope", call: Call, document: str, what: str) ->
 
 
 def _shown(item: Any, what: str) -> "list[tuple[dict[str, Any], str]]":
-    """An item as JSON and as text for people."""
+    """An item as JSON and as text."""
     if what == "pages":
         return [_page(item)]
     if what == "chunks":

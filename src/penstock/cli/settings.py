@@ -1,4 +1,4 @@
-"""`config` and `db`: the settings that hold, and the ledger's version."""
+"""`config` and `db`: the effective settings, and migration of the ledger."""
 
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,7 +23,7 @@ def db() -> None:
 @config.command()
 @body
 async def show(call: Call) -> Answer:
-    """The settings that hold.
+    """Show the effective settings.
 
     They come from penstock.yaml, PENSTOCK_* variables and options. Passwords and secrets are masked.
     """
@@ -39,7 +39,7 @@ async def show(call: Call) -> Answer:
     }
     shown = _masked(effective)
     for webhook in shown["webhooks"].values():
-        # What stands behind the host is often as good as a password.
+        # The path of a webhook URL often contains a secret.
         parts = urlsplit(webhook["url"])
         webhook.update(secret="…", url=f"{parts.scheme}://{parts.hostname}/…")
     text = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, default_flow_style=False).rstrip()
@@ -49,7 +49,7 @@ async def show(call: Call) -> Answer:
 @config.command()
 @body
 async def check(call: Call) -> Answer:
-    """Say whether the settings can be used, without touching anything."""
+    """Verify the settings without changing anything."""
     from penstock import wiring
     from penstock.app import App
     from penstock.runtime import Failpoints, Runtime
@@ -72,11 +72,11 @@ async def check(call: Call) -> Answer:
 @db.command()
 @body
 async def migrate(call: Call) -> Answer:
-    """Bring the ledger to the schema of this version."""
+    """Migrate the ledger to the schema of this version."""
     from penstock import app
 
     version = await app.migrate(call.settings())
-    return Answer({"version": version}, f"the ledger has version {version}")
+    return Answer({"version": version}, f"the schema version of the ledger is {version}")
 
 
 def _masked(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: the first asks the work to stop, a second SIGINT ends the process at once."""
+"""SIGINT and SIGTERM: the first signal asks the work to stop, a second SIGINT ends the process at once."""
 
 import os
 import signal
@@ -8,21 +8,21 @@ from types import FrameType
 
 WAIT_S = 2.0
 HAND_OVER_S = 4.0
-"""A command that works has longer to hand its steps over; killed after that, it loses what any kill loses."""
+"""A command that executes steps has more time to release them. After that it exits as if it was killed."""
 
 
 class Interrupted(BaseException):
-    """A signal came while there was nothing to stop in good order."""
+    """A signal arrived while there was nothing to stop gracefully."""
 
 
 class Signals:
-    """Handlers of the interpreter, not of the loop: a second signal counts even while the loop waits for a thread."""
+    """Signal handlers of the interpreter, not of the event loop: they also run while the loop is blocked."""
 
     def __init__(self) -> None:
         self.received: int | None = None
         self.stop: Callable[[], object] | None = None
         self.give_up: Callable[[], object] = lambda: None
-        """Says the last words when stopping takes too long."""
+        """Called when stopping takes too long, before the process exits."""
         self.working = False
         self._watchdog: threading.Timer | None = None
 
@@ -32,12 +32,12 @@ class Signals:
 
     def install(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
-            # A shell that starts us in the background has SIGINT ignored, and means it.
+            # A shell ignores SIGINT for background processes on purpose.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._handle)
 
     def settle(self) -> None:
-        """The command is at its end: later signals change nothing, and nobody waits for it any more."""
+        """The command has ended: ignore later signals and stop the watchdog."""
         self.stop = lambda: None
         if self._watchdog is not None:
             self._watchdog.cancel()

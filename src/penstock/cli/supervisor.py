@@ -1,5 +1,5 @@
-"""Several worker processes under one: it starts them (`cli/supervised.py`), passes signals on, and replaces those that
-die."""
+"""The supervisor of several worker processes: it starts them (`cli/supervised.py`), forwards signals, and restarts
+processes that die."""
 
 import asyncio
 import os
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from penstock.metrics.registry import Registry
 
 FIRST_S, LONGEST_S = 1.0, 30.0
-"""Before a process that died is replaced; twice as long each time, unless it lived for longer than the longest."""
+"""Delay before a dead process is restarted. It doubles each time, and is reset after a process that lived longer than
+the maximum."""
 USAGE = 2
 LONGEST_LINE = 1 << 20
 
@@ -27,12 +28,12 @@ class Supervisor:
     def __init__(
         self, arguments: Sequence[str], count: int, runtime: Runtime, registry: "Registry | None" = None
     ) -> None:
-        """`registry`: where to add up what they count."""
+        """`registry`: receives the counts of all processes."""
         self.answers: list[dict[str, Any]] = []
-        """What each process said at its end; one that was killed says nothing."""
+        """The JSON output of each process; a killed process has none."""
         self.restarts = 0
         self.refused: str | None = None
-        """Why they will not even start: all were given the same settings."""
+        """The usage error of a process. All processes have the same settings, so all are stopped."""
         self._arguments = arguments
         self._count = count
         self._runtime = runtime
@@ -41,7 +42,7 @@ class Supervisor:
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
-        """Until `stop`, and until all have ended."""
+        """Run until `stop` is called and all processes have ended."""
         await asyncio.gather(*(self._keep_one() for _ in range(self._count)))
 
     def stop(self) -> None:
@@ -59,7 +60,7 @@ class Supervisor:
             if self._runtime.clock() - began > LONGEST_S:
                 wait_s = FIRST_S
             end = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            note(f"penstock: the worker process {pid} ended ({end}): another starts in {wait_s:g} s")
+            note(f"penstock: the worker process {pid} ended ({end}): it is restarted in {wait_s:g} s")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), wait_s)
                 return
@@ -69,7 +70,7 @@ class Supervisor:
                 self._registry.incr("worker_restarts")
 
     async def _one(self) -> tuple[int, int]:
-        """One process, from its start to its end."""
+        """Run one process until it ends."""
         if self._registry is None:
             return await self._process()
         reading, writing = os.pipe()
@@ -104,7 +105,7 @@ class Supervisor:
 
 
 async def _add_up(registry: "Registry", descriptor: int) -> None:
-    """What a process sends, until nobody holds the other end of its pipe."""
+    """Add what a process sends, until the pipe is closed."""
     from penstock.cli.metrics import received
 
     stream = asyncio.StreamReader(limit=LONGEST_LINE)
@@ -118,7 +119,7 @@ async def _add_up(registry: "Registry", descriptor: int) -> None:
 
 
 def _terminate(process: asyncio.subprocess.Process) -> None:
-    """SIGTERM, also for a SIGINT: after a Ctrl-C they have that already, and a second one would end them at once."""
+    """Send SIGTERM, also after a SIGINT: Ctrl-C already reached the process, and a second SIGINT would kill it."""
     if process.returncode is None:
         with suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGTERM)

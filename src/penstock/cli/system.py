@@ -1,4 +1,4 @@
-"""`steps`, `workers`, `lock`: what is going on, who does it, and who keeps others waiting."""
+"""`steps`, `workers`, `lock`: inspect the engine."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,13 +11,15 @@ from penstock.cli.work import parse_duration
 
 
 @click.command()
-@click.option("--status", metavar="STATUS", help="Only those, as in RUNNING.")
-@click.option("--kind", metavar="KIND", help="Only those, as in extract.")
-@click.option("--stuck", metavar="TIME", help="Only those that began and got no further for so long, as in 1h.")
-@click.option("--limit", metavar="N", type=click.IntRange(1), default=100, help="At most so many.", show_default=True)
+@click.option("--status", metavar="STATUS", help="Only steps with this status, as in RUNNING.")
+@click.option("--kind", metavar="KIND", help="Only steps of this kind, as in extract.")
+@click.option("--stuck", metavar="TIME", help="Only started steps without progress for this time, as in 1h.")
+@click.option(
+    "--limit", metavar="N", type=click.IntRange(1), default=100, help="Maximum number of results.", show_default=True
+)
 @body
 async def steps(call: Call, status: str | None, kind: str | None, stuck: str | None, limit: int) -> Answer:
-    """Steps of documents, newest first: who works on them, or what they wait for."""
+    """List steps, newest first, with their worker or what they wait on."""
     async with call.scope() as scope:
         found = await scope.list_steps(
             status=status.upper() if status else None,
@@ -37,27 +39,27 @@ async def steps(call: Call, status: str | None, kind: str | None, stuck: str | N
 @click.command()
 @body
 async def workers(call: Call) -> Answer:
-    """Who works on this ledger, for whatever owner, and since when."""
+    """List the workers of this ledger, for all owners."""
     async with call.app() as app:
         found = await app.list_workers()
     rows = [
         [w["id"], w["host"], w["pid"], when(w["started_at"]), w["steps"], "" if w["alive"] else "dead"] for w in found
     ]
-    lines = table([["ID", "HOST", "PID", "SINCE", "STEPS", ""], *rows]) if rows else ["nobody works"]
+    lines = table([["ID", "HOST", "PID", "SINCE", "STEPS", ""], *rows]) if rows else ["no workers"]
     dead = sum(not w["alive"] for w in found)
-    hints = [f"{count(dead, 'worker')} died: whoever works next takes their steps and locks back."] if dead else []
+    hints = [f"{count(dead, 'worker')} died: the next worker takes their steps and locks back."] if dead else []
     return Answer({"workers": [with_times(w) for w in found]}, "\n".join(lines), hints=hints)
 
 
 @click.group(cls=InOrder, no_args_is_help=False)
 def lock() -> None:
-    """Locks on indexes and on what steps name: list, release."""
+    """Locks on indexes and on resource keys: list, release."""
 
 
 @lock.command("list")
 @body
 async def list_locks(call: Call) -> Answer:
-    """Who holds a lock, for what and until when; and which were taken away by force."""
+    """List locks with their holder, purpose and expiry, and forced releases."""
     async with call.scope() as scope:
         found = await scope.list_locks()
     held, released = found["locks"], found["released"]
@@ -67,24 +69,26 @@ async def list_locks(call: Call) -> Answer:
         lines = table([["KEY", "FOR", "STEPS", "WORKER", "HOST", "PID", "UNTIL"], *rows])
     if released:
         rows = [[x.key, x.purpose, x.worker, x.released_by, when(x.released_at)] for x in released]
-        lines += ["", *table([["TAKEN AWAY", "FOR", "FROM", "BY", "AT"], *rows])]
+        lines += ["", *table([["RELEASED", "FOR", "FROM", "BY", "AT"], *rows])]
     return Answer({"locks": _data(held), "released": _data(released)}, "\n".join(lines))
 
 
 @lock.command()
 @click.argument("key", metavar="KEY")
-@click.option("--force", is_flag=True, help="Yes, take it away from its holder.")
+@click.option("--force", is_flag=True, help="Confirm that the lock is taken from its holder.")
 @body
 async def release(call: Call, key: str, force: bool) -> Answer:
-    """Take a lock away from whoever holds it.
+    """Take a lock away from its holder.
 
-    A lock of a dead process frees itself. The holder can write no more, its steps wait again, and `penstock lock list`
-    shows who did it.
+    A lock of a dead process is released automatically. The holder can no longer write, its steps return to the queue,
+    and `penstock lock list` shows who released the lock.
     """
     async with call.scope() as scope:
         done = await scope.release_lock(key, force=force)
     data = {"released": key, "worker": done.worker, "purpose": done.purpose, "steps": done.steps}
-    return Answer(data, f"{visible(key)} was taken away from {done.worker}; {count(done.steps, 'step')} wait again")
+    return Answer(
+        data, f"{visible(key)} was taken from {done.worker}; {count(done.steps, 'step')} returned to the queue"
+    )
 
 
 def _data(found: Sequence[Any]) -> list[dict[str, Any]]:

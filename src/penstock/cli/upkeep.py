@@ -1,5 +1,4 @@
-"""`check`, `prune`, `vacuum`, `backup` and `restore`: is everything as the ledger says, what can go, an index in good
-order, and a copy of it all."""
+"""Maintenance commands: `check`, `prune`, `vacuum`, `backup` and `restore`."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -18,29 +17,31 @@ if TYPE_CHECKING:
 DAY_S = 86_400.0
 DRAW_AFTER_S, DRAW_EVERY_S = 0.5, 0.2
 WORDS = {
-    "purged": "versions out of the index",
+    "purged": "versions removed from the index",
     "dropped": "documents without their artifacts",
-    "runs": "runs that were replaced",
-    "documents": "traces of deleted documents",
+    "runs": "replaced runs",
+    "documents": "rows of deleted documents",
     "dead_letters": "closed dead letters",
-    "lock_releases": "forced releases of locks",
-    "events": "events that were told",
+    "lock_releases": "records of forced lock releases",
+    "events": "delivered events",
     "groups": "groups without runs",
-    "snapshots": "snapshots of workflows",
+    "snapshots": "workflow snapshots",
     "artifacts": "artifacts",
     "blobs": "blobs",
-    "bytes": "their size",
+    "bytes": "total size",
     "workers": "files of dead workers",
 }
-"""What `prune` counts, as people say it."""
+"""Labels for the counts of `prune`."""
 
 
 @click.command()
-@click.option("--repair", is_flag=True, help="Put right what can be put right.")
-@click.option("--sample", metavar="SHARE", help="Compare the content of this share only, as in 5%; look for all.")
+@click.option("--repair", is_flag=True, help="Repair what can be repaired.")
+@click.option(
+    "--sample", metavar="SHARE", help="Compare the content of this share of the files, as in 5%, and the size of all."
+)
 @body
 async def check(call: Call, repair: bool, sample: str | None) -> Answer:
-    """Compare ledger, blobs and index both ways; safe on a live system."""
+    """Compare ledger, blobs and index in both directions; safe on a live system."""
     share = _share(sample)
     async with call.app() as app:
         with _drawn(app.runtime.clock) as progress:
@@ -53,26 +54,28 @@ async def check(call: Call, repair: bool, sample: str | None) -> Answer:
     lines = [f"problem: {_line(problem)}" for problem in report.problems]
     lines += [f"repaired: {_line(repaired)}" for repaired in report.repaired]
     if report.queued_count:
-        lines.append(f"queued: {count(report.queued_count, 'document')} to be made again from raw bytes (penstock run)")
+        lines.append(
+            f"queued: {count(report.queued_count, 'document')} to be processed again from raw bytes (penstock run)"
+        )
     part = f" ({share:.2%} of the stored files by content, all by size)" if share < 1 else ""
     lines.append(("ok" if report.ok else count(len(report.problems), "problem")) + part)
     hints = []
     if report.garbage:
-        hints.append(f"{count(len(report.garbage), 'leftover')} to clear away: penstock prune")
+        hints.append(f"{count(len(report.garbage), 'leftover')} to remove: penstock prune")
     if not report.ok and not repair:
-        hints.append("What can be made again: penstock check --repair")
+        hints.append("To repair: penstock check --repair")
     return Answer(data, "\n".join(lines), 0 if report.ok else 1, hints=hints)
 
 
 @click.command()
-@click.option("--older-than", metavar="TIME", help="Only what is so old, at least 1d, as in 30d or 36h.")
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--older-than", metavar="TIME", help="Only data older than this, at least 1d, as in 30d or 36h.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @body
 async def prune(call: Call, older_than: str | None, dry_run: bool) -> Answer:
-    """Remove what nothing refers to any more, old history, and artifacts that need not be kept.
+    """Remove unreferenced data, old history, and artifacts past their retention time.
 
-    Without a time: a day for what nothing refers to, `retention.history_days` for runs that were replaced, closed dead
-    letters and the like. The artifacts of searchable documents go as `keep_artifacts` says, whatever the time.
+    By default, it removes unreferenced data after a day, and replaced runs, closed dead letters and other history after
+    `retention.history_days`. `keep_artifacts` alone decides about the artifacts of searchable documents.
     """
     from penstock.cli.work import parse_duration
     from penstock.errors import UsageError
@@ -80,28 +83,29 @@ async def prune(call: Call, older_than: str | None, dry_run: bool) -> Answer:
     age = parse_duration(older_than, "--older-than")
     if age is not None and age < DAY_S:
         raise UsageError(
-            f"--older-than {older_than}: at least 1d, as younger bytes may be of a submit that is under way"
+            f"--older-than {older_than}: use at least 1d, because younger bytes may belong to a submit in progress"
         )
     async with call.app() as app:
         removed = await app.prune(older_than_s=age, dry_run=dry_run)
     rows = [[WORDS[name], bytes_size(n) if name == "bytes" else f"{n:,}"] for name, n in removed.items() if n]
-    title = "at least this would go:" if dry_run else "this went:"
+    title = "would remove at least:" if dry_run else "removed:"
     lines = [title, *table(rows, "  ")] if rows else ["nothing to remove"]
     return Answer({**removed, "dry_run": dry_run}, "\n".join(lines))
 
 
 @click.command()
-@click.option("--collection", metavar="C", help="Only this one.  [default: all]")
+@click.option("--collection", metavar="C", help="Only this collection.  [default: all]")
 @click.option(
-    "--wait", metavar="TIME", default="60s", help="Wait so long for a lock; 0: not at all.", show_default=True
+    "--wait", metavar="TIME", default="60s", help="Maximum time to wait for a lock; 0: do not wait.", show_default=True
 )
-@click.option("--force", is_flag=True, help="Take the locks away from their holders.")
+@click.option("--force", is_flag=True, help="Take locks from their holders.")
 @body
 async def vacuum(call: Call, collection: str | None, wait: str, force: bool) -> Answer:
-    """Put indexes in order: purge, compact, and keep a checksum for `check`.
+    """Compact indexes: purge, merge files, and store a checksum for `check`.
 
-    Safe beside workers and searches: they wait for moments, and what somebody may still read is kept for ten minutes.
-    With --force a lock's holder can write no more, its steps wait again, and `penstock lock list` shows who did it.
+    Safe while workers and searches run. Workers wait briefly, and replaced files are kept for ten minutes for running
+    searches. With --force, the holder of a lock can no longer write, its steps return to the queue, and
+    `penstock lock list` shows who released the lock.
     """
     import msgspec
 
@@ -125,17 +129,15 @@ async def vacuum(call: Call, collection: str | None, wait: str, force: bool) -> 
         who = (
             f"held by worker {one['worker']}{where} (for: {visible(one['purpose'])})"
             if one["worker"]
-            else "held by others"
+            else "held by another process"
         )
         lines.append(f"busy: {visible(_named(one['collection'], one['version']))} is {who}")
     hints = []
     if any(one.bytes_old for one in report.collections):
-        hints.append("OLD is kept for ten minutes, for those who still read it: a later vacuum removes it.")
+        hints.append("OLD is kept for ten minutes, because searches may still read it; a later vacuum removes it.")
     hints += sorted({f"{_named(one.collection, one.version)}: {one.note}" for one in report.collections if one.note})
     if report.busy:
-        hints.append(
-            "Wait longer with --wait, or take the lock away with --force, and the holder's work is done again."
-        )
+        hints.append("Wait longer with --wait, or take the lock with --force; the work of its holder is then repeated.")
     return Answer(data, "\n".join(lines) or "nothing to vacuum", 1 if report.busy else 0, hints=hints)
 
 
@@ -149,13 +151,13 @@ def _share(text: str | None) -> float:
     except ValueError:
         share = -1.0
     if not 0.0 <= share <= 1.0:
-        raise UsageError(f"--sample {text}: a share between 0 and 1, or between 0% and 100%, as in 5%")
+        raise UsageError(f"--sample {text}: use a share between 0 and 1, or between 0% and 100%, as in 5%")
     return share
 
 
 @contextmanager
 def _drawn(clock: Callable[[], float]) -> Iterator[Callable[[str, int], None] | None]:
-    """How far it is, in one line that is drawn over; nothing where that cannot be done."""
+    """Show progress in one redrawn line; None if the terminal does not support it."""
     if not drawable(sys.stderr):
         yield None
         return
@@ -182,9 +184,10 @@ def _drawn(clock: Callable[[], float]) -> Iterator[Callable[[str, int], None] | 
 @click.argument("folder", metavar="DIR")
 @body
 async def backup(call: Call, folder: str) -> Answer:
-    """Copy one moment of everything into a folder, while others work.
+    """Copy a consistent state of everything into a folder, while workers run.
 
-    An earlier backup in the same folder is replaced when the new one is whole; what it has already is not copied again.
+    A backup in the same folder is replaced when the new one is complete. Blobs that it already contains are not copied
+    again.
     """
     import msgspec
 
@@ -196,18 +199,18 @@ async def backup(call: Call, folder: str) -> Answer:
         f"{bytes_size(done.bytes)}, {done.copied:,} of them new, and {_indexes(done.tables)}"
     ]
     lines += [f"damaged: {visible(key)}" for key in done.damaged]
-    hints = ["What is damaged was so before: penstock check tells what it belongs to."] if done.damaged else []
+    hints = ["The damage is older than the backup: penstock check shows the documents."] if done.damaged else []
     return Answer(msgspec.to_builtins(done), "\n".join(lines), 1 if done.damaged else 0, hints=hints)
 
 
 @click.command()
 @click.argument("folder", metavar="DIR")
-@click.option("--force", is_flag=True, help="Replace what is in the home.")
+@click.option("--force", is_flag=True, help="Replace the content of the home.")
 @body
 async def restore(call: Call, folder: str, force: bool) -> Answer:
-    """Make a home of a backup, and check it.
+    """Restore a backup into a home, and check it.
 
-    The home (--home) must be empty; with --force its ledger and its index are replaced. Nobody may work there.
+    The home (--home) must be empty; with --force, its ledger and its index are replaced. No worker may run there.
     """
     import msgspec
 
@@ -227,7 +230,7 @@ async def restore(call: Call, folder: str, force: bool) -> Answer:
 
 
 class _Copying:
-    """How far it is, drawn over on a terminal and not said elsewhere."""
+    """Shows the progress of copying on a terminal."""
 
     def __init__(self) -> None:
         self._drawn = False

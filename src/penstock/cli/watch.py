@@ -1,4 +1,4 @@
-"""`status --watch`: the same every second, drawn over on a terminal; a line every few seconds elsewhere."""
+"""`status --watch`: redrawn every second on a terminal, otherwise a line every few seconds."""
 
 import asyncio
 import signal
@@ -18,7 +18,7 @@ Found = dict[str, Any]
 
 
 async def watch(app: "App", call: Call, document: str | None) -> None:
-    """Until the document has ended, or, of all of them, until Ctrl-C, which is the normal end and no failure."""
+    """Watch until the document has ended, or without a document until Ctrl-C, which is not a failure."""
     from penstock.model.states import ENDS
 
     shown = _Screen() if drawable(sys.stdout) else _Lines()
@@ -97,11 +97,11 @@ def counts_picture(found: Found, remark: str, columns: int) -> "list[Text]":
     )
     if running(found):
         lines.append(Text(f"running: {running(found)}"))
-    return [*lines, Text(remark), Text("Ctrl-C ends the watch, not the work.", "bright_black")]
+    return [*lines, Text(remark), Text("Ctrl-C ends this display; the work continues.", "bright_black")]
 
 
 def running(found: Found) -> str:
-    """Steps at work by kind, and what some of them wait on."""
+    """Running steps by kind, and what they wait on."""
     parts = []
     for entry in found["running"]:
         on = entry["waiting_on"]
@@ -144,7 +144,7 @@ def document_picture(found: Found, columns: int) -> "list[Text]":
 
 
 def _at_work(found: Found) -> str:
-    """The step that is not finished yet, if it says more than the status."""
+    """What the unfinished step waits on, or that it failed."""
     for step in found["steps"]:
         if step["waiting_on"]:
             return f"  waiting for {WAITS.get(step['waiting_on'], visible(step['waiting_on']))}"

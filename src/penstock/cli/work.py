@@ -1,4 +1,4 @@
-"""`ingest` and `run`: submit, work, and say what became of it."""
+"""`ingest` and `run`: submit documents, process them, and print a summary."""
 
 import io
 import os
@@ -21,28 +21,34 @@ _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 REMARKS = 5
-"""So many documents are explained one by one."""
+"""Up to this many failed documents are listed one by one."""
 LONGEST = 240
 
-BUDGET = click.option("--budget", metavar="TIME", help="Stop after this time, as in 60s or 5m; keep the work.")
+BUDGET = click.option("--budget", metavar="TIME", help="Stop after this time, as in 60s or 5m, and keep the progress.")
 
 
 @click.command()
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
-@click.option("--collection", metavar="NAME", help="The collection they go into.")
-@click.option("--workflow", metavar="ID", help="How they are worked on: a workflow's id or file.")
-@click.option("--params", metavar="ID", help="With which values: a parameter set's id or file.")
-@click.option("--name", metavar="NAME", help="The name of what comes by standard input.")
-@click.option("--key", metavar="KEY", help="Idempotency key of one document: used again, it changes nothing.")
-@click.option("--priority", metavar="N", type=click.IntRange(-(10**6), 10**6), default=0, help="Higher goes first.")
-@click.option("--batch", metavar="NAME", help="Mark them as submitted together.")
-@click.option("--include", metavar="GLOB", multiple=True, help="Only such files of a folder.")
-@click.option("--exclude", metavar="GLOB", multiple=True, help="No such files of a folder.")
-@click.option("--prune", is_flag=True, help="Delete documents whose file has left the folder.")
-@click.option("--retry", is_flag=True, help="Also try again what failed, was cancelled or had no text.")
-@passwords("; also tries those again that failed for want of it")
+@click.option("--collection", metavar="NAME", help="The collection of the documents.")
+@click.option("--workflow", metavar="ID", help="The workflow, by id or file.")
+@click.option("--params", metavar="ID", help="The parameter set, by id or file.")
+@click.option("--name", metavar="NAME", help="The name of the document on standard input.")
+@click.option("--key", metavar="KEY", help="Idempotency key for one document: repeating it has no effect.")
+@click.option(
+    "--priority",
+    metavar="N",
+    type=click.IntRange(-(10**6), 10**6),
+    default=0,
+    help="A higher priority is processed first.",
+)
+@click.option("--batch", metavar="NAME", help="Name of the batch of these documents.")
+@click.option("--include", metavar="GLOB", multiple=True, help="Only matching files of a folder.")
+@click.option("--exclude", metavar="GLOB", multiple=True, help="Skip matching files of a folder.")
+@click.option("--prune", is_flag=True, help="Delete documents whose file no longer exists in the folder.")
+@click.option("--retry", is_flag=True, help="Retry documents that failed, were cancelled or had no text.")
+@passwords("; also retries documents that failed without it")
 @BUDGET
-@click.option("--no-wait", is_flag=True, help="Submit only; `penstock run` does the work.")
+@click.option("--no-wait", is_flag=True, help="Only submit; `penstock run` processes the documents.")
 @body
 async def ingest(
     call: Call,
@@ -55,10 +61,10 @@ async def ingest(
     password_file: str | None,
     **options: Any,
 ) -> Answer:
-    """Submit files and folders, then work until they are searchable.
+    """Submit files and folders, then process them until they are searchable.
 
-    PATH is a file, a folder, or - for standard input. What is accepted survives a power cut. Unchanged files are
-    skipped; a folder is read with all its folders, without hidden files and without links that lead out of it.
+    PATH is a file, a folder, or - for standard input. Accepted documents survive a power failure. Unchanged files are
+    skipped. Folders are read recursively, without hidden files and without links that lead out of the folder.
     """
     files, standard_input = _sort(paths, name, key)
     seconds = parse_duration(budget)
@@ -86,9 +92,9 @@ async def ingest(
 @BUDGET
 @body
 async def run(call: Call, budget: str | None) -> Answer:
-    """Work off what is queued, then stop.
+    """Process the queue, then stop.
 
-    With a budget it may be called again and again: any document gets done.
+    Repeated calls with a budget finish any document.
     """
     seconds = parse_duration(budget)
     async with call.working_app() as app:
@@ -101,7 +107,7 @@ async def run(call: Call, budget: str | None) -> Answer:
 
 
 class StandardInput(io.RawIOBase):
-    """Standard input that lets go when a signal comes: a pipe that never ends must not hold us."""
+    """Standard input that stops reading when a signal arrives, so that an open pipe does not block the exit."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -116,7 +122,7 @@ class StandardInput(io.RawIOBase):
         while self._call.signals.received is None:
             if select.select([self._descriptor], [], [], 0.2)[0]:
                 return os.readv(self._descriptor, [buffer])
-        raise Cancelled("standard input had not ended, nothing of it was accepted")
+        raise Cancelled("standard input had not ended; it was not accepted")
 
 
 def parse_duration(text: str | None, what: str = "budget") -> float | None:
@@ -129,7 +135,7 @@ def parse_duration(text: str | None, what: str = "budget") -> float | None:
     days, hours, minutes, seconds = match.groups() if match else (None, None, None, None)
     total = int(days or 0) * 86_400 + int(hours or 0) * 3600 + int(minutes or 0) * 60 + float(seconds or 0)
     if total <= 0:
-        raise UsageError(f"{what} {text!r}: give a time, as in 60s, 5m or 1h30m")
+        raise UsageError(f"{what} {text!r}: use a time as in 60s, 5m or 1h30m")
     return total
 
 
@@ -140,15 +146,15 @@ def _sort(paths: tuple[str, ...], name: str | None, key: str | None) -> tuple[li
     standard_input = len(files) < len(paths)
     for path in files:
         if not path:
-            raise UsageError("an empty PATH names nothing: give files, folders, or - for standard input")
+            raise UsageError("PATH is empty: use a file, a folder, or - for standard input")
         if _URL.match(path):
-            raise UsageError(f"{path}: URLs come with a later version; give files, folders, or -")
+            raise UsageError(f"{path}: URLs are not supported yet; use files, folders, or -")
     if name is not None and not standard_input:
-        raise UsageError("--name names what comes by standard input: penstock ingest - --name notes.txt")
+        raise UsageError("--name is only for standard input: penstock ingest - --name notes.txt")
     if standard_input and not name:
         raise UsageError("standard input needs a name: penstock ingest - --name notes.txt")
     if key is not None and (len(files) + standard_input != 1 or any(os.path.isdir(path) for path in files)):
-        raise UsageError("--key stands for one document: give one file, or -")
+        raise UsageError("--key is for a single document: use one file, or -")
     return files, standard_input
 
 
@@ -158,20 +164,22 @@ def _answer(call: Call, summary: "Summary") -> Answer:
     hints = [f"refused: {visible(problem)}" for problem in summary.problems]
     hints += _explanations(summary)
     if summary.failed:
-        hints.append("Why documents failed: penstock dlq list · once the cause is gone: penstock dlq replay --all")
+        hints.append("To see why documents failed: penstock dlq list · to try again: penstock dlq replay --all")
     if summary.failed_before:
-        hints.append(f"{summary.failed_before:,} of the skipped had failed or had no text: --retry tries them again.")
+        hints.append(
+            f"{summary.failed_before:,} of the skipped documents had failed or had no text: --retry tries them again."
+        )
     if summary.stale_settings:
         done = "completed document was" if summary.stale_settings == 1 else "completed documents were"
         hints.append(
-            f"{summary.stale_settings:,} {done} made with other settings and left as they are: "
-            "a re-index comes with a later version; until then `penstock delete` and ingest again."
+            f"{summary.stale_settings:,} {done} made with other settings and not changed: "
+            "re-indexing is not supported yet; use `penstock delete` and ingest again."
         )
     if call.signals.received is not None:
         summary.interrupted = True
-        hints.append("What was accepted is kept: the same `penstock ingest` again, or `penstock run`, goes on.")
+        hints.append("Accepted documents are kept: run the same `penstock ingest`, or `penstock run`, to continue.")
     elif summary.pending or summary.budget_spent:
-        hints.append("There is work left: run `penstock run` to go on.")
+        hints.append("There is work left: run `penstock run` to continue.")
     return Answer(msgspec.to_builtins(summary), summary_line(summary), _code(call, summary), hints=hints)
 
 
@@ -187,7 +195,7 @@ def summary_line(summary: "Summary") -> str:
     words = ("completed", "not indexable", "failed", "cancelled", "pending", "deleted", "refused")
     parts = [f"{n:,} {word}" for word in words if (n := getattr(summary, word.replace(" ", "_")))]
     if summary.skipped:
-        parts.append(f"{summary.skipped:,} skipped (known already)")
+        parts.append(f"{summary.skipped:,} skipped (unchanged)")
     end = " (interrupted)" if summary.interrupted else " (budget spent)" if summary.budget_spent else ""
     made = ", ".join(count(n, name[:-1]) for name in ("pages", "chunks") if (n := summary.made.get(name)))
     tail = f" · {made}" if made else ""
@@ -195,7 +203,7 @@ def summary_line(summary: "Summary") -> str:
 
 
 def _explanations(summary: "Summary") -> list[str]:
-    """A line for each document that did not become searchable; where there are many, one for each reason."""
+    """A line for each document that did not become searchable, or, if there are many, one for each reason."""
     if sum(summary.reasons.values()) <= REMARKS:
         return [cut(f"  {visible(r.name)}: {visible(r.reason)} – {visible(r.error)}", LONGEST) for r in summary.remarks]
     lines = []

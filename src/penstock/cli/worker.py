@@ -1,4 +1,4 @@
-"""`worker`: work until told to stop, in one process or in several."""
+"""`worker`: process the queue until stopped, in one process or several."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--pools", metavar="SIZES", help="Kinds of steps, or pools of workflows, as in extract=2,gpu=1,*=4.")
-@click.option("--processes", metavar="N", type=click.IntRange(1, 256), default=1, help="So many workers side by side.")
-@click.option("--metrics-port", metavar="P", type=click.IntRange(0, 65535), help="Show metrics here; 0: any free port.")
+@click.option("--pools", metavar="SIZES", help="Slots by kind of step or by pool, as in extract=2,gpu=1,*=4.")
+@click.option("--processes", metavar="N", type=click.IntRange(1, 256), default=1, help="Number of worker processes.")
+@click.option(
+    "--metrics-port", metavar="P", type=click.IntRange(0, 65535), help="Serve metrics on this port; 0: any free port."
+)
 @click.option("--metrics-host", metavar="ADDRESS", help="The address of that port  [default: 127.0.0.1]")
 @click.option("--send-metrics", metavar="FD", type=int, hidden=True)
 @body
@@ -31,13 +33,13 @@ async def worker(
     metrics_host: str | None,
     send_metrics: int | None,
 ) -> Answer:
-    """Work until told to stop, whoever submits.
+    """Process the queue until stopped.
 
-    Ctrl-C or SIGTERM hands over within two seconds what is being worked on. A pool takes only steps of its kind, or
-    those whose workflow names it, so many at once; * stands for all that no other pool names, and 0 leaves them to
-    other workers.
+    Ctrl-C or SIGTERM releases the running steps within two seconds. A pool takes only steps of its kind, or steps whose
+    workflow names it, up to its number of slots. * stands for all other kinds and pools; 0 leaves them to other
+    workers.
 
-    With --metrics-port, http://127.0.0.1:P/metrics shows the metrics of all processes as Prometheus reads them.
+    With --metrics-port, http://127.0.0.1:P/metrics serves the metrics of all processes in the format of Prometheus.
     """
     if pools is not None:
         from penstock.verbs.working import pool_sizes
@@ -48,7 +50,7 @@ async def worker(
             return await _supervise(call, pools, processes, registry, port)
         async with call.working_app(registry, for_ever=True) as app:
             if not call.json:
-                note("Working until told to stop (Ctrl-C, SIGTERM).")
+                note("Working; stop with Ctrl-C or SIGTERM.")
             summary = await app.work(pools=pools, tell=note)
     return _answer(call, summary, metrics_port=port)
 
@@ -57,7 +59,7 @@ async def worker(
 def _shown(
     call: Call, pools: str | None, port: int | None, host: str | None, send: int | None
 ) -> "Iterator[tuple[Registry | None, int | None]]":
-    """What is counted, if anybody wants to know, and the port where it is shown meanwhile."""
+    """The registry of metrics, and the port that serves it meanwhile; None if metrics are off."""
     settings = call.settings()
     chosen = settings.worker.metrics_port if port is None else port
     if chosen is None and send is None:
@@ -100,7 +102,7 @@ async def _supervise(
     if call.signals.received is not None:
         supervisor.stop()
     if not call.json:
-        note(f"{processes} processes work until told to stop (Ctrl-C, SIGTERM).")
+        note(f"{processes} worker processes are running; stop with Ctrl-C or SIGTERM.")
     await supervisor.run()
     if supervisor.refused is not None:
         return Answer({"error": supervisor.refused}, code=2)
@@ -109,7 +111,7 @@ async def _supervise(
 
 
 def _sum(parts: "list[Summary]") -> "Summary":
-    """What they all made; the longest time."""
+    """The sum of all summaries, with the longest elapsed time."""
     from penstock.verbs.jobs import Summary
 
     made: Counter[str] = Counter()
@@ -128,6 +130,6 @@ def _answer(call: Call, summary: "Summary", **more: Any) -> Answer:
 
     stopped = call.signals.received is not None
     summary.interrupted = stopped
-    hints = ["What was begun is kept: any other worker goes on with it."] if stopped else []
+    hints = ["The progress is kept: any other worker continues it."] if stopped else []
     data = {"processes": 1, "restarts": 0, "metrics_port": None, **msgspec.to_builtins(summary), **more}
     return Answer(data, summary_line(summary), call.signals.code if stopped else 0, hints=hints)

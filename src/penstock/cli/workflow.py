@@ -1,4 +1,4 @@
-"""`workflow`: the definitions that can be named, and whether one is right."""
+"""`workflow`: list, show and check workflow definitions."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def workflow() -> None:
 @workflow.command("list")
 @body
 async def list_workflows(call: Call) -> Answer:
-    """The workflows that can be named."""
+    """List workflows."""
     async with call.app() as app:
         entries = app.catalog.workflows()
     data = [{"id": w.id, "name": w.name, "steps": [step.name for step in w.steps], "file": file} for w, file in entries]
@@ -26,10 +26,10 @@ async def list_workflows(call: Call) -> Answer:
 
 @workflow.command()
 @click.argument("name", metavar="ID|FILE")
-@click.option("--params", metavar="ID", help="With the values of this parameter set.")
+@click.option("--params", metavar="ID", help="Use the values of this parameter set.")
 @body
 async def show(call: Call, name: str, params: str | None) -> Answer:
-    """A workflow as a run would keep it: with all its values."""
+    """Show a workflow as a run would store it, with all values."""
     import msgspec
     import yaml
 
@@ -43,7 +43,7 @@ async def show(call: Call, name: str, params: str | None) -> Answer:
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @body
 async def check(call: Call, files: tuple[str, ...]) -> Answer:
-    """Say what is wrong in definitions and parameter sets, each with file and line."""
+    """Report errors in definitions and parameter sets, with file and line."""
     from penstock.workflows.catalog import open_catalog
 
     catalog = open_catalog(call.settings())

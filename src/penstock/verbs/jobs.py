@@ -66,7 +66,7 @@ class Summary(msgspec.Struct):
     remarks: list[Remark] = []
     """Up to five documents for each reason."""
     group: str | None = None
-    """The runs that this call started: `group show` tells about them."""
+    """The runs that this call started: `group show` shows their progress."""
 
 
 class Progress(msgspec.Struct, frozen=True):
