@@ -23,6 +23,8 @@ class Model:
     """Texts in one call of `embed_documents`."""
     max_tokens: int | None = None
     """Tokens in one call, of all its texts together; None: no limit."""
+    remote: bool = False
+    """Each call goes over a network: texts of several documents are sent in one call."""
     paid: bool = False
     """Each call costs money: its answer is kept durably before anything else happens."""
     price: float = 0.0

@@ -1,9 +1,9 @@
 """What a stage is, and what it is offered. A stage knows ports and its context, never the queue."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -48,6 +48,24 @@ class Ports:
         return "index" in self.__dict__ and not self.index.traits.single_writer
 
 
+class Limits(NamedTuple):
+    """What one call takes: so many items, and so much by the size of each. None: as much as there is."""
+
+    items: int
+    size: int | None = None
+
+
+@dataclass(frozen=True)
+class Gather:
+    """Work that one call can do for several steps."""
+
+    call: Callable[[Ports, Runtime, Sequence[Any]], Awaitable[Any]]
+    """Its answer has one entry for each item, in order, and can be sliced. The entry depends on the item alone."""
+    size: Callable[[Any], int]
+    limits: Callable[[Ports], Limits | None]
+    """None: a common call saves nothing, and each step makes its own."""
+
+
 class StepContext(Protocol):
     @property
     def document(self) -> Document: ...
@@ -85,6 +103,10 @@ class StepContext(Protocol):
 
     def input_meta(self, kind: str) -> Json:
         """What an earlier step of this kind reported."""
+
+    async def together(self, gather: Gather, items: Sequence[Any]) -> Any:
+        """What the call of `gather` answers for these items, which it may be given together with those of other
+        steps. If a common call is refused, only the step whose items are the cause gets the error."""
 
     def raise_if_cancelled(self) -> None: ...
 

@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from penstock.artifacts.segments import VECTORS
-from penstock.model.items import Chunk
-from penstock.stages.base import Stage, StepContext, StepResult
+from penstock.model.items import Chunk, Vectors
+from penstock.runtime import Runtime
+from penstock.stages.base import Gather, Limits, Ports, Stage, StepContext, StepResult
 
 BATCH = 256
 PIECE = 256 * 1024
@@ -15,22 +16,33 @@ SMALL_BATCH = 16
 
 async def run(ctx: StepContext) -> StepResult:
     checkpoint = ctx.checkpoint
-    embedder = ctx.ports.embedder
-    failpoints = ctx.runtime.failpoints
+    model = ctx.ports.embedder.model
     done: int = checkpoint.cursor.get("chunks", 0)
-    batch = min(SMALL_BATCH if ctx.step.crashes else BATCH, embedder.model.max_texts)
+    batch = min(SMALL_BATCH if ctx.step.crashes else BATCH, model.max_texts)
     async for chunks in ctx.inputs("chunk", done):
-        for texts in _batches(chunks, batch, embedder.model.max_tokens):
-            if failpoints.armed:
-                failpoints.hit("provider.answer.before")
-            vectors = await embedder.embed_documents(texts)
-            if failpoints.armed:
-                failpoints.hit("provider.answer.after")
+        for texts in _batches(chunks, batch, model.max_tokens):
+            vectors = await ctx.together(GATHER, texts)
             done += len(texts)
-            await checkpoint.append(
-                [vectors], {"chunks": done}, count=len(texts), size=vectors.nbytes, keep=embedder.model.paid
-            )
-    return StepResult({"chunks": done, "dimensions": embedder.model.dimensions})
+            await checkpoint.append([vectors], {"chunks": done}, count=len(texts), size=vectors.nbytes, keep=model.paid)
+    return StepResult({"chunks": done, "dimensions": model.dimensions})
+
+
+async def _embed(ports: Ports, runtime: Runtime, texts: Sequence[str]) -> Vectors:
+    failpoints = runtime.failpoints
+    if failpoints.armed:
+        failpoints.hit("provider.answer.before")
+    vectors = await ports.embedder.embed_documents(texts)
+    if failpoints.armed:
+        failpoints.hit("provider.answer.after")
+    return vectors
+
+
+def _limits(ports: Ports) -> Limits | None:
+    model = ports.embedder.model
+    return Limits(model.max_texts, model.max_tokens) if model.remote else None
+
+
+GATHER = Gather(_embed, len, _limits)
 
 
 def _batches(chunks: Sequence[Chunk], most: int, most_tokens: int | None) -> Iterator[list[str]]:

@@ -17,6 +17,7 @@ from penstock.stages.custom import custom
 from penstock.worker.broadcast import Broadcast
 from penstock.worker.budget import Budget
 from penstock.worker.context import Context, RunState
+from penstock.worker.gathering import Gatherers
 from penstock.worker.pools import REST, pool_of
 from penstock.worker.record import Record
 from penstock.worker.retry import RetryPolicy
@@ -54,6 +55,7 @@ class Bench:
         # Those who read documents wait for the parser processes most of the time, and must not keep out the others.
         self._sizes = self.pools or {EXTRACT: self.slots, REST: self.slots}
         self._rooms = {name: Room(size, self.runtime.clock) for name, size in self._sizes.items()}
+        self.gatherers = Gatherers(self.ports, self.runtime, self.slots)
         self.backed_off = asyncio.Event()
         """A step has to wait for its next attempt."""
         self._one_suspect = asyncio.Lock()
@@ -78,7 +80,8 @@ class Bench:
                 ctx.waiting(ROOM)
             stay = ctx.stay = await room.stay(Flow(ctx.step.owner, ctx.step.document_id))
             try:
-                ctx.waiting(None)
+                if ctx.waiting_on is not None:
+                    ctx.waiting(None)
                 ctx.began = self.runtime.clock()
                 yield
             finally:
@@ -132,6 +135,7 @@ class Bench:
             lease_s=self.lease_s,
             tally=self.record.tally,
             metrics=self.metrics,
+            gatherers=self.gatherers,
         )
 
 

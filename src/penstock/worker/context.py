@@ -31,8 +31,9 @@ from penstock.model.nouns import (
     Workflow,
 )
 from penstock.runtime import Runtime
-from penstock.stages.base import Ports
+from penstock.stages.base import Gather, Ports
 from penstock.worker.budget import Budget
+from penstock.worker.gathering import Gatherers
 from penstock.worker.look import Tally
 from penstock.worker.rooms import Stay
 from penstock.worker.vital import Vital
@@ -104,6 +105,8 @@ def load(connection: Connection, steps: Sequence[Step], workflows: dict[str, Wor
 
 
 ROOM = leasing.ROOM
+BATCH = "batch"
+"""What a step waits on whose items are gathered for a common call."""
 FOLDER = 1000
 """Artifacts whose segments share a folder: few of them have to be made, and none grows too large."""
 
@@ -159,7 +162,7 @@ class RawSource:
         return self._blobs.file(self._key)
 
     def waiting(self, on: str | None) -> None:
-        self._ctx.parsing(on)
+        self._ctx.elsewhere(on)
 
     def may_parse(self) -> None:
         limit = self._ctx.ports.limits.parser_s
@@ -190,6 +193,7 @@ class Context:
         lease_s: float,
         tally: Tally,
         metrics: Metrics,
+        gatherers: Gatherers,
     ) -> None:
         self.step = step
         self.state = state
@@ -218,6 +222,7 @@ class Context:
         self._lease_s = lease_s
         self._tally = tally
         self._metrics = metrics
+        self._gatherers = gatherers
         self.began = runtime.clock()
         """When it had room to run."""
         self._counted = 0
@@ -229,8 +234,9 @@ class Context:
         self._batch_began = self.began
         self.stay: Stay | None = None
         """Its place in a room, while it has one that it may leave for a while."""
-        self._parses = False
-        """Parser processes do the work between two batches: the place is held only while a batch is kept."""
+        self._works_elsewhere = False
+        """Parser processes or a provider do the work between two batches: the place is held only while a batch is
+        kept."""
         self._in_batch = False
         """A batch is being kept: the place is held until that is done."""
         self._returning = False
@@ -310,10 +316,11 @@ class Context:
             else:
                 self.stay.step_out()
 
-    def parsing(self, on: str | None) -> None:
-        """Parser processes work for the step, or (`on`) it waits for one: it needs no place until its next batch."""
+    def elsewhere(self, on: str | None) -> None:
+        """A parser process or a provider works for the step, or (`on`) it waits for that: it needs no place until its
+        next batch."""
         self._set_waiting(on)
-        self._parses = True
+        self._works_elsewhere = True
         if self.stay is not None and not self._in_batch:
             self.stay.step_out()
 
@@ -321,6 +328,17 @@ class Context:
         self._said = on
         if on != self.waiting_on and not self._returning:
             self.vital.wait(on)
+
+    async def together(self, gather: Gather, items: Sequence[Any]) -> Any:
+        gatherer = self._gatherers.of(gather)
+        # A step whose worker died makes its own calls: if they are the cause, no other step is in them.
+        if gatherer is None or self.step.crashes:
+            return await gather.call(self.ports, self.runtime, items)
+        self.elsewhere(BATCH)
+        try:
+            return await gatherer.add(items, lambda: self.elsewhere(None))
+        finally:
+            self._set_waiting(None)
 
     def progress(self) -> None:
         self.vital.progress()
@@ -405,7 +423,7 @@ class Context:
             raise BudgetSpent("handed over between two batches")
         if self.stay is None:
             return
-        if self._parses or self.waiting_on is not None:
+        if self._works_elsewhere or self.waiting_on is not None:
             self.stay.step_out()
         elif self.stay.is_over:
             await self._wait_for_place(self.stay.give_way)

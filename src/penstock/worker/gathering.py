@@ -1,0 +1,149 @@
+"""Calls that serve several steps: each step adds its items, and gets the answer for these."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.errors import Away, Transient
+from penstock.runtime import Runtime
+from penstock.stages.base import Gather, Limits, Ports
+
+WAIT_S = 0.005
+"""How long items wait for those of other steps, where a call could be made at once."""
+
+
+@dataclass(eq=False)
+class Part:
+    """The items of one step."""
+
+    items: Sequence[Any]
+    size: int
+    answer: "asyncio.Future[Any]"
+    begins: Callable[[], None]
+    came: float
+
+
+class Gatherer:
+    """Makes one call for the items of many steps. A call is made when it is full, when its first items have waited for
+    a moment, and not while there are as many calls as may be made at once: under load, calls are full."""
+
+    def __init__(self, gather: Gather, limits: Limits, ports: Ports, runtime: Runtime, calls: int) -> None:
+        self._gather = gather
+        self._limits = limits
+        self._ports = ports
+        self._runtime = runtime
+        self._most = calls
+        self._waiting: deque[Part] = deque()
+        self._calls: dict[asyncio.Task[None], list[Part]] = {}
+        self._timer: asyncio.Task[None] | None = None
+
+    async def add(self, items: Sequence[Any], begins: Callable[[], None]) -> Any:
+        """The answer for these items, which are never divided between two calls. `begins` is called when their call
+        is made."""
+        size = sum(map(self._gather.size, items))
+        answer = asyncio.get_running_loop().create_future()
+        part = Part(items, size, answer, begins, self._runtime.clock())
+        self._waiting.append(part)
+        self._make_calls()
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            self._give_up(part)
+            raise
+
+    def _give_up(self, part: Part) -> None:
+        """A call that nobody waits for any more is cancelled: it may cost money."""
+        part.answer.cancel()
+        with suppress(ValueError):
+            self._waiting.remove(part)
+        for task, parts in self._calls.items():
+            if part in parts and all(one.answer.done() for one in parts):
+                task.cancel()
+
+    def _make_calls(self) -> None:
+        while self._waiting and len(self._calls) < self._most:
+            count = self._fitting()
+            waited = self._runtime.clock() - self._waiting[0].came
+            if count == len(self._waiting) and not self._is_full(count) and waited < WAIT_S:
+                if self._timer is None:
+                    self._timer = asyncio.create_task(self._wait(WAIT_S - waited))
+                return
+            parts = [self._waiting.popleft() for _ in range(count)]
+            for part in parts:
+                part.begins()
+            task = asyncio.create_task(self._call(parts))
+            self._calls[task] = parts
+            task.add_done_callback(self._ended)
+
+    async def _wait(self, seconds: float) -> None:
+        await self._runtime.sleep(seconds)
+        self._timer = None
+        self._make_calls()
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        for part in self._calls.pop(task):
+            part.answer.cancel()
+        self._make_calls()
+
+    def _fitting(self) -> int:
+        """How many of the parts that wait fit into one call: the first one always does."""
+        items = size = count = 0
+        for part in self._waiting:
+            items, size = items + len(part.items), size + part.size
+            if count and (items > self._limits.items or size > (self._limits.size or size)):
+                break
+            count += 1
+        return count
+
+    def _is_full(self, count: int) -> bool:
+        return sum(len(self._waiting[i].items) for i in range(count)) >= self._limits.items
+
+    async def _call(self, parts: Sequence[Part]) -> None:
+        """If the call is refused, it is made again for each half: only those steps fail whose items are the cause. A
+        target that is away is away for all."""
+        parts = [part for part in parts if not part.answer.done()]
+        if not parts:
+            return
+        items = [item for part in parts for item in part.items]
+        try:
+            answer = await self._gather.call(self._ports, self._runtime, items)
+            if len(answer) != len(items):
+                raise Transient(f"{len(items)} items were sent, and {len(answer)} came back", reason="bad_answer")
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            if len(parts) > 1 and not isinstance(error, Away):
+                await self._call(parts[: len(parts) // 2])
+                await self._call(parts[len(parts) // 2 :])
+                return
+            for part in parts:
+                if not part.answer.done():
+                    part.answer.set_exception(error)
+            return
+        start = 0
+        for part in parts:
+            end = start + len(part.items)
+            if not part.answer.done():
+                part.answer.set_result(answer[start:end])
+            start = end
+
+
+class Gatherers:
+    """One for each kind of call that steps of this worker make together."""
+
+    def __init__(self, ports: Ports, runtime: Runtime, calls: int) -> None:
+        self._ports = ports
+        self._runtime = runtime
+        self._calls = calls
+        self._made: dict[Gather, Gatherer | None] = {}
+
+    def of(self, gather: Gather) -> Gatherer | None:
+        """None: the steps make their own calls."""
+        if gather not in self._made:
+            limits = gather.limits(self._ports)
+            made = None if limits is None else Gatherer(gather, limits, self._ports, self._runtime, self._calls)
+            self._made[gather] = made
+        return self._made[gather]
