@@ -1,4 +1,4 @@
-"""Code that is not ours: calling a user's steps and handlers, and reading whatever they raise."""
+"""User code: call the user's steps and handlers, and read the errors that they raise."""
 
 import asyncio
 import math
@@ -11,13 +11,13 @@ from penstock.errors import Away, StepError
 T = TypeVar("T")
 
 SENTENCE, TRACE, REASON, NAME = 2_000, 20_000, 100, 200
-"""The most characters of an error that are kept."""
+"""The maximum number of characters that are kept of the parts of an error."""
 MOST_PAGES = 2**31 - 1
 OUTSIDE = "raised inside the code itself, not because Penstock stopped it"
 
 
 class Escaped(Exception):
-    """Stands for what is no `Exception` and was not meant for us: `error`."""
+    """Wraps a BaseException of user code that must not stop the worker, such as SystemExit: `error`."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__()
@@ -25,7 +25,8 @@ class Escaped(Exception):
 
 
 async def contained(function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-    """Raises an `Exception` or `CancelledError`, whatever the function raises: `SystemExit` in a task ends the loop."""
+    """Call the function. Other errors than `Exception` and `CancelledError` are wrapped in `Escaped`, because
+    `SystemExit` in a task would end the event loop."""
     try:
         return await function(*arguments)
     except (Exception, asyncio.CancelledError):
@@ -35,8 +36,8 @@ async def contained(function: Callable[..., Awaitable[T]], *arguments: Any) -> T
 
 
 async def call(function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-    """The same, and `CancelledError` only if our own task was cancelled. The function has a task of its own: one that
-    cancels the task it runs in must not look like a stop."""
+    """Like `contained`, but raise `CancelledError` only if the calling task was cancelled. The function runs in its own
+    task: if it cancels that task, this must not look like a stop of the worker."""
     task = asyncio.create_task(contained(function, *arguments))
     try:
         return await task
@@ -48,7 +49,7 @@ async def call(function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
 
 
 def raised_by(error: BaseException, package: str) -> bool:
-    """Whether a module of the package raised it, and did not only let it pass."""
+    """Whether a module of the package raised the error, rather than code that the package called or was called by."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -56,12 +57,12 @@ def raised_by(error: BaseException, package: str) -> bool:
 
 
 def clean(text: str) -> str:
-    """Text that every database takes: NUL and lone surrogates are written as escapes."""
+    """Text that every database accepts: NUL and lone surrogates are escaped."""
     return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
 
 
 def sentence(error: BaseException) -> str:
-    """What the error says: always text, never too long, never empty."""
+    """The message of an error: never empty, and of limited length."""
     if isinstance(error, Escaped):
         error = error.error
     name, said = type(error).__name__, _text(error)
@@ -73,7 +74,7 @@ def sentence(error: BaseException) -> str:
 
 
 def trace(error: BaseException) -> str | None:
-    """The traceback; None for an error that was raised on purpose."""
+    """The traceback; None for errors that Penstock or the user's step raises deliberately."""
     if isinstance(error, StepError | Away):
         return None
     if isinstance(error, Escaped):
@@ -85,7 +86,7 @@ def trace(error: BaseException) -> str | None:
 
 
 def reason(error: BaseException, otherwise: str) -> str:
-    """The word that dead letters are counted by. Classes of users need not call our `__init__`."""
+    """The reason of the dead letter. Subclasses in user code may not have called our `__init__`."""
     found = _attribute(error, "reason")
     return _cut(str.__str__(found), REASON) if isinstance(found, str) and found else otherwise
 
@@ -96,7 +97,7 @@ def page(error: BaseException) -> int | None:
 
 
 def retry_after(error: BaseException, most: float) -> float | None:
-    """The seconds that somebody else asks us to wait; None if they are no such number."""
+    """The requested waiting time in seconds; None if it is missing or not a number."""
     found = _attribute(error, "retry_after")
     if isinstance(found, bool) or not isinstance(found, int | float) or not found >= 0:
         return None
@@ -104,13 +105,13 @@ def retry_after(error: BaseException, most: float) -> float | None:
 
 
 def named(error: BaseException, attribute: str) -> str | None:
-    """A short text that an error carries, such as its target; None where it is missing or no text."""
+    """A short text attribute of an error, such as its target; None if it is missing or not text."""
     found = _attribute(error, attribute)
     return _cut(str.__str__(found), NAME) if isinstance(found, str) and found else None
 
 
 def _attribute(error: BaseException, name: str) -> object:
-    """Of our own classes alone; None where it is missing."""
+    """An attribute of an error of our own classes; None if it is missing."""
     try:
         return getattr(error, name, None) if isinstance(error, StepError | Away) else None
     except BaseException:
@@ -125,7 +126,7 @@ def _text(error: BaseException) -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    """The beginning and the end: of a traceback, the end says more."""
+    """Shorten a text, keeping its beginning and its end: the end of a traceback matters most."""
     if len(text) <= most:
         return clean(text)
     return clean(f"{text[: most // 2]} […] {text[-most // 2 :]}")

@@ -1,4 +1,4 @@
-"""Who may read what is kept, and what is never said: modes of files, and a mask for passwords in messages."""
+"""File permissions, and masking of passwords in messages."""
 
 import os
 import re
@@ -15,9 +15,9 @@ _OTHERS = 0o077
 _SECRET = r"\w*(?:password|passwd|secret|token)|api_?key|scram_\w+_key"
 _USER_INFO = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:/?#@'\"]*):[^\s'\"]*@", re.IGNORECASE)
 _WHOLE = re.compile(r"\A([a-z][a-z0-9+.-]*://[^\s:/?#@'\"]*):.*@", re.IGNORECASE | re.DOTALL)
-"""The same where nothing stands before the URL: then it may hold spaces and quotes, by mistake."""
+"""The same for a text that begins with a URL, which may then contain spaces and quotes by mistake."""
 _PORT = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:/?#@'\"]*:)(?!\d+(?:[/?#\s'\"]|$))[^\s/?#@'\"]+(?!@)", re.IGNORECASE)
-"""A password in the wrong place: before a host that was forgotten."""
+"""A password in the place of the port, because the host is missing."""
 _PARAMETER = re.compile(rf"([?&](?:{_SECRET})=)[^&\s'\"]*", re.IGNORECASE)
 _KEYWORD = re.compile(rf"(?<![?&\w])((?:{_SECRET})\s?=\s?)(?:'(?:[^'\\]|\\.)*'|[^\s'\"]+)", re.IGNORECASE)
 _QUOTED = re.compile(r'"([^"]*)"?')
@@ -25,7 +25,7 @@ _NAME = re.compile(_SECRET, re.IGNORECASE)
 
 
 def masked(text: str) -> str:
-    """A message or a URL without the passwords in it."""
+    """The text with all passwords masked."""
     if "=" not in text and "://" not in text:
         return text
     text = _WHOLE.sub(rf"\1:{MASK}@", text)
@@ -36,14 +36,14 @@ def masked(text: str) -> str:
 
 
 def masked_for(url: str, text: str) -> str:
-    """What somebody said about this URL, without its passwords: also where they stand alone."""
+    """A message about this URL with its passwords masked, also where they appear outside of the URL."""
     for secret in sorted(_secrets(url), key=len, reverse=True):
         text = text.replace(secret, MASK)
     return masked(_QUOTED.sub(lambda found: found[0] if _may_be_said(url, found[1]) else f'"{MASK}"', text))
 
 
 def _may_be_said(url: str, quoted: str) -> bool:
-    """A name that is no part of the URL, or is known as a harmless part. What could not be taken apart is not known."""
+    """Whether a quoted text is not part of the URL, or is a part without secrets. False if the URL cannot be parsed."""
     if quoted not in url and quoted not in unquote(url):
         return True
     try:
@@ -63,7 +63,7 @@ def _secrets(url: str) -> set[str]:
 
 
 def is_shared(folder: Path) -> bool:
-    """The owner has given it to a group: the set-group-ID bit says so."""
+    """Whether the folder is shared with a group, which its set-group-ID bit indicates."""
     try:
         return bool(folder.stat().st_mode & stat.S_ISGID)
     except OSError:
@@ -71,26 +71,27 @@ def is_shared(folder: Path) -> bool:
 
 
 def file_mode(folder: Path) -> int:
-    """For new files below `folder`, as far as the umask allows."""
+    """The mode of new files below `folder`, before the umask."""
     return 0o660 if is_shared(folder) else 0o600
 
 
 def make_folder(folder: Path, root: Path) -> list[Path]:
-    """Make a folder and those above it that are missing; these, the innermost first. From `root` on they
-    are for us alone."""
+    """Create a folder and its missing parents, and return the created ones, innermost first. From `root` on they are
+    private."""
     chain = [folder, *folder.parents]
     missing = chain[: next(i for i, one in enumerate(chain) if one.exists())]
     for made in reversed(missing):
         ours = made.is_relative_to(root) and not is_shared(made.parent)
         with suppress(FileExistsError):
             made.mkdir(0o700 if ours else 0o777)
-    # A file of that name is an error.
+    # Raises if a file has this name.
     folder.mkdir(exist_ok=True)
     return missing
 
 
 def tighten(places: Iterable[Path]) -> None:
-    """What is ours is for nobody else to read. Others' places, shared ones and read-only ones stay as they are."""
+    """Remove permissions of other users from our own files and folders. Shared folders, folders of other users and
+    read-only ones are not changed."""
     for place in places:
         with suppress(OSError):
             found = place.stat()
@@ -100,6 +101,7 @@ def tighten(places: Iterable[Path]) -> None:
 
 
 def make_private_file(path: Path) -> None:
-    """Before SQLite makes it, readable for all. Its -wal and -shm take its mode."""
+    """Create the file privately before SQLite creates it with default permissions. SQLite uses its mode for -wal and
+    -shm too."""
     with suppress(OSError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, file_mode(path.parent)))

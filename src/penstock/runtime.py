@@ -1,7 +1,6 @@
-"""The outside world, passed in: clock, sleep, randomness, ids, threads, failpoints.
+"""Clock, sleep, randomness, ids, threads and failpoints, passed as one object.
 
-Below `app.py` nobody reads a clock, sleeps, draws a random number or starts a thread but through here,
-so that a simulation can replace it all.
+All code below `app.py` uses these instead of the standard library, so that a simulation can replace them.
 """
 
 import asyncio
@@ -23,18 +22,18 @@ Lane = Literal["read", "io", "cpu", "index", "net", "upkeep"]
 LANES: dict[Lane, int] = {"read": 2, "io": 2, "cpu": 1, "index": 1, "net": 8, "upkeep": 1}
 
 SMALL = 16 << 10
-"""Bytes of work that take less time (a fraction of a millisecond) than handing them to a thread."""
+"""Work on up to this many bytes takes less time (a fraction of a millisecond) than passing it to a thread."""
 
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 
 class Failpoints:
-    """Named places at the four doors where a test can make the process die. `armed` is the one attribute
-    that is looked at when they are off."""
+    """Named places before and after durable writes where a test can kill or stop the process. If `armed` is False, no
+    other attribute is read."""
 
     def __init__(self, spec: str = "") -> None:
-        """`spec`: `name=kill@3` dies at the third passage, `name=stop@1` stops the process (SIGSTOP) there;
-        several are separated by commas."""
+        """`spec`: `name=kill@3` kills the process at the third hit, `name=stop@1` stops it (SIGSTOP) at the first.
+        Several are separated by commas."""
         self.plans: dict[str, tuple[str, int]] = {}
         self.counts: dict[str, int] = {}
         for part in filter(None, spec.split(",")):
@@ -52,12 +51,12 @@ class Failpoints:
         count = self.counts[name] = self.counts.get(name, 0) + 1
         verb, nth = plan
         if count == nth and verb != "count":
-            # To this thread: sent to the process, a stop may come only after we have gone on.
+            # Sent to this thread: a signal to the process might arrive only after this thread has continued.
             signal.pthread_kill(threading.get_ident(), signal.SIGKILL if verb == "kill" else signal.SIGSTOP)
 
 
 class Runtime:
-    """The real world. A simulation offers the same methods over a virtual one."""
+    """The real clock, threads and random numbers. A simulation provides the same methods."""
 
     def __init__(self, failpoints: Failpoints | None = None) -> None:
         self.failpoints = failpoints or Failpoints()
@@ -66,24 +65,24 @@ class Runtime:
         self._last_ulid = 0
 
     def clock(self) -> float:
-        """Seconds that only go forward, for measuring."""
+        """Monotonic seconds, for measuring durations."""
         return time.monotonic()
 
     def now(self) -> float:
-        """Seconds since 1970, for people; leases use the database's clock."""
+        """Seconds since 1970, for display. Leases use the database's clock."""
         return time.time()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
     async def wait(self, event: asyncio.Event, seconds: float) -> None:
-        """Sleep, or wake with the event; where it is set already, nobody else gets a turn."""
+        """Sleep until the time has passed or the event is set. If it is already set, return without yielding."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await event.wait()
 
     def block(self, seconds: float) -> None:
-        """Sleep in a thread that is not the loop's."""
+        """Sleep in a thread other than that of the event loop."""
         time.sleep(seconds)
 
     def random(self) -> float:
@@ -96,18 +95,18 @@ class Runtime:
         return self.ulids(1)[0]
 
     def ulids(self, count: int) -> Sequence[str]:
-        """Identifiers that sort by time, also within one millisecond of one process."""
+        """Identifiers that sort by time, even within one millisecond of a process."""
         fresh = (int(time.time() * 1000) << 80) | self._random.getrandbits(80)
         first = max(fresh, self._last_ulid + 1)
         self._last_ulid = first + count - 1
         return [_crockford(first + i) for i in range(count)]
 
     async def run_blocking(self, lane: Lane, function: Callable[..., T], *args: object) -> T:
-        """Run a blocking function on the threads of a lane. The loop never blocks, and each lane has a fixed width."""
+        """Run a blocking function in a thread pool, so that the event loop does not block."""
         return await asyncio.get_running_loop().run_in_executor(self.executor(lane), function, *args)
 
     async def run_sized(self, lane: Lane, size: int, function: Callable[..., T], *args: object) -> T:
-        """The same for work on `size` bytes: a little is done on the spot, as going to a thread and back costs more."""
+        """Like `run_blocking`, but call the function directly if its input of `size` bytes is small."""
         if size <= SMALL:
             return function(*args)
         return await self.run_blocking(lane, function, *args)
@@ -124,8 +123,8 @@ class Runtime:
 
 
 def shielded(work: "Coroutine[Any, Any, T]") -> "asyncio.Future[T]":
-    """As `asyncio.shield`. Whoever is cancelled while he waits for it does not hear how it ended; then its error is
-    nobody's, and not a traceback on standard error either."""
+    """Like `asyncio.shield`, but if the caller is cancelled, a later error of the work is not reported as a traceback
+    on standard error."""
     task = asyncio.ensure_future(work)
     task.add_done_callback(_hear)
     return asyncio.shield(task)

@@ -1,1 +1,1 @@
-"""The nouns of the system and their state machines. Imports nothing of ours."""
+"""Data types and state machines. This package imports no other package of Penstock."""

@@ -1,4 +1,4 @@
-"""What happens to documents, as it is told to those who listen."""
+"""Events: what happened to runs, steps and groups."""
 
 from enum import StrEnum
 
@@ -11,21 +11,22 @@ class EventKind(StrEnum):
     GROUP_START = "GROUP_START"
     """The first runs of a group were started."""
     GROUP_END = "GROUP_END"
-    """All runs of a group have ended; once more if some of them were retried."""
+    """All runs of a group have ended. It is raised again after some of them were retried."""
     ITEM_START = "ITEM_START"
     """The first step of a run was claimed for the first time."""
     ITEM_END = "ITEM_END"
-    """The run ended, and the document with it: COMPLETED, NOT_INDEXABLE or CANCELLED."""
+    """The run ended without failure. The document is COMPLETED, NOT_INDEXABLE or CANCELLED."""
     ITEM_FAILED = "ITEM_FAILED"
     """The run ended as a dead letter."""
     STEP_START = "STEP_START"
     STEP_END = "STEP_END"
     STEP_FAILED = "STEP_FAILED"
-    """An attempt failed. `status`: ERROR if there will be another one, FAILED if not."""
+    """An attempt failed. `status` is ERROR if there will be another attempt, else FAILED."""
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One thing that happened: it is in the ledger. `meta` holds what the step reported, or `reason` and `page`."""
+    """A live event. What it describes is already in the ledger. `meta` is the report of the step, or `reason` and
+    `page` of a failure."""
 
     kind: EventKind
     at: float
@@ -37,15 +38,15 @@ class Event(msgspec.Struct, frozen=True):
     step: str | None = None
     step_kind: str | None = None
     attempt: int = 0
-    """Claims since the step's cursor last moved."""
+    """Claims since the cursor of the step last moved."""
     status: str | None = None
     error: str | None = None
     meta: Json = {}
 
 
 class LifecycleEvent(msgspec.Struct, frozen=True):
-    """An event as the handlers of a workflow are told of it, at least once. `id` stays the same however often that is:
-    who must not do a thing twice remembers it. Events of a group have no document and no run; the others no counts."""
+    """An event as handlers receive it, at least once. Every delivery of an event has the same `id`, by which a handler
+    can detect duplicates. Events of a group have no document and no run; other events have no counts."""
 
     id: str
     kind: EventKind
@@ -66,8 +67,8 @@ class LifecycleEvent(msgspec.Struct, frozen=True):
     status: str | None = None
     error: str | None = None
     meta: Json = {}
-    """What the step reported; `pages` and `chunks` of a document that ended; `reason` and `page` of a failure."""
+    """The report of the step; or `pages` and `chunks` of a document that ended; or `reason` and `page` of a failure."""
     completion: int | None = None
-    """The how-manieth time that the group has ended; 0 at its start."""
+    """How many times the group has ended; 0 at its start."""
     counts: dict[str, int] = {}
-    """The runs of the group by status, when this was delivered; of a document that was retried, only the newest."""
+    """The runs of the group by status at the time of delivery. Only the newest run of a document is counted."""

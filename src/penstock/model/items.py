@@ -1,4 +1,4 @@
-"""What the stages hand to each other: pages, clean pages, chunks. Frozen, compact, one msgpack array each."""
+"""The items of artifacts: pages, clean pages, chunks. Each is frozen and encoded as one msgpack array."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     Vector = NDArray[np.float32]
     Vectors = NDArray[np.float32]
 else:
-    # Who reads only the ledger does without numpy, which takes longer to load than the answer.
+    # Commands that only read the ledger do not import numpy, which takes longer than the command itself.
     Vector = Any
     Vectors = Any
 
@@ -34,8 +34,8 @@ class Page(msgspec.Struct, frozen=True, array_like=True, gc=False):
     label: str | None = None
     blocks: tuple[Block, ...] = ()
     path: tuple[str, ...] = ()
-    """The headings that are open where the page begins, outermost first: `path[i]` is of level i + 1, "" if that
-    level was skipped."""
+    """The headings that apply at the start of the page, outermost first: `path[i]` has level i + 1, "" if that level
+    was skipped."""
 
 
 class Heading(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -47,22 +47,22 @@ class Heading(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class CleanPage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A page after cleaning. `offsets` holds (clean, original) pairs, ascending: from `clean` on, characters
-    stand one to one with those from `original` on, until the next pair."""
+    """A page after cleaning. `offsets` holds ascending (clean, original) pairs: from `clean` on, characters
+    correspond one to one to those from `original` on, until the next pair."""
 
     number: int
     text: str
     offsets: tuple[tuple[int, int], ...]
     length: int
-    """Length of the original page text: where the end of the last clean character leads at most."""
+    """Length of the original page text: the maximum original offset of the end of the text."""
     label: str | None = None
     headings: tuple[Heading, ...] = ()
     path: tuple[str, ...] = ()
 
 
 class Chunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A piece of a document that is embedded and found as one. `start` counts in the text of `page`, `end` in
-    that of `page_end`; both are offsets into what `show --pages` prints."""
+    """A piece of a document that is embedded and found as one unit. `start` is an offset into the text of `page`,
+    `end` into that of `page_end`, as `show --pages` prints it."""
 
     ordinal: int
     text: str

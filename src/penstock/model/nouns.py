@@ -1,4 +1,4 @@
-"""The frozen nouns of the ledger. Times are seconds since 1970 by the database's clock."""
+"""The data types of the ledger. Times are seconds since 1970 by the database's clock."""
 
 from collections.abc import Mapping
 from typing import Any, NewType
@@ -48,58 +48,58 @@ class Generation(msgspec.Struct, frozen=True):
 
 
 class StepDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One stage of a workflow as its YAML names it."""
+    """One step of a workflow, as defined in YAML."""
 
     name: str
     kind: str
     method: str | None = None
-    """The user's own function, by its dotted path; None: the shipped one of its kind."""
+    """Dotted path of the user's function; None: the built-in stage of the kind."""
     retries: int = 3
     parameters: dict[str, Any] = {}
     pool: str | None = None
-    """The pool that works on it; None: the one of its kind."""
+    """The pool that executes the step; None: the pool of its kind."""
     resource_key: str | None = None
-    """What only one worker may write at a time."""
+    """Only one step with this key runs at a time."""
     timeout: float | None = None
-    """Seconds of work without progress after which it is taken away from its worker."""
+    """Seconds of work without progress after which the attempt is ended."""
     next: str | None = None
-    """The step that follows; None: the one below."""
+    """The next step; None: the following one in the list."""
     choices: dict[str, str] = {}
-    """For a route: the step that follows each answer of its method; `default` for any other."""
+    """For a route: the next step for each choice; `default` for all other choices."""
     repeatable: bool = False
-    """What it makes can be made again from what is kept, and need not survive a power cut."""
+    """The output can be made again from stored data, so it does not have to survive a power failure."""
 
     @property
     def lane(self) -> str:
-        """What it is claimed by."""
+        """The queue that the step is claimed from."""
         return self.pool or self.kind
 
 
 class Handler(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Somebody who is told of a lifecycle event: a function by its dotted path, or a webhook by its name."""
+    """A receiver of lifecycle events: a function by its dotted path, or a webhook by its name."""
 
     name: str
     method: str | None = None
     webhook: str | None = None
     retries: int = 3
-    """Attempts in all."""
+    """Maximum number of attempts."""
     parameters: dict[str, Any] = {}
     timeout: float = 60.0
     """Seconds for one attempt."""
 
 
 class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The names by which a run's workflow and values were found: a retry looks there again."""
+    """The names of workflow and parameter set that a run was started with. A retry reads them again."""
 
     workflow: str
-    """Its id, or the path of its file."""
+    """The id of the workflow, or the path of its file."""
     params: str | None = None
     values: dict[str, dict[str, Any]] = {}
-    """Given one by one, over those of the parameter set."""
+    """Single values that override the parameter set."""
 
 
 class Workflow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """An ordered set of steps. A run keeps the snapshot that it started with."""
+    """An ordered list of steps. A run keeps the snapshot of the workflow that it started with."""
 
     id: str
     name: str
@@ -107,14 +107,14 @@ class Workflow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     meta: dict[str, Any] = {}
     lifecycle_events: dict[str, tuple[Handler, ...]] = {}
     asked: Asked | None = None
-    """In a snapshot, unless its id says it all."""
+    """Set in a snapshot, unless the id alone identifies the workflow."""
 
     def position(self, name: str) -> int:
         return next(i for i, step in enumerate(self.steps) if step.name == name)
 
 
 class ParameterSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Values for the steps of a workflow, by step name or kind, apart from the workflow."""
+    """Values for the steps of a workflow, by step name or kind, defined separately from the workflow."""
 
     id: str
     config: dict[str, dict[str, Any]] = {}
@@ -123,8 +123,8 @@ class ParameterSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """The right to write for one step, until the database's clock passes `lease_until`. `resource_key` names the
-    lock that came with it, if its kind is claimed through one."""
+    """The right to write for one step, until the database's clock passes `lease_until`. `resource_key` names the lock
+    that was claimed with the step, if there is one."""
 
     step_id: StepId
     token: Token
@@ -133,7 +133,7 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A claimed step with all that a worker needs to know about it."""
+    """A claimed step with everything that a worker needs to execute it."""
 
     lease: Lease
     run_id: RunId
@@ -154,7 +154,7 @@ class Step(msgspec.Struct, frozen=True):
 
     @property
     def lane(self) -> str:
-        """What it is claimed by."""
+        """The queue that the step is claimed from."""
         return self.pool or self.kind
 
 
@@ -170,11 +170,11 @@ class StepView(msgspec.Struct, frozen=True):
     finished_at: float | None
     meta: Json
     last_progress: float | None = None
-    """When a checkpoint or a heartbeat last told that it got on."""
+    """When a checkpoint or a heartbeat last reported progress."""
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """An immutable piece of an artifact. It counts only once a gated row names it."""
+    """An immutable part of an artifact. It counts only when a gated row names it."""
 
     ordinal: int
     key: str
@@ -182,13 +182,13 @@ class Segment(msgspec.Struct, frozen=True):
     size: int
     items: int
     first: int
-    """Number of the first item in it, counted through the artifact."""
+    """Number of its first item, counted from the start of the artifact."""
     cursor: Json
-    """Where its producer stood before it: a rewind goes back to here."""
+    """The cursor before this segment. A rewind continues here."""
 
 
 class Artifact(msgspec.Struct, frozen=True):
-    """What a stage makes, finished or not, with the checkpoint of whoever builds it."""
+    """The output of a step, complete or not, with the checkpoint of the step that builds it."""
 
     id: ArtifactId
     fingerprint: str

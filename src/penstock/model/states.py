@@ -1,5 +1,5 @@
-"""The two state machines, each as one explicit table. `docs/states.md` is drawn from here, and the
-ledger's triggers refuse every change of status that is not in here."""
+"""The two state machines, each as one table. `docs/states.md` is generated from these tables, and triggers in the
+ledger reject every change of status that they do not contain."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -44,10 +44,10 @@ _D = DocumentStatus
 WORKING = (_D.EXTRACTING, _D.CHUNKING, _D.EMBEDDING, _D.INDEXING)
 ENDS = (_D.COMPLETED, _D.NOT_INDEXABLE, _D.FAILED, _D.CANCELLED)
 
-# The verb that makes each change; a working status to itself is no change and needs no verb.
+# The verb that makes each change. A working status that stays the same is not a change.
 DOCUMENT_TRANSITIONS: Mapping[tuple[DocumentStatus, DocumentStatus], str] = {
     **{(_D.PENDING, working): "claim" for working in WORKING},
-    # A workflow of custom steps alone never leaves PENDING before its end.
+    # A workflow that has only custom steps stays PENDING until its end.
     (_D.PENDING, _D.COMPLETED): "flip",
     (_D.PENDING, _D.NOT_INDEXABLE): "flip",
     (_D.PENDING, _D.FAILED): "fail",
@@ -79,7 +79,7 @@ STEP_TRANSITIONS: Mapping[tuple[StepStatus, StepStatus], str] = {
     (_S.COMPLETED, _S.PENDING): "rewind",
 }
 
-# What a document shows while a step of this kind runs; other kinds do not change it.
+# The status of a document while a step of this kind runs. Other kinds do not change it.
 SHOWN_AS: Mapping[str, DocumentStatus] = {
     "fetch": _D.EXTRACTING,
     "validate": _D.EXTRACTING,
