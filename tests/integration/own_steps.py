@@ -187,3 +187,35 @@ async def wait_for_others(ctx: StepContext) -> StepResult:
         await asyncio.sleep(0.05)
         calls.append("worked")
     return StepResult()
+
+
+async def rewind(ctx: StepContext) -> None:
+    """Ignores its cursor: starts from the beginning each time, flushes, and fails at the same place."""
+    calls.append("rewind")
+    for number in range(3):
+        await ctx.checkpoint.append([{"n": number}], {"n": number + 1}, keep=True)
+    raise RuntimeError("it always fails here")
+
+
+async def cycle(ctx: StepContext) -> None:
+    """Its cursor goes round in a circle of five, one place with each call."""
+    calls.append("cycle")
+    await ctx.checkpoint.append([{"n": 1}], {"n": calls.count("cycle") % 5}, keep=True)
+    raise RuntimeError("it always fails here")
+
+
+async def invent(ctx: StepContext) -> None:
+    """Its cursor is another one with each call, and says nothing."""
+    calls.append("invent")
+    await ctx.checkpoint.append([{"n": 1}], {"n": calls.count("invent")}, keep=True)
+    raise RuntimeError("it always fails here")
+
+
+async def stumble(ctx: StepContext) -> StepResult:
+    """Fails after each of a hundred parts, and goes on from its cursor."""
+    done = ctx.checkpoint.cursor.get("parts", 0)
+    calls.append("stumble")
+    if done < 100:
+        await ctx.checkpoint.append([{"part": done}], {"parts": done + 1}, keep=True)
+        raise RuntimeError("interrupted")
+    return StepResult({"parts": done})

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 from tests.kit.ledger import BERT, Desk, output, segment
 
 from penstock.ledger.engine import checkpoints, leasing
@@ -101,6 +102,37 @@ async def test_i7_a_checkpoint_forgives(desk: Desk) -> None:
     made = (await desk.open(step)).artifact
     assert await desk.progress(step, made.id, 0)
     assert await desk.step(step, "attempts, crashes, errors") == (0, 0, 0)
+
+
+async def test_i7_a_checkpoint_at_an_old_cursor_forgives_nothing(desk: Desk) -> None:
+    step = await desk.started(worker="dead")
+    made = (await desk.open(step)).artifact
+    await desk.reap("dead")
+    [step] = await desk.claim()
+    assert await desk.ledger.write(leasing.GO_ALONE, step.lease)
+    await desk.open(step)
+    flush = msgspec.structs.replace(desk.flush(step, made.id, 0), advances=False)
+    assert await desk.ledger.write(checkpoints.CHECKPOINT, flush)
+    assert await desk.step(step, "attempts, crashes, errors, alone, forgiven") == (2, 1, 0, 1, 0)
+    assert await desk.one("SELECT segments FROM artifacts") == 1, "what it made is kept"
+
+
+async def test_i7_a_step_that_dies_after_each_checkpoint_is_a_dead_letter_in_the_end(desk: Desk) -> None:
+    """The cursor changes each time, as if it were progress."""
+    step = await desk.started(worker="dead")
+    made = (await desk.open(step)).artifact
+    for ordinal in range(checkpoints.FORGIVEN + 10):
+        if step.crashes >= leasing.SUSPECT:
+            assert await desk.ledger.write(leasing.GO_ALONE, step.lease)
+        assert await desk.progress(step, made.id, ordinal)
+        assert await desk.reap("dead", crashes=5) == 1
+        claimed = await desk.claim(worker="dead")
+        if not claimed:
+            break
+        [step] = claimed
+        await desk.open(step)
+    assert await desk.step(step, "status, crashes, forgiven") == ("FAILED", 5, checkpoints.FORGIVEN)
+    assert ordinal == checkpoints.FORGIVEN + 4
 
 
 async def test_a_checkpoint_moves_the_cursor_and_names_its_segment(desk: Desk) -> None:

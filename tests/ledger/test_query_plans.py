@@ -53,7 +53,7 @@ HOT: Verbs = {
     "steps at rest": (leasing._AT_REST, {}, [(i,) for i in range(64)]),
     "steps still ours": (leasing._STILL_OURS, {}, [(i, "t") for i in range(64)]),
     "overdue": (leasing._OVERDUE, {"count": 100}, None),
-    "checkpoint": (checkpoints._FORGIVE, {"lease_s": 1.0}, [(7, "t", None)]),
+    "checkpoint": (checkpoints._FORGIVE, {"lease_s": 1.0, "limit": 9}, [(7, "t", None, 1)]),
 }
 _NEW = {
     "owner": "anna", "collection": "default", "snapshot": "s", "body": "{}", "settings": "s", "priority": 0,

@@ -3,7 +3,7 @@
 A flush writes one segment, then the gated row that names it together with the cursor behind it. A kill in between
 leaves a blob that nobody names; a kill after it has lost nothing."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -25,6 +25,12 @@ class Flush(msgspec.Struct, frozen=True):
     segments: tuple[Segment, ...]
     cursor: Json
     items: int
+    advances: bool = True
+    """The cursor is one that the artifact has not had before."""
+
+
+def _encode(cursor: Json) -> bytes:
+    return msgspec.json.encode(cursor, order="sorted")
 
 
 class Checkpoint(Generic[T]):
@@ -41,14 +47,17 @@ class Checkpoint(Generic[T]):
         after_batch: Callable[[], Awaitable[None]],
         eager: bool,
         durable: bool = False,
+        passed: Iterable[Json] = (),
     ) -> None:
         """`prefix` begins the segment keys and carries the epoch; `before_batch` is called before a batch is taken;
         `after_batch` after it, and may end the step; `eager`: flush every batch, because the step has crashed before
-        and must show progress; `durable`: segments survive a power cut, because they cannot be made again."""
+        and must show progress; `durable`: segments survive a power cut, because they cannot be made again; `passed`:
+        cursors that the artifact has had before: a step that starts over comes to them again, and that is no progress
+        (I7)."""
         self.cursor: Json = artifact.cursor
         self.items = artifact.items
         self.moved = False
-        """Something was committed since the step was claimed."""
+        """A cursor that the artifact had not had before was committed since the step was claimed."""
         self.begun = False
         """A batch was handed in since the step was claimed."""
         self._codec = codec
@@ -67,6 +76,7 @@ class Checkpoint(Generic[T]):
         self._buffered_items = 0
         self._buffered_bytes = 0
         self._start_cursor: Json = artifact.cursor
+        self._passed = {_encode(cursor) for cursor in (artifact.cursor, *passed)}
         self._flushed_at = runtime.clock()
 
     async def append(
@@ -92,8 +102,9 @@ class Checkpoint(Generic[T]):
         if self.cursor == self._start_cursor and not self._buffer:
             return
         flush = await self._write()
+        flush = msgspec.structs.replace(flush, advances=_encode(flush.cursor) not in self._passed)
         await self._commit(flush)
-        self.moved = True
+        self.moved = self.moved or flush.advances
         self._flushed_at = self._runtime.clock()
 
     async def close(self) -> Flush:

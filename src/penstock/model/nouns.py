@@ -151,6 +151,8 @@ class Step(msgspec.Struct, frozen=True):
     crashes: int
     errors: int
     pool: str | None = None
+    forgiven: int = 0
+    """How often progress has reset `crashes` and `errors` after a failure."""
 
     @property
     def lane(self) -> str:

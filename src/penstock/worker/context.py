@@ -214,7 +214,7 @@ class Context:
         self.timed_out = False
         """It hung, and its task was cancelled for that."""
         self.on_checkpoint: Callable[[], object] = lambda: None
-        """Called when one is in the ledger."""
+        """Called when a checkpoint has reset the failure counters."""
         self.vital = Vital(runtime.clock, self.definition.timeout)
         self._ledger = ledger
         self._blobs = blobs
@@ -276,6 +276,16 @@ class Context:
     def checkpoint(self) -> Checkpoint[Any]:
         assert self._checkpoint is not None, "this kind of step makes no artifact"
         return self._checkpoint
+
+    @property
+    def is_unforgiven(self) -> bool:
+        """Progress has reset the failure counters of this step too often: it does so no more."""
+        return self.step.forgiven >= checkpoints.FORGIVEN
+
+    @property
+    def made_progress(self) -> bool:
+        """The failure counters were reset since the claim (I7)."""
+        return self._checkpoint is not None and self._checkpoint.moved and not self.is_unforgiven
 
     @property
     def told_to_stop(self) -> bool:
@@ -360,9 +370,9 @@ class Context:
             await self._take_place()
             yield items
 
-    def begin(self, artifact: Artifact, codec: Codec[Any], durable: bool = False) -> None:
+    async def begin(self, artifact: Artifact, codec: Codec[Any], durable: bool = False) -> None:
         """Build this artifact, from its cursor on. Keys carry artifact, epoch and lease: no two writers share one."""
-        lease = self.step.lease
+        lease, failed = self.step.lease, self.step.crashes > 0 or self.step.errors > 0
         self._artifact = artifact
         self._checkpoint = Checkpoint(
             artifact=artifact,
@@ -373,8 +383,9 @@ class Context:
             commit=self._commit,
             before_batch=self._before_batch,
             after_batch=self._after_batch,
-            eager=self.step.crashes > 0,
+            eager=failed,
             durable=durable,
+            passed=await self._ledger.read(checkpoints.cursors, artifact.id) if failed and artifact.segments else (),
         )
         self._counted = self.position
         self._batch_began = self.runtime.clock()
@@ -391,12 +402,14 @@ class Context:
                 flush.segments,
                 self._lease_s,
                 self.vital.reaped_in,
+                flush.advances,
             ),
         )
         if not took:
             self.lose("checkpoint")
             raise LeaseLost(f"step {self.step.lease.step_id} belongs to somebody else now")
-        self.on_checkpoint()
+        if flush.advances and not self.is_unforgiven:
+            self.on_checkpoint()
 
     def count(self) -> None:
         """Enter what was made since the last count: after each batch, and at the step's end, however that comes (a stop

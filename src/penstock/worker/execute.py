@@ -99,7 +99,7 @@ async def _work(bench: Bench, ctx: Context, stage: Stage) -> tuple[StepResult, c
         return StepResult({**artifact.meta, "reused": True}), None
     async with bench.room(ctx):
         durable = stage.durable or stage.paid(ctx.ports, ctx.document.media_type)
-        ctx.begin(artifact, stage.codec, durable)
+        await ctx.begin(artifact, stage.codec, durable)
         result = await stage.run(ctx)
         flush = await ctx.checkpoint.close()
     if ctx.definition.method is not None and ctx.step.kind in COUNTED:
@@ -166,7 +166,7 @@ async def settle(bench: Bench, ctx: Context, error: BaseException) -> None:
         else:
             ctx.lose("release")
         return
-    errors = 0 if ctx.has_checkpoint and ctx.checkpoint.moved else step.errors
+    errors = 0 if ctx.made_progress else step.errors
     delay = retry_in(bench.policy, error, errors, ctx.definition.retries, bench.runtime.random())
     reason, sentence = foreign.reason(error, "error"), foreign.sentence(error)
     failure = failures.StepFailure(step, reason, sentence, foreign.trace(error), foreign.page(error), delay)

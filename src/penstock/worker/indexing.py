@@ -254,7 +254,7 @@ class Indexer:
         try:
             receipt = fingerprint("index", ctx.step.generation_id, ctx.generation.index_version)
             opened = await open_artifact(self._bench, ctx, receipt)
-            ctx.begin(opened.artifact, JSON_ITEMS)
+            await ctx.begin(opened.artifact, JSON_ITEMS)
             await stage.write_large(entry, table, fence)
             flush = await ctx.checkpoint.close()
             cursor = msgspec.json.encode(flush.cursor).decode()

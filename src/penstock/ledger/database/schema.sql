@@ -113,7 +113,7 @@ CREATE TABLE steps (
   meta TEXT NOT NULL DEFAULT '{}',
   created_at REAL NOT NULL,
   started_at REAL,
-  finished_at REAL, timeout_at REAL, progress_at REAL, pool TEXT,
+  finished_at REAL, timeout_at REAL, progress_at REAL, pool TEXT, forgiven INTEGER NOT NULL DEFAULT 0,
   UNIQUE (run_id, position),
   CHECK ((status = 'RUNNING') = (lease_token IS NOT NULL)),
   CHECK (status <> 'ERROR' OR not_before IS NOT NULL)

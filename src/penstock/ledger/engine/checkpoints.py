@@ -9,7 +9,11 @@ import msgspec
 from penstock.ledger.database.connection import Connection, Row
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
-from penstock.model.nouns import Artifact, ArtifactId, GenerationId, Segment, Step, StepId
+from penstock.model.nouns import Artifact, ArtifactId, GenerationId, Json, Segment, Step, StepId
+
+FORGIVEN = 200
+"""How often progress resets the counters of a step that failed (I7). The ledger cannot tell a cursor that moves forward
+from one that merely changes, so a step that fails for ever must end by this limit."""
 
 
 class Open(msgspec.Struct, frozen=True):
@@ -34,7 +38,9 @@ class Progress(msgspec.Struct, frozen=True):
     segments: tuple[Segment, ...]
     lease_s: float
     timeout_s: float | None = None
-    """So long until others take the step away, if it gets no further."""
+    """Seconds until the step is reaped, if it makes no further progress."""
+    advances: bool = True
+    """The cursor is one that this artifact has not had before."""
 
 
 class Output(msgspec.Struct, frozen=True):
@@ -100,11 +106,16 @@ def open_many(connection: Connection, requests: Sequence[Open]) -> list[Opened]:
     return answers
 
 
+_FORGIVES = "r.advances = 1 AND forgiven < :limit"
 _FORGIVE = Statement(
-    "UPDATE steps SET attempts = 0, crashes = 0, errors = 0, alone = 0, lease_until = {now} + :lease_s, "
-    "progress_at = {now}, timeout_at = {now} + r.timeout FROM {rows} "
-    "WHERE {steps.id = r.step} AND steps.lease_token = r.lease RETURNING id",
-    rows="step bigint, lease text, timeout float8",
+    "UPDATE steps SET lease_until = {now} + :lease_s, progress_at = {now}, timeout_at = {now} + r.timeout, "
+    f"attempts = CASE WHEN {_FORGIVES} THEN 0 ELSE attempts END, "
+    f"crashes = CASE WHEN {_FORGIVES} THEN 0 ELSE crashes END, "
+    f"errors = CASE WHEN {_FORGIVES} THEN 0 ELSE errors END, "
+    f"alone = CASE WHEN {_FORGIVES} THEN 0 ELSE alone END, "
+    f"forgiven = forgiven + CASE WHEN {_FORGIVES} AND (crashes > 0 OR errors > 0) THEN 1 ELSE 0 END "
+    "FROM {rows} WHERE {steps.id = r.step} AND steps.lease_token = r.lease RETURNING id",
+    rows="step bigint, lease text, timeout float8, advances int",
 )
 _ADVANCE = Statement(
     "UPDATE artifacts SET cursor = r.pos, items = r.total, segments = segments + r.more, updated_at = {now} "
@@ -122,9 +133,9 @@ _SEGMENT = Statement(
 
 
 def _checkpoint(connection: Connection, flushes: Sequence[Progress]) -> list[bool]:
-    """Progress forgives: the counters of I7 start again at zero."""
-    rows = [(p.step.lease.step_id, p.step.lease.token, p.timeout_s) for p in flushes]
-    took: set[StepId] = {row[0] for row in connection.run(_FORGIVE, rows, lease_s=flushes[0].lease_s)}
+    """Progress resets the counters of I7, `FORGIVEN` times at most."""
+    rows = [(p.step.lease.step_id, p.step.lease.token, p.timeout_s, int(p.advances)) for p in flushes]
+    took: set[StepId] = {row[0] for row in connection.run(_FORGIVE, rows, lease_s=flushes[0].lease_s, limit=FORGIVEN)}
     done = [p for p in flushes if p.step.lease.step_id in took]
     if done:
         connection.run(
@@ -257,6 +268,14 @@ def of_generations(
     for row in connection.run(_INPUTS, [(generation,) for generation in generations]):
         made[row[0]][row[1]] = artifact(row[2:])
     return made
+
+
+_CURSORS = Statement("SELECT cursor FROM segments WHERE artifact_id = :artifact")
+
+
+def cursors(connection: Connection, artifact_id: ArtifactId) -> list[Json]:
+    """The cursors at which the segments of an artifact begin."""
+    return [json.loads(row[0]) for row in connection.run(_CURSORS, artifact=artifact_id)]
 
 
 def being_built(connection: Connection, artifact_id: ArtifactId) -> bool:

@@ -96,6 +96,7 @@ def _following(done: Completion, step: int) -> Step:
         attempts=1,
         crashes=0,
         errors=0,
+        forgiven=0,
         pool=done.next.pool,
     )
 

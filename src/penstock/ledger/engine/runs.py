@@ -144,7 +144,8 @@ _REOPEN = Statement(
 )
 
 _REVIVE = Statement(
-    "UPDATE steps SET status = 'PENDING', attempts = 0, crashes = 0, errors = 0, not_before = NULL, finished_at = NULL "
+    "UPDATE steps SET status = 'PENDING', attempts = 0, crashes = 0, errors = 0, forgiven = 0, "
+    "not_before = NULL, finished_at = NULL "
     "WHERE status IN ('FAILED', 'CANCELLED') AND run_id IN (SELECT r.run FROM {rows}) RETURNING id",
     rows="run text",
 )

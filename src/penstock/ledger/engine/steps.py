@@ -13,7 +13,7 @@ from penstock.model.states import SHOWN_AS, WORKING, DocumentStatus
 
 STEP = (
     "id, lease_token, epoch, resource_key, run_id, document_id, generation_id, owner, snapshot, position, "
-    "kind, name, priority, rank, attempts, crashes, errors, pool"
+    "kind, name, priority, rank, attempts, crashes, errors, pool, forgiven"
 )
 
 
@@ -34,6 +34,7 @@ def step_of(row: Row) -> Step:
         crashes=row[15],
         errors=row[16],
         pool=row[17],
+        forgiven=row[18],
     )
 
 

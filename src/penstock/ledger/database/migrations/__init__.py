@@ -15,6 +15,7 @@ from penstock.ledger.database.migrations import (
     m0010_pauses,
     m0011_flat_reads,
     m0012_targets,
+    m0013_forgiven,
 )
 
 MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
@@ -30,5 +31,6 @@ MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0010_pauses.statements,
     m0011_flat_reads.statements,
     m0012_targets.statements,
+    m0013_forgiven.statements,
 )
 LATEST = len(MIGRATIONS)
