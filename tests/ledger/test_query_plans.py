@@ -23,8 +23,8 @@ from penstock.ledger.engine import (
     failures,
     generations,
     leasing,
+    postgres_statements,
     releases,
-    submissions,
     work,
 )
 from penstock.ledger.reads import stats
@@ -60,15 +60,15 @@ _NEW = {
     "batch": None, "step": "one", "kind": "extract", "pool": None, "key": None, "family": "g", "workflow": "w",
     "params": None, "tells_end": 0, "sealed": 1, "submit_s": 300.0, "rings": False,
 }  # fmt: skip
-AT_ONCE: Verbs = {
+SINGLE: Verbs = {
     "complete and chain": (
-        completions._complete_statement(True, True, True),
+        postgres_statements.complete(True, True, True),
         {"lease_s": 1.0, "worker": "w"},
         [(7, "t", "{}", 1, "n", "chunk", None, "k", None, "CHUNKING", "text/plain", 1, "{}", 2, 1, "{}")],
     ),
-    "claim at once": (claims._claim_at_once(3), {**_CLAIM, **_KINDS}, None),
-    "enter": (submissions._at_once(True, True), _NEW, [("r", "d", "k", 1, "h", "g", "/a", "a", "{}")]),
-    "begin": (submissions._at_once(False, False), _NEW, [("r", "d", "k", 1, "h", None)]),
+    "claim in a single statement": (postgres_statements.claim(3), {**_CLAIM, **_KINDS}, None),
+    "enter": (postgres_statements.submit(True, True), _NEW, [("r", "d", "k", 1, "h", "g", "/a", "a", "{}")]),
+    "begin": (postgres_statements.submit(False, False), _NEW, [("r", "d", "k", 1, "h", None)]),
 }
 """Those of PostgreSQL alone."""
 
@@ -169,7 +169,7 @@ def test_i11_on_postgres_no_hot_statement_scans(
 ) -> None:
     connection = connect(fresh_postgres)
     prepare(connection)
-    for name, (statement, params, rows) in (HOT | AT_ONCE).items():
+    for name, (statement, params, rows) in (HOT | SINGLE).items():
         plan = explain(connection, statement, params, rows)
         assert "Seq Scan on steps" not in plan, f"{name}:\n{plan}"
         assert "Seq Scan on documents" not in plan, f"{name}:\n{plan}"

@@ -24,7 +24,8 @@ ENGINE = {
     "steps", "resource_keys", "completions", "flips", "failures", "releases", "checkpoints", "locks", "workers", "work",
     "liveness", "audit", "audit_index", "checksums", "mending", "retention", "store", "writer", "waking", "database",
     "statements", "connection", "sqlite", "postgres", "groups", "outbox", "gauges", "lifecycle", "sweeping", "claims",
-    "leasing", "histories", "mark", "away", "patience", "versions", "targets", "backing", "copies",
+    "leasing", "postgres_statements", "histories", "mark", "away", "patience", "versions", "targets", "backing",
+    "copies",
 }  # fmt: skip
 """Modules whose statements cross owners: the engine's own."""
 CROSSING = {

@@ -93,6 +93,8 @@ class Runner:
         kept = {step.name for step in ctx.state.workflow.steps if step.kind in ("chunk", "embed")}
         made = {artifact.id for name, artifact in ctx.state.artifacts.items() if name in kept}
         ctx.state.items = {artifact: items for artifact, items in ctx.state.items.items() if artifact in made}
+        # What an earlier attempt left lacks the artifacts that were made since.
+        self._carried.pop(ctx.step.run_id, None)
         if ctx.state.items:
             self._carried[ctx.step.run_id] = ctx.state
             if len(self._carried) > CARRIED:

@@ -42,9 +42,6 @@ _EACH_AS: dict[DialectName, str] = {
 
 NOTIFY = "NOTIFY penstock"
 
-RING = "CASE WHEN :rings THEN pg_notify('penstock', '') END"
-"""The same within a statement."""
-
 VALUES_LIMIT = 64
 """A larger set is run in pieces of this size; the text for each size is kept."""
 

@@ -10,13 +10,12 @@ import msgspec
 from penstock.ledger.database.connection import Connection, Row
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
-from penstock.ledger.engine import documents, outbox
+from penstock.ledger.engine import documents, outbox, postgres_statements
 from penstock.ledger.engine.outbox import News
 from penstock.ledger.engine.resource_keys import FREED, OWN_KEYS, hand_on
-from penstock.ledger.engine.steps import KEPT_PASSWORD, LIVE, STEP, show, step_of
+from penstock.ledger.engine.steps import STEP, show, step_of
 from penstock.model.events import EventKind
 from penstock.model.nouns import Owner, Step, StepId, Token, WorkerId
-from penstock.model.states import SHOWN_AS
 
 
 class ClaimRequest(msgspec.Struct, frozen=True):
@@ -80,33 +79,13 @@ def _claim_statement(kinds: int) -> Statement:
     )
 
 
-# The same for PostgreSQL, with what the documents show and what a worker wants to know of them.
-_SHOWN = " ".join(f"WHEN '{kind}' THEN '{status}'" for kind, status in SHOWN_AS.items())
-
-
-@cache
-def _claim_at_once(kinds: int) -> Statement:
-    # As it is from now on: what we read is what was before.
-    shown = f"CASE WHEN d.status IN ({LIVE}) THEN coalesce(CASE c.kind {_SHOWN} END, d.status) ELSE d.status END"
-    columns = documents.LIVE_COLUMNS.replace("d.status", shown)
-    return Statement(
-        f"WITH claimed AS ({_claim_statement(kinds).text}), "
-        f"shown AS (UPDATE documents SET status = CASE c.kind {_SHOWN} END, "
-        f"password = {KEPT_PASSWORD.format(f'CASE c.kind {_SHOWN} END')}, updated_at = {{now}} FROM claimed c "
-        f"WHERE documents.id = c.document_id AND documents.status <> CASE c.kind {_SHOWN} END "
-        f"AND documents.status IN ({LIVE})) "
-        f"SELECT c.*, {columns} FROM claimed c LEFT JOIN documents d ON d.id = c.document_id "
-        "AND d.deleted_at IS NULL LEFT JOIN generations g ON g.id = c.generation_id"
-    )
-
-
 def _claim(connection: Connection, requests: Sequence[ClaimRequest]) -> list[list[Claimed]]:
     answers = []
     for request in requests:
         kinds = {f"kind{i}": kind for i, kind in enumerate(request.kinds)}
         common = {"count": request.count, "token": request.token, "lease_s": request.lease_s, "worker": request.worker}
         if connection.dialect == "postgres":
-            rows = connection.run(_claim_at_once(len(kinds)), **common, **kinds)
+            rows = connection.run(postgres_statements.claim(len(kinds)), **common, **kinds)
             claimed = [Claimed(step_of(row), documents.live_row(row[_WIDTH:])) for row in rows]
         else:
             claimed = _with_documents(connection, connection.run(_claim_statement(len(kinds)), **common, **kinds))

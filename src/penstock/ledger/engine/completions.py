@@ -3,17 +3,16 @@
 Every write of a step is gated on its lease token (I3) and says whether it took. These statements cross owners (I10)."""
 
 from collections.abc import Iterator, Sequence
-from functools import cache
 
 import msgspec
 
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
-from penstock.ledger.engine import checkpoints, outbox
+from penstock.ledger.engine import checkpoints, outbox, postgres_statements
 from penstock.ledger.engine.outbox import News
 from penstock.ledger.engine.resource_keys import ready
-from penstock.ledger.engine.steps import COMPLETED_UNDER_LEASE, KEPT_PASSWORD, LIVE, show, step_ended
+from penstock.ledger.engine.steps import COMPLETED_UNDER_LEASE, show, step_ended
 from penstock.model.events import EventKind
 from penstock.model.nouns import Lease, RunId, Step, StepId, Token, WorkerId
 from penstock.model.states import SHOWN_AS, DocumentStatus
@@ -103,7 +102,7 @@ def _following(done: Completion, step: int) -> Step:
 
 def _complete(connection: Connection, completions: Sequence[Completion]) -> list[Completed]:
     if connection.dialect == "postgres":
-        answers = _open_next(connection, completions, _complete_at_once(connection, completions))
+        answers = _open_next(connection, completions, _complete_single(connection, completions))
         outbox.tell(connection, _completed(completions, answers))
         return answers
     took = _finish(connection, [(c.step.lease.step_id, c.step.lease.token, c.meta) for c in completions])
@@ -182,70 +181,7 @@ def _insert_next(connection: Connection, done: Sequence[Completion]) -> dict[Run
     return claimed
 
 
-# The same in one data-modifying statement, which PostgreSQL runs in a third of the time of its parts. Each part costs
-# even if it has nothing to do, so a statement is put together from those that a group needs.
-_DONE = (
-    "WITH done AS (UPDATE steps SET status = 'COMPLETED', lease_token = NULL, finished_at = {now}, meta = r.meta, "
-    "error = NULL, waiting_on = NULL FROM {rows} WHERE {steps.id = r.step} AND steps.lease_token = r.token "
-    "RETURNING steps.id, steps.run_id, steps.document_id, steps.generation_id, steps.owner, steps.snapshot, "
-    "steps.priority, steps.rank, r.next_position, r.next_name, r.next_kind, r.next_pool, r.next_key, "
-    "r.next_token{carried}), "
-    "following AS (INSERT INTO steps (run_id, position, document_id, generation_id, owner, snapshot, name, kind, pool, "
-    "status, priority, rank, resource_key, attempts, epoch, lease_token, lease_until, worker_id, created_at, "
-    "started_at) SELECT run_id, next_position, document_id, generation_id, owner, snapshot, next_name, next_kind, "
-    "next_pool, CASE WHEN token IS NULL THEN 'PENDING' ELSE 'RUNNING' END, priority, rank, next_key, "
-    "CASE WHEN token IS NULL THEN 0 ELSE 1 END, CASE WHEN token IS NULL THEN 0 ELSE 1 END, token, "
-    "CASE WHEN token IS NOT NULL THEN {now} + :lease_s END, CASE WHEN token IS NOT NULL THEN :worker END, {now}, "
-    "CASE WHEN token IS NOT NULL THEN {now} END FROM (SELECT done.*, CASE WHEN priority >= coalesce((SELECT s.priority "
-    "FROM steps s WHERE s.status = 'PENDING' AND s.epoch = 0 ORDER BY s.priority DESC LIMIT 1), priority) "
-    "THEN next_token END AS token FROM done OFFSET 0) AS n RETURNING id, run_id, lease_token)"
-)
-
-_NOW_SHOWN = "CASE WHEN f.lease_token IS NULL THEN documents.status ELSE coalesce(done.shown, documents.status) END"
-
-_SHOWN = (
-    f", shown AS (UPDATE documents SET status = {_NOW_SHOWN}, password = {KEPT_PASSWORD.format(_NOW_SHOWN)}, "
-    "media_type = coalesce(done.media, documents.media_type), "
-    "updated_at = {now} FROM done JOIN following f ON f.run_id = done.run_id "
-    f"WHERE documents.id = done.document_id AND documents.status IN ({LIVE}) "
-    "AND (done.shown IS NOT NULL OR done.media IS NOT NULL))"
-)
-
-MADE = (
-    ", made AS (UPDATE artifacts SET state = 'COMPLETE', token = NULL, cursor = done.pos, items = done.total, "
-    "segments = done.count, meta = done.info, updated_at = {now} FROM done "
-    "WHERE artifacts.id = done.artifact AND artifacts.state = 'BUILDING'), "
-    "named AS (INSERT INTO segments (artifact_id, ordinal, key, sha256, size, items, first, cursor) "
-    "SELECT m.artifact, m.ordinal, m.key, m.sha256, m.size, m.items, m.first, m.cursor FROM {more} "
-    "JOIN done ON done.artifact = m.artifact)"
-)
-
-_KEYED = (
-    ", ready AS (INSERT INTO locks (resource_key, kind, ready) SELECT next_key, "
-    "min(coalesce(next_pool, next_kind)), 1 FROM done WHERE next_key IS NOT NULL GROUP BY next_key "
-    "ORDER BY next_key {bytes} ON CONFLICT (resource_key) DO UPDATE SET ready = 1, kind = excluded.kind)"
-)
-
-_DONE_COLUMNS = (
-    "step bigint, token text, meta text, next_position int, next_name text, next_kind text, next_pool text, "
-    "next_key text, next_token text"
-)
-
-_SHOWN_COLUMNS = ", shown text, media text"
-
-_MADE_COLUMNS = ", artifact bigint, pos text, total bigint, count int, info text"
-
-
-@cache
-def _complete_statement(shown: bool, made: bool, keyed: bool) -> Statement:
-    carried = ", r.shown, r.media" * shown + ", r.artifact, r.pos, r.total, r.count, r.info" * made
-    text = _DONE.replace("{carried}", carried) + _SHOWN * shown + MADE * made + _KEYED * keyed
-    text += " SELECT done.id, f.id, f.lease_token FROM done JOIN following f ON f.run_id = done.run_id"
-    columns = _DONE_COLUMNS + _SHOWN_COLUMNS * shown + _MADE_COLUMNS * made
-    return Statement(text, rows=columns, more=checkpoints.SEGMENT_COLUMNS if made else "")
-
-
-def _complete_at_once(connection: Connection, completions: Sequence[Completion]) -> list[Completed]:
+def _complete_single(connection: Connection, completions: Sequence[Completion]) -> list[Completed]:
     visible = [_newly_shown(c) for c in completions]
     shown = any(status is not None or media is not None for status, media in visible)
     made = any(c.output is not None for c in completions)
@@ -264,7 +200,7 @@ def _complete_at_once(connection: Connection, completions: Sequence[Completion])
         row += (following.pool, following.resource_key, following.token, *(seen if shown else ()))
         rows.append((*row, *(checkpoints.output_row(c.output) if made else ())))
     segments = [segment for c in completions for segment in checkpoints.output_segments(c.output)] if made else None
-    statement = _complete_statement(shown, made, keyed)
+    statement = postgres_statements.complete(shown, made, keyed)
     answers = connection.run(statement, rows, segments, lease_s=completions[0].lease_s, worker=completions[0].worker)
     claimed = {done: (step, token) for done, step, token in answers}
     results = []

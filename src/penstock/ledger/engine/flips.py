@@ -4,15 +4,13 @@ These statements cross owners (I10)."""
 
 import json
 from collections.abc import Iterator, Sequence
-from functools import cache
 
 import msgspec
 
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
-from penstock.ledger.engine import checkpoints, generations, groups, outbox
-from penstock.ledger.engine.completions import MADE
+from penstock.ledger.engine import checkpoints, generations, outbox, postgres_statements
 from penstock.ledger.engine.generations import GRACE_S
 from penstock.ledger.engine.outbox import News
 from penstock.ledger.engine.runs import end_runs
@@ -54,38 +52,8 @@ _END_DOCUMENT = Statement(
     rows="id text, status text",
 )
 
-# The same in one statement. `going` is read by `coming`, so the old one is out before the new one comes in.
-_FLIPPED = (
-    "WITH done AS ("
-    + _FLIP.text.replace(
-        "RETURNING id",
-        "RETURNING steps.*, r.shown, r.page_count, r.chunk_count, r.artifact, r.pos, r.total, r.count, r.info",
-    )
-    + "), going AS (UPDATE generations SET state = 'SUPERSEDED' FROM done "
-    "WHERE generations.document_id = done.document_id AND generations.state = 'ACTIVE' RETURNING generations.*), "
-    "purging AS (INSERT INTO purges (generation_id, owner, collection, index_version, not_before) "
-    "SELECT id, owner, collection, index_version, {now} + :grace FROM going ON CONFLICT (generation_id) DO NOTHING), "
-    "coming AS (UPDATE generations SET state = 'ACTIVE', flipped_at = {now}, pages = done.page_count, "
-    "chunks = done.chunk_count FROM done WHERE generations.id = done.generation_id "
-    "AND (SELECT count(*) FROM going) >= 0), "
-    "ended AS (UPDATE documents SET status = done.shown, error = NULL, password = NULL, updated_at = {now} FROM done "
-    "WHERE documents.id = done.document_id), "
-    "closed AS (UPDATE runs SET status = 'COMPLETED', finished_at = {now} FROM done WHERE runs.id = done.run_id "
-    "RETURNING runs.group_id)" + groups.COUNTED
-)
 
-
-@cache
-def _flip_statement(made: bool) -> Statement:
-    return Statement(
-        _FLIPPED + MADE * made + " SELECT id FROM done",
-        rows="step bigint, token text, meta text, shown text, page_count int, chunk_count int, artifact bigint, "
-        "pos text, total bigint, count int, info text",
-        more=checkpoints.SEGMENT_COLUMNS if made else "",
-    )
-
-
-def _flip_at_once(connection: Connection, flips: Sequence[Flip]) -> list[bool]:
+def _flip_single(connection: Connection, flips: Sequence[Flip]) -> list[bool]:
     rows, segments = [], []
     for f in flips:
         lease = f.step.lease
@@ -94,14 +62,14 @@ def _flip_at_once(connection: Connection, flips: Sequence[Flip]) -> list[bool]:
         )
         segments += checkpoints.output_segments(f.output)
     made = any(f.output is not None for f in flips)
-    answers = connection.run(_flip_statement(made), rows, segments if made else None, grace=GRACE_S)
+    answers = connection.run(postgres_statements.flip(made), rows, segments if made else None, grace=GRACE_S)
     took = {row[0] for row in answers}
     return [f.step.lease.step_id in took for f in flips]
 
 
 def _flip(connection: Connection, flips: Sequence[Flip]) -> list[bool]:
     if connection.dialect == "postgres":
-        answers = _flip_at_once(connection, flips)
+        answers = _flip_single(connection, flips)
         outbox.tell(connection, _flipped([f for f, took in zip(flips, answers, strict=True) if took]))
         return answers
     rows = [(f.step.lease.step_id, f.step.lease.token, f.meta) for f in flips]

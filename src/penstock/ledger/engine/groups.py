@@ -27,23 +27,19 @@ class GroupStart(msgspec.Struct, frozen=True):
     """This is the last of the submit: nothing more comes."""
 
 
-def added(count: str, source: str) -> str:
-    """So many runs more; the first of them make the group. They are open, so it does not end by being sealed here."""
-    return (
-        "INSERT INTO groups (id, owner, collection, batch, workflow, params, snapshot, tells_end, sealed, "
-        "submitting_until, total_runs, open_runs, created_at) SELECT :family, :owner, :collection, :batch, :workflow, "
-        f":params, :snapshot, :tells_end, :sealed, {{now}} + :submit_s, {count}, {count}, {{now}} {source} "
-        "ON CONFLICT (id) DO UPDATE SET sealed = excluded.sealed, submitting_until = excluded.submitting_until, "
-        "total_runs = groups.total_runs + excluded.total_runs, open_runs = groups.open_runs + excluded.open_runs, "
-        "finished_at = NULL RETURNING total_runs"
-    )
-
-
-ADD = Statement(added(":count", "WHERE true"))
+ADD = Statement(
+    "INSERT INTO groups (id, owner, collection, batch, workflow, params, snapshot, tells_end, sealed, "
+    "submitting_until, total_runs, open_runs, created_at) SELECT :family, :owner, :collection, :batch, :workflow, "
+    ":params, :snapshot, :tells_end, :sealed, {now} + :submit_s, :count, :count, {now} WHERE true "
+    "ON CONFLICT (id) DO UPDATE SET sealed = excluded.sealed, submitting_until = excluded.submitting_until, "
+    "total_runs = groups.total_runs + excluded.total_runs, open_runs = groups.open_runs + excluded.open_runs, "
+    "finished_at = NULL RETURNING total_runs"
+)
+"""So many more runs; the first of them create the group. They are open, so sealing it here does not end it."""
 
 
 def values(group: GroupStart, snapshot: str, seal: bool) -> dict[str, object]:
-    """What `added` asks for."""
+    """The parameters of `ADD`."""
     return {
         "family": group.id,
         "workflow": group.workflow,
@@ -61,14 +57,11 @@ def tell_started(owner: Owner, connection: Connection, snapshot: str, group: str
 
 # The new values in terms of the old ones; `r.n` runs end here.
 _OVER = "sealed = 1 AND open_runs = r.n"
-_COUNT_DOWN = (
+_CLOSE = Statement(
     "UPDATE groups SET open_runs = open_runs - r.n, "
     f"completions = completions + CASE WHEN {_OVER} THEN 1 ELSE 0 END, "
     f"finished_at = CASE WHEN {_OVER} THEN {{now}} END "
-)
-_CLOSE = Statement(
-    _COUNT_DOWN
-    + "FROM {rows} WHERE {groups.id = r.name} RETURNING owner, snapshot, id, completions, tells_end, finished_at",
+    "FROM {rows} WHERE {groups.id = r.name} RETURNING owner, snapshot, id, completions, tells_end, finished_at",
     rows="name text, n int",
 )
 _SEAL = Statement(
@@ -164,16 +157,6 @@ def _recount(connection: Connection, ids: Sequence[str]) -> list[bool]:
         answers.append(bool(rows))
     return answers
 
-
-# The same two as parts of one statement that ends runs on PostgreSQL: `closed` holds the groups of those runs.
-COUNTED = (
-    f", counted AS ({_COUNT_DOWN}FROM (SELECT group_id, count(*)::int AS n FROM closed "
-    "WHERE group_id IS NOT NULL GROUP BY group_id ORDER BY group_id) AS r WHERE groups.id = r.group_id "
-    "RETURNING groups.*), "
-    "told AS (INSERT INTO events (kind, owner, snapshot, group_id, completion, at) "
-    "SELECT 'GROUP_END', owner, snapshot, id, completions, {now} FROM counted "
-    "WHERE finished_at IS NOT NULL AND tells_end = 1)"
-)
 
 SEAL: Verb[str, bool] = Verb("seal", lambda connection, ids: seal(connection, ids))
 RECOUNT = Verb("recount", _recount)

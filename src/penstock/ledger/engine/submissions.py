@@ -3,13 +3,12 @@ statement on PostgreSQL, several on SQLite."""
 
 import json
 from collections.abc import Sequence
-from functools import cache
 
 import msgspec
 
 from penstock.ledger.database.connection import Connection
-from penstock.ledger.database.statements import RING, Statement
-from penstock.ledger.engine import groups, outbox
+from penstock.ledger.database.statements import Statement
+from penstock.ledger.engine import groups, outbox, postgres_statements
 from penstock.ledger.engine.resource_keys import ready
 from penstock.model.events import EventKind
 from penstock.model.nouns import DocumentId, Json, Owner, RunId
@@ -130,7 +129,7 @@ def enter(connection: Connection, s: Submission, documents: Sequence[NewDocument
     new = [(d, Beginning(d.run_id, d.id, d.raw_key or "", d.size, d.sha256)) for d in documents]
     if connection.dialect == "postgres":
         texts = [(d.source, d.name, json.dumps(d.metadata)) for d, _ in new]
-        return _begin_at_once(connection, s, [beginning for _, beginning in new], seal, texts)
+        return _begin_single(connection, s, [beginning for _, beginning in new], seal, texts)
     values = _values(s, seal)
     connection.run(_COLLECTION, **values)
     rows = [(d.id, d.size, d.sha256, d.source, d.name, json.dumps(d.metadata)) for d, _ in new]
@@ -143,7 +142,7 @@ def begin(connection: Connection, s: Submission, runs: Sequence[Beginning], *, s
     if not runs:
         return
     if connection.dialect == "postgres":
-        _begin_at_once(connection, s, runs, seal)
+        _begin_single(connection, s, runs, seal)
     else:
         _begin(connection, s, runs, seal)
     if s.group is None:
@@ -199,42 +198,7 @@ def _values(s: Submission, seal: bool) -> dict[str, object]:
     return values if s.group is None else values | groups.values(s.group, s.snapshot, seal)
 
 
-# The same in one statement, for PostgreSQL, where each costs a round trip. `begun` has all that the rows need: nothing
-# is joined, and `IS TRUE` keeps the planner from making a join of it.
-_ENTERED = "WHERE (r.document IN (SELECT id FROM entered)) IS TRUE"
-
-
-@cache
-def _at_once(entering: bool, in_group: bool) -> Statement:
-    def part(name: str, text: str) -> str:
-        return f", {name} AS (" + text.split(" RETURNING")[0].replace("{rows}", "begun r") + ")"
-
-    begun = (
-        "SELECT n.*, nextval('generations_id_seq') AS generation, "
-        "n.place + (SELECT greatest(front, own) FROM front) AS rank FROM (SELECT r.*, row_number() OVER () AS place "
-        f"FROM {{rows}} {_ENTERED if entering else ''}) AS n"
-    )
-    generation = _GENERATION.text.replace("(document_id", "(id, document_id").replace(
-        "SELECT ", "SELECT r.generation, ", 1
-    )
-    ranked = _LAST_RANK.text.replace(
-        "VALUES (:owner, :priority, :rank)", "SELECT :owner, :priority, max(rank) FROM begun HAVING count(*) > 0"
-    ).replace("= excluded.last_rank", "= greatest(ranks.last_rank, excluded.last_rank)")
-    text = f"WITH front AS MATERIALIZED ({_FRONT.text})" + f", entered AS ({_ENTER.text})" * entering
-    text += f", begun AS MATERIALIZED ({begun})" + part("named", _COLLECTION.text) + part("kept", _SNAPSHOT.text)
-    text += part("made", generation) + part("ranked", ranked) + part("ran", _RUN.text) + part("first", _STEP.text)
-    if in_group:
-        text += f", grouped AS ({groups.added('count(*)', 'FROM begun HAVING count(*) > 0')})"
-    total = "(SELECT total_runs FROM grouped)" if in_group else "0"
-    rings = f", {RING}" * entering
-    columns = "run text, document text, raw_key text, size bigint, sha256 text, family text"
-    return Statement(
-        f"{text} SELECT document, {total}{rings} FROM begun",
-        rows=columns + ", source text, name text, metadata text" * entering,
-    )
-
-
-def _begin_at_once(
+def _begin_single(
     connection: Connection,
     s: Submission,
     runs: Sequence[Beginning],
@@ -246,7 +210,7 @@ def _begin_at_once(
         (run.run_id, run.document_id, run.raw_key, run.size, run.sha256, s.group.id if s.group else run.group_id, *text)
         for run, text in zip(runs, texts or [()] * len(runs), strict=True)
     ]
-    statement = _at_once(texts is not None, s.group is not None)
+    statement = postgres_statements.submit(texts is not None, s.group is not None)
     begun = connection.run(statement, rows, rings=connection.rings, **_values(s, seal))
     if begun:
         _wait_behind_key(connection, s.first)
