@@ -78,7 +78,7 @@ class Bench:
             room = self._room_of(ctx.step)
             if room.is_full:
                 ctx.waiting(ROOM)
-            stay = ctx.stay = await room.stay(Flow(ctx.step.owner, ctx.step.document_id))
+            stay = ctx.presence.stay = await room.stay(Flow(ctx.step.owner, ctx.step.document_id))
             try:
                 if ctx.waiting_on is not None:
                     ctx.waiting(None)
@@ -111,7 +111,7 @@ class Bench:
                 await mine.enter(None)
                 stay = Stay(mine, Flow(ctx.step.owner, ctx.step.document_id), self.runtime.clock)
                 own.callback(stay.end)
-            others.callback(setattr, ctx, "stay", stay)
+            others.callback(setattr, ctx.presence, "stay", stay)
             yield others
 
     async def go_alone(self, ctx: Context) -> None:

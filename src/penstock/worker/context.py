@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,7 +35,7 @@ from penstock.stages.base import Gather, Ports
 from penstock.worker.budget import Budget
 from penstock.worker.gathering import Gatherers
 from penstock.worker.look import Tally
-from penstock.worker.rooms import Stay
+from penstock.worker.presence import Presence
 from penstock.worker.vital import Vital
 from penstock.workflows.load import decode
 
@@ -162,7 +162,7 @@ class RawSource:
         return self._blobs.file(self._key)
 
     def waiting(self, on: str | None) -> None:
-        self._ctx.elsewhere(on)
+        self._ctx.presence.elsewhere(on)
 
     def may_parse(self) -> None:
         limit = self._ctx.ports.limits.parser_s
@@ -232,17 +232,7 @@ class Context:
         """The artifact, if it was opened together with the claim."""
         self._artifact: Artifact | None = None
         self._batch_began = self.began
-        self.stay: Stay | None = None
-        """Its place in a room, while it has one that it may leave for a while."""
-        self._works_elsewhere = False
-        """Parser processes or a provider do the work between two batches: the place is held only while a batch is
-        kept."""
-        self._in_batch = False
-        """A batch is being kept: the place is held until that is done."""
-        self._returning = False
-        """It waits for its place, whatever parser processes do for it meanwhile."""
-        self._said: str | None = None
-        """What it waits on, apart from its place."""
+        self.presence = Presence(self.vital, runtime.clock)
 
     @property
     def document(self) -> Document:
@@ -319,36 +309,18 @@ class Context:
         before it reads more input or keeps its next batch."""
         if not isinstance(on, str | None):
             raise TypeError(f"a step waits on something that has a name, not on {type(on).__name__}")
-        self._set_waiting(on)
-        if self.stay is not None and not self._in_batch:
-            if on is None:
-                self.stay.ask_back()
-            else:
-                self.stay.step_out()
-
-    def elsewhere(self, on: str | None) -> None:
-        """A parser process or a provider works for the step, or (`on`) it waits for that: it needs no place until its
-        next batch."""
-        self._set_waiting(on)
-        self._works_elsewhere = True
-        if self.stay is not None and not self._in_batch:
-            self.stay.step_out()
-
-    def _set_waiting(self, on: str | None) -> None:
-        self._said = on
-        if on != self.waiting_on and not self._returning:
-            self.vital.wait(on)
+        self.presence.waiting(on)
 
     async def together(self, gather: Gather, items: Sequence[Any]) -> Any:
         gatherer = self._gatherers.of(gather)
         # A step whose worker died makes its own calls: if they are the cause, no other step is in them.
         if gatherer is None or self.step.crashes:
             return await gather.call(self.ports, self.runtime, items)
-        self.elsewhere(BATCH)
+        self.presence.elsewhere(BATCH)
         try:
-            return await gatherer.add(items, lambda: self.elsewhere(None))
+            return await gatherer.add(items, lambda: self.presence.elsewhere(None))
         finally:
-            self._set_waiting(None)
+            self.presence.say(None)
 
     def progress(self) -> None:
         self.vital.progress()
@@ -369,6 +341,11 @@ class Context:
         async for items in self._reader.items(artifact, kind, start, self.state.segments.get(artifact.id)):
             await self._take_place()
             yield items
+
+    async def _take_place(self) -> None:
+        if waited := await self.presence.take_place():
+            self._batch_began += waited
+            self.raise_if_cancelled()
 
     async def begin(self, artifact: Artifact, codec: Codec[Any], durable: bool = False) -> None:
         """Build this artifact, from its cursor on. Keys carry artifact, epoch and lease: no two writers share one."""
@@ -420,12 +397,14 @@ class Context:
         self._batch_began, self._counted = now, position
 
     async def _before_batch(self) -> None:
-        await self._take_place()
-        self._in_batch = True
+        if waited := await self.presence.begin_batch():
+            self._batch_began += waited
+            self.raise_if_cancelled()
 
     async def _after_batch(self) -> None:
-        """Between two batches: measure the pace, and stop here if we have to."""
-        self._in_batch = False
+        """Between two batches: measure the pace, and stop here if we have to. Time that it waits for its place counts
+        neither as work nor for the pace."""
+        self.presence.end_batch()
         self.progress()
         now = self.runtime.clock()
         self._budget.measure(self.step.kind, now - self._batch_began)
@@ -434,26 +413,6 @@ class Context:
         if self.stopping or not self._budget.fits(self.step.kind):
             await self.checkpoint.flush()
             raise BudgetSpent("handed over between two batches")
-        if self.stay is None:
-            return
-        if self._works_elsewhere or self.waiting_on is not None:
-            self.stay.step_out()
-        elif self.stay.is_over:
-            await self._wait_for_place(self.stay.give_way)
-
-    async def _take_place(self) -> None:
-        if self.stay is not None and self.stay.is_out:
-            await self._wait_for_place(self.stay.come_back)
-
-    async def _wait_for_place(self, place: Callable[[], Awaitable[None]]) -> None:
-        """Time that is spent here counts neither as work of the step nor for its pace."""
-        began = self.runtime.clock()
-        self._returning = True
-        self.vital.wait(ROOM)
-        try:
-            await place()
-        finally:
-            self._returning = False
-            self.vital.wait(self._said)
-            self._batch_began += self.runtime.clock() - began
-        self.raise_if_cancelled()
+        if waited := await self.presence.give_way():
+            self._batch_began += waited
+            self.raise_if_cancelled()
