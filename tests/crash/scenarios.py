@@ -244,7 +244,7 @@ async def crowd(app: App) -> None:
 async def falter(app: App) -> None:
     """The index table fails the first time that rows come, and the first time that some are to go."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("append", "delete"):
+        for name in ("put", "delete"):
             patch.setattr(LanceTable, name, _failing_once(getattr(LanceTable, name)))
         await app.ingest(data=text("lateword"), name="late.txt")
 
@@ -252,12 +252,12 @@ async def falter(app: App) -> None:
 def _failing_once(function: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
     failed = False
 
-    async def once(*arguments: Any) -> None:
+    async def once(*arguments: Any, **options: Any) -> None:
         nonlocal failed
         if not failed:
             failed = True
             raise OSError("the volume is full")
-        await function(*arguments)
+        await function(*arguments, **options)
 
     return once
 

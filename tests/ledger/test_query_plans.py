@@ -302,8 +302,10 @@ def test_new_snapshots_are_found_by_when_they_came(
 ) -> None:
     url = f"sqlite:///{tmp_path / 'l.db'}" if dialect == "sqlite" else request.getfixturevalue("fresh_postgres")
     connection = connect(url, hot=False)
+    connection.begin()
     for i in range(3000):
         connection.script(f"INSERT INTO snapshots (hash, body, added_at) VALUES ('h{i}', '{{}}', {1000 * i})")
+    connection.commit()
     connection.script("ANALYZE")
     found, until = work.snapshots(connection, 0.0)
     assert (len(found), until) == (3000, 2_999_000.0 - work.COMMITTED_S)
