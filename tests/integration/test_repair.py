@@ -150,7 +150,7 @@ async def test_an_index_whose_manifest_is_damaged_is_built_again(home: Path) -> 
 
 
 async def _paused(home: Path) -> bool:
-    return bool(sql(home, "SELECT 1 FROM locks WHERE failures > 0"))
+    return bool(sql(home, "SELECT 1 FROM targets WHERE failures > 0"))
 
 
 def _columns(manifest: Path, data: bytes, start: int) -> int:

@@ -148,7 +148,7 @@ def test_a_snapshot_comes_back_as_it_was() -> None:
         ("id: a\nsteps: []\n", 2, "at least one step"),
         ("id: a\n", 1, "a workflow has `steps`"),
         ("id: [1]\nsteps: {validate: }\n", 1, "Expected `str`"),
-        ("id: a\nsteps: {validate: }\nlifecycle_events:\n  lunch: []\n", 4, "no event 'lunch'"),
+        ("id: a\nsteps: {validate: }\nlifecycle_events:\n  lunch: []\n", 4, "unknown event 'lunch'"),
         (
             "id: a\nsteps: {validate: }\nlifecycle_events:\n  item_end:\n    - {name: x}\n",
             5,
