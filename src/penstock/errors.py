@@ -24,6 +24,7 @@ PenstockError
 ├── TornSegment             a segment is missing or does not match its hash: rewind its producer
 ├── BlobMissing             the blob store has no such blob
 ├── SourceError             a file that was to be submitted cannot be read
+│   └── SourceChanged       it changed while it was read: read it again
 └── StorageError            disk full, no permission, database locked
     ├── IndexBroken         an index table is damaged: `penstock check --repair`
     ├── LedgerAway          see Away
@@ -165,6 +166,10 @@ class BlobMissing(PenstockError):
 
 class SourceError(PenstockError):
     """A file that was to be submitted cannot be read: that file is refused, nothing else."""
+
+
+class SourceChanged(SourceError):
+    """The document changed while it was read: the bytes were not those of one moment."""
 
 
 class StorageError(PenstockError):

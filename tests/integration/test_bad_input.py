@@ -16,9 +16,9 @@ from tests.kit.apps import found, named, only, penstock, text
 from tests.kit.damage import sql
 from tests.kit.texts import SCREEN_DUMP
 
-from penstock import intake
 from penstock.app import App
 from penstock.errors import UsageError
+from penstock.sources import folder as folder_source
 
 Files = Callable[..., Path]
 LONG = bool(os.environ.get("PENSTOCK_LONG"))
@@ -125,14 +125,14 @@ async def test_a_file_that_vanishes_before_it_is_read_is_told(
     app: App, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = files(**{"a.txt": "words", "gone.txt": "words"})
-    steady = intake._steady
+    steady = folder_source._steady
 
-    def vanishing(item: intake.Item) -> bytes | None:
-        if item.path is not None and item.name == "gone.txt":
-            item.path.unlink()
-        return steady(item)
+    def vanishing(place: folder_source._Place, most: int) -> bytes | None:
+        if place.path.name == "gone.txt":
+            place.path.unlink()
+        return steady(place, most)
 
-    monkeypatch.setattr(intake, "_steady", vanishing)
+    monkeypatch.setattr(folder_source, "_steady", vanishing)
     summary = await app.ingest([folder])
     assert (summary.completed, summary.refused) == (1, 1)
     assert summary.problems == [f"{folder / 'gone.txt'}: No such file or directory"]
@@ -144,7 +144,7 @@ async def test_i1_a_file_that_keeps_changing_is_refused(
 ) -> None:
     """Half of one version and half of another is nobody's document."""
     folder = files(**{"log.txt": "x" * size, "quiet.txt": "quiet words"})
-    same = intake._same
+    same = folder_source._same
 
     def changing(before: os.stat_result, after: os.stat_result) -> bool:
         with (folder / "log.txt").open("a") as file:
@@ -152,7 +152,7 @@ async def test_i1_a_file_that_keeps_changing_is_refused(
         return same(before, os.stat(folder / "log.txt")) if after.st_size >= size else same(before, after)
 
     with monkeypatch.context() as patch:
-        patch.setattr(intake, "_same", changing)
+        patch.setattr(folder_source, "_same", changing)
         summary = await app.ingest([folder], wait=False)
     assert (summary.submitted, summary.refused) == (1, 1)
     assert "keeps changing while it is read" in summary.problems[0]

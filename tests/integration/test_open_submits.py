@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from tests.kit.apps import found
@@ -14,6 +15,7 @@ from tests.kit.damage import clean, sql
 from penstock.app import App, open_app
 from penstock.blobs.submits import OpenSubmits
 from penstock.intake import Intake, Item
+from penstock.sources.stream import StreamSource
 from penstock.upkeep.prune import DAY_S
 
 
@@ -50,8 +52,18 @@ async def later(tmp_path: Path, app: App, monkeypatch: pytest.MonkeyPatch) -> As
 
 async def submit(app: App, *items: Item) -> None:
     order = app.resources.orders.start(app.owner, "default", app.resources.orders.asked("default", None, None))
-    async for receipts in Intake(app.ledger, app.blobs, app.runtime).submit(order, items):
+
+    async def given() -> AsyncIterator[Item]:
+        for item in items:
+            yield item
+
+    async for receipts in Intake(app.ledger, app.blobs, app.runtime).submit(order, given()):
         assert all(receipt.problem is None for receipt in receipts)
+
+
+def item(app: App, name: str, stream: BinaryIO) -> Item:
+    source = StreamSource(name, name, stream, app.runtime)
+    return Item(source, source.found)
 
 
 def raws(home: Path) -> list[Path]:
@@ -63,7 +75,7 @@ async def test_i1_prune_leaves_what_an_open_submit_may_name_though_the_machine_s
 ) -> None:
     last = Waiting(b"The banana is yellow.")
     submitting = asyncio.create_task(
-        submit(app, Item("a", "a", stream=io.BytesIO(b"The apple is red.")), Item("b", "b", stream=last))
+        submit(app, item(app, "a", io.BytesIO(b"The apple is red.")), item(app, "b", last))
     )
     try:
         await asyncio.to_thread(last.reached.wait, 60)

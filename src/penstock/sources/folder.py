@@ -1,42 +1,124 @@
 """Files and folders as documents: recursive, in order, without what is hidden or leads out of the tree."""
 
+import errno
 import fnmatch
+import io
 import os
-from collections.abc import Iterator, Sequence
+import stat
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
-from penstock.errors import UsageError
+from penstock.errors import SourceChanged, SourceError, UsageError
+from penstock.runtime import Runtime
+from penstock.sources.base import Change, Found, Known, compared
+
+PIECE = 1 << 20
+TRIES = 3
+"""How often a small file is read that changes meanwhile."""
+_BATCH = 256
 
 
-class Found(NamedTuple):
-    source: str
-    """The absolute path: the source URI of a file."""
-    name: str
+class _Place(NamedTuple):
     path: Path
     within: Path | None
     """The folder that was walked; None: the file itself was named, and a link to it is followed."""
 
 
-def find(
-    paths: Sequence[Path], include: Sequence[str], exclude: Sequence[str], problems: list[str], skip: Path | None = None
-) -> Iterator[Found]:
-    """Every file once, however often it is named. What cannot be read is told in `problems`. `skip`: the home."""
-    seen: set[str] = set()
-    for path in paths:
-        if not os.path.lexists(path):
-            raise UsageError(f"{printable(path)}: no such file or folder")
-        if path.exists() and not path.is_dir() and not path.is_file():
-            # A pipe may never end, and a device holds no document.
-            problems.append(f"{printable(path)}: not a file or folder (use - for what a pipe brings)")
-            continue
-        root = path.absolute() if path.is_dir() else None
-        found = [path.absolute()] if root is None else _walk(root, include, exclude, problems, skip)
-        for file in found:
-            source = source_of(file)
-            if source not in seen:
-                seen.add(source)
-                yield Found(source, printable(file.name), file, root)
+class FolderSource:
+    """The URI of a file is its absolute path."""
+
+    repeatable = True
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        runtime: Runtime,
+        *,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        skip: Path | None = None,
+    ) -> None:
+        """`skip`: a folder that is left out, such as the home."""
+        self._paths = paths
+        self._runtime = runtime
+        self._include, self._exclude, self._skip = include, exclude, skip
+        self.problems: list[str] = []
+
+    async def discover(self, known: Known) -> AsyncGenerator[Found, None]:
+        seen: set[str] = set()
+        files = self._find(seen)
+        while batch := await self._runtime.run_blocking("io", _take, files):
+            for found in compared(batch, await known.revisions([one.uri for one in batch])):
+                yield found
+        if self.problems:
+            return
+        for path in self._paths:
+            if path.is_dir():
+                async for uri in known.under(source_of(path.absolute()).rstrip("/") + "/"):
+                    # What was left out by a pattern is there all the same.
+                    if uri not in seen and not os.path.exists(uri):
+                        seen.add(uri)
+                        yield Found(uri, os.path.basename(uri), change=Change.GONE)
+
+    def _find(self, seen: set[str]) -> Iterator[Found]:
+        """Every file once, however often it is named."""
+        for path in self._paths:
+            if not os.path.lexists(path):
+                raise UsageError(f"{printable(path)}: no such file or folder")
+            if path.exists() and not path.is_dir() and not path.is_file():
+                # A pipe may never end, and a device holds no document.
+                self.problems.append(f"{printable(path)}: not a file or folder (use - for what a pipe brings)")
+                continue
+            root = path.absolute() if path.is_dir() else None
+            files = [path.absolute()] if root is None else self._files(root)
+            for file in files:
+                uri = source_of(file)
+                if uri not in seen:
+                    seen.add(uri)
+                    yield Found(uri, printable(file.name), _revision(file), place=_Place(file, root))
+
+    def _files(self, root: Path) -> Iterator[Path]:
+        return _walk(root, self._include, self._exclude, self.problems, self._skip)
+
+    async def read(self, found: Found) -> AsyncGenerator[bytes, None]:
+        try:
+            with await self._runtime.run_blocking("io", _open, found.place) as file:
+                before, size = os.fstat(file.fileno()), 0
+                while piece := await self._runtime.run_blocking("io", file.read, PIECE):
+                    size += len(piece)
+                    if size > before.st_size:
+                        # It may grow for ever.
+                        raise SourceChanged(_CHANGING)
+                    yield piece
+                if not _same(before, os.fstat(file.fileno())):
+                    raise SourceChanged(_CHANGING)
+        except OSError as error:
+            raise SourceError(error.strerror or str(error)) from error
+
+    def read_now(self, found: Found, most: int) -> bytes | None:
+        try:
+            return _steady(found.place, most)
+        except OSError as error:
+            raise SourceError(error.strerror or str(error)) from error
+
+
+_CHANGING = "it keeps changing while it is read: try again when its writer is done"
+
+
+def _take(files: Iterator[Found]) -> list[Found]:
+    return list(islice(files, _BATCH))
+
+
+def _revision(path: Path) -> str:
+    """Size, time, file and time of the last change of any kind, which nobody can set back. Not proof enough to leave a
+    file unread: a write within one tick of the clock changes none of them."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ""
+    return f"{found.st_size}-{found.st_mtime_ns}-{found.st_dev}.{found.st_ino}-{found.st_ctime_ns}"
 
 
 def _walk(
@@ -96,3 +178,57 @@ def printable(path: Path | str) -> str:
         return raw.decode()
     except UnicodeDecodeError:
         return raw.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
+
+
+def _open(place: _Place) -> io.BufferedReader:
+    """A regular file, whatever was there when it was found: a pipe that was put in its place would never open, a link
+    would lead elsewhere."""
+    try:
+        file = _open_regular(place.path, os.O_NOFOLLOW if place.within is not None else 0)
+    except OSError as error:
+        if place.within is None or error.errno != errno.ELOOP:
+            raise
+        file = _open_regular(place.path, 0)
+        if not _is_within(file, place.path, place.within):
+            file.close()
+            raise OSError(errno.ELOOP, "it is a link that leads out of the folder") from error
+    return file
+
+
+def _open_regular(path: Path, flags: int) -> io.BufferedReader:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | flags)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a file")
+        return open(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _is_within(file: BinaryIO, path: Path, folder: Path) -> bool:
+    """Whether what was opened is what the link leads to now, and that is below the folder."""
+    target = os.path.realpath(path)
+    there, opened = os.lstat(target), os.fstat(file.fileno())
+    same = (there.st_dev, there.st_ino) == (opened.st_dev, opened.st_ino)
+    return same and target.startswith(os.path.realpath(folder) + os.sep)
+
+
+def _steady(place: _Place, most: int) -> bytes | None:
+    """A small file's bytes, read while it did not change; None if it is large."""
+    for _ in range(TRIES):
+        with _open(place) as file:
+            before = os.fstat(file.fileno())
+            if before.st_size > most:
+                return None
+            data = file.read(most + 1)
+            after = os.fstat(file.fileno())
+        if _same(before, after) and len(data) == after.st_size:
+            return data
+        if len(data) > most:
+            return None
+    raise SourceChanged(_CHANGING)
+
+
+def _same(before: os.stat_result, after: os.stat_result) -> bool:
+    return (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)

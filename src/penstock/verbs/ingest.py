@@ -1,7 +1,6 @@
 """`ingest` and `submit`: files, folders and streams become documents of the owner."""
 
-import io
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,7 +12,9 @@ from penstock.extractors.formats import PARSED
 from penstock.intake import Intake, Item, Order, Receipt, refusal
 from penstock.ledger.engine import deletions, documents, runs
 from penstock.model.nouns import DocumentId
-from penstock.sources.folder import find, printable
+from penstock.sources.base import NOTHING, Change, Known
+from penstock.sources.folder import FolderSource
+from penstock.sources.stream import StreamSource
 from penstock.verbs import arguments, jobs
 from penstock.verbs.documents import change
 from penstock.verbs.jobs import Job, OnReceipt, Report, Summary
@@ -55,9 +56,14 @@ async def ingest(
     )
     order = _order(scope, collection, workflow, params, priority, batch, retry, password)
     job = Job(scope.owner, scope.ledger, scope.runtime)
+    known = _InCollection(scope, order.collection)
+    if prune:
+        given.known = known
 
-    def items() -> Iterator[Item]:
-        yield from given.items(work=wait)
+    async def items() -> AsyncIterator[Item]:
+        async with aclosing(given.items(work=wait)) as found:
+            async for item in found:
+                yield item
         job.summary.problems += given.problems
         job.summary.refused += len(given.problems)
         if on_receipt is not None:
@@ -68,7 +74,7 @@ async def ingest(
     intake = Intake(scope.ledger, scope.blobs, scope.runtime)
     summary = await jobs.ingest(job, intake, order, items(), start, report, on_receipt)
     if prune and not scope.resources.stopping:
-        summary.deleted = await _prune(scope, order.collection, given, summary)
+        summary.deleted = await _prune(scope, known, given, summary)
     return summary
 
 
@@ -145,10 +151,12 @@ class _Given:
     source: str | None
     key: str | None
     metadata: dict[str, Any]
+    known: Known = NOTHING
+    """What `gone` is found by."""
     problems: list[str] = field(default_factory=list)
     """What could not be read; complete once all items were taken."""
-    found: set[str] = field(default_factory=set)
-    """The sources of the files."""
+    gone: list[str] = field(default_factory=list)
+    """Known sources whose file is gone; likewise."""
 
     def __post_init__(self) -> None:
         arguments.maybe("name", self.name)
@@ -156,46 +164,70 @@ class _Given:
         if arguments.maybe("source", self.source) is not None and self.data is None:
             raise UsageError("source names what comes as `data`: files are known by their paths")
 
-    def items(self, *, work: bool) -> Iterator[Item]:
+    async def items(self, *, work: bool) -> AsyncGenerator[Item, None]:
         """`work`: this call also processes the documents, so parser processes are started early."""
-        given = 0
+        resources, given = self.scope.resources, 0
         if self.data is not None:
             given += 1
-            yield self._streamed(self.data)
-        resources = self.scope.resources
-        skip = self.scope.config.home_path
-        for file in find(self.roots, self.include, self.exclude, self.problems, skip=skip):
-            given += 1
-            if self.key is not None and given > 1:
-                raise UsageError(f"the idempotency key {self.key!r} can name one document, and there are several")
-            if resources.stopping:
-                break
-            if arguments.is_long(file.source):
-                self.problems.append(f"{file.source}: the path is longer than {arguments.TEXT_LIMIT:,} bytes")
-                continue
-            self.found.add(file.source)
-            if work and file.name.lower().endswith(PARSED):
-                resources.parsers.start()
-            yield Item(file.source, file.name, path=file.path, within=file.within, key=self.key, metadata=self.metadata)
+            stream = self._streamed(self.data)
+            yield Item(stream, stream.found, self.key, self.metadata)
+        folder = FolderSource(
+            self.roots,
+            self.scope.runtime,
+            include=self.include,
+            exclude=self.exclude,
+            skip=self.scope.config.home_path,
+        )
+        async with aclosing(folder.discover(self.known)) as discovered:
+            async for found in discovered:
+                if found.change is Change.GONE:
+                    self.gone.append(found.uri)
+                    continue
+                given += 1
+                if self.key is not None and given > 1:
+                    raise UsageError(f"the idempotency key {self.key!r} can name one document, and there are several")
+                if resources.stopping:
+                    break
+                if arguments.is_long(found.uri):
+                    self.problems.append(f"{found.uri}: the path is longer than {arguments.TEXT_LIMIT:,} bytes")
+                    continue
+                if work and found.name.lower().endswith(PARSED):
+                    resources.parsers.start()
+                yield Item(folder, found, self.key, self.metadata)
+        self.problems += folder.problems
 
-    def _streamed(self, data: bytes | BinaryIO) -> Item:
+    def _streamed(self, data: bytes | BinaryIO) -> StreamSource:
         if not (isinstance(data, bytes) or hasattr(data, "read")):
             raise UsageError("data: expected bytes, or a stream of bytes")
         if not self.name:
             raise UsageError("standard input needs a name: --name notes.txt")
-        stream = io.BytesIO(data) if isinstance(data, bytes) else data
-        return Item(self.source or self.name, self.name, stream=stream, key=self.key, metadata=self.metadata)
+        return StreamSource(self.source or self.name, self.name, data, self.scope.runtime)
 
 
-async def _prune(scope: Scope, collection: str, given: _Given, summary: Summary) -> int:
+class _InCollection:
+    """What the ledger knows of a collection. It keeps no revisions: the hash of the bytes decides what is unchanged."""
+
+    def __init__(self, scope: Scope, collection: str) -> None:
+        self._scope = scope
+        self._collection = collection
+        self.documents: dict[str, DocumentId] = {}
+        """By source, of what was asked for."""
+
+    async def revisions(self, uris: Sequence[str]) -> Mapping[str, str]:
+        return {}
+
+    async def under(self, prefix: str) -> AsyncIterator[str]:
+        found = await self._scope.ledger.read(partial(documents.under, self._scope.owner), self._collection, prefix)
+        for document, source in found:
+            self.documents[source] = document
+            yield source
+
+
+async def _prune(scope: Scope, known: _InCollection, given: _Given, summary: Summary) -> int:
     """Delete documents whose file is gone from these folders. A folder that could not be read proves nothing."""
     if summary.problems:
         summary.problems.append("--prune was left out, because not everything could be read")
         return 0
-    gone: list[DocumentId] = []
-    for root in given.roots:
-        if root.is_dir():
-            prefix = printable(root.absolute()).rstrip("/") + "/"
-            known = await scope.ledger.read(partial(documents.under, scope.owner), collection, prefix)
-            gone += [d for d, source in known if source not in given.found and not Path(source).exists()]
+    # A file that came back while the others were worked on is not gone.
+    gone = [known.documents[uri] for uri in given.gone if not Path(uri).exists()]
     return len(await change(scope, deletions.DELETE, runs.Selected(scope.owner, tuple(dict.fromkeys(gone)))))

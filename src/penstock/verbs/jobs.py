@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -201,7 +201,7 @@ async def submit(
     job: Job,
     intake: Intake,
     order: Order,
-    items: Iterable[Item],
+    items: AsyncIterator[Item],
     accepted: Callable[[], None],
     on_receipt: OnReceipt | None,
 ) -> None:
@@ -239,7 +239,7 @@ async def ingest(
     job: Job,
     intake: Intake,
     order: Order,
-    items: Iterable[Item],
+    items: AsyncIterator[Item],
     start: "Callable[[], Worker] | None",
     report: Report | None,
     on_receipt: OnReceipt | None = None,
