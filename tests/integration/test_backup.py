@@ -506,11 +506,11 @@ async def test_strange_folders_are_refused(tmp_path: Path) -> None:
     (tmp_path / "other" / "precious").write_text("mine")
     (tmp_path / "file").write_text("mine")
     async with open_app(**settings(tmp_path / "home")) as app:
-        with pytest.raises(UsageError, match="holds something else"):
+        with pytest.raises(UsageError, match="is not empty and not a backup"):
             await app.backup(tmp_path / "other")
         with pytest.raises(UsageError, match="is not a folder"):
             await app.backup(tmp_path / "file")
-    with pytest.raises(UsageError, match="holds no whole backup"):
+    with pytest.raises(UsageError, match="contains no complete backup"):
         await restore(tmp_path / "nothing", **settings(tmp_path / "again"))
     assert not (tmp_path / "again").exists()
 

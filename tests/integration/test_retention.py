@@ -125,7 +125,7 @@ async def test_i9_an_index_that_is_lost_is_made_again_from_raw_bytes(app: App, h
     assert {entry["document_id"] for entry in mended.repaired} == {
         entry["id"] for entry in await app.list_documents() if entry["status"] == "PENDING"
     }
-    assert "made again from its raw bytes" in mended.repaired[0]["what"]
+    assert "processes it again from its raw bytes" in mended.repaired[0]["what"]
     assert (await app.check()).ok
     assert (await app.run()).completed == 7
     for i in range(6):

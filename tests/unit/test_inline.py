@@ -101,21 +101,21 @@ def test_a_file_is_looked_for_beside_the_one_that_names_it(catalog: Catalog, tmp
 @pytest.mark.parametrize(
     ("files", "where", "words"),
     [
-        ({"x": 'id: x\nsteps:\n  validate:\n  extract: {next: "workflow:x"}\n'}, "x.yaml:4", "in circles: x → x"),
+        ({"x": 'id: x\nsteps:\n  validate:\n  extract: {next: "workflow:x"}\n'}, "x.yaml:4", "form a cycle: x → x"),
         (
             {
                 "x": 'id: x\nsteps:\n  validate: {next: "workflow:y"}\n',
                 "y": 'id: y\nsteps:\n  validate:\n  extract:\n    next: "workflow:x"\n',
             },
             "y.yaml:5",
-            "in circles: x → y → x",
+            "form a cycle: x → y → x",
         ),
         ({"x": 'id: x\nsteps:\n  validate: {next: "workflow:gone"}\n'}, "x.yaml:3", "no workflow 'gone'"),
-        ({"x": 'id: x\nsteps:\n  validate: {next: "workflow:gone.yaml"}\n'}, "x.yaml:3", "no such file"),
+        ({"x": 'id: x\nsteps:\n  validate: {next: "workflow:gone.yaml"}\n'}, "x.yaml:3", "does not exist"),
         (
             {"x": 'id: x\nsteps:\n  validate: {next: "workflow:y"}\n', "y": "id: y\nsteps:\n  shred:\n"},
             "x.yaml:3",
-            "y.yaml:3: there is no kind 'shred'",
+            "y.yaml:3: unknown kind 'shred'",
         ),
         (
             {"x": 'id: x\nsteps:\n  last.index: {kind: index, next: "workflow:last"}\n'},
@@ -125,7 +125,7 @@ def test_a_file_is_looked_for_beside_the_one_that_names_it(catalog: Catalog, tmp
         (
             {a: f'id: {a}\nsteps:\n  validate: {{next: "workflow:{b}"}}\n' for a, b in ("xy", "yz", "zu", "uv", "v-")},
             "u.yaml:3",
-            "more than 4 workflows go on with one another: x → y → z → u → v",
+            "more than 4 workflows in a chain: x → y → z → u → v",
         ),
     ],
 )  # fmt: skip

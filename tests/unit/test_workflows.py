@@ -127,26 +127,26 @@ def test_a_snapshot_comes_back_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
-        ("id: a\nsteps:\n  x: {kind: shred}\n", 3, "no kind 'shred'"),
+        ("id: a\nsteps:\n  x: {kind: shred}\n", 3, "unknown kind 'shred'"),
         ("id: a\nsteps:\n  x:\n    kind: validate\n    color: red\n", 5, "unknown key 'color'"),
         ("id: a\ncolour: red\nsteps: {validate: }\n", 2, "unknown key 'colour'"),
         ("id: a\nsteps:\n  validate:\n  x: {kind: enrich}\n", 4, "needs a `method`"),
         ("id: a\nsteps:\n  x: {kind: route, method: m.f}\n", 3, "needs `choices`"),
         ("id: a\nsteps:\n  x: {kind: validate, choices: {a: b}}\n", 3, "only a step of kind route"),
-        ("id: a\nsteps:\n  validate: {retries: 0}\n", 3, "retries is a number above zero"),
-        ("id: a\nsteps:\n  validate: {timeout: yes}\n", 3, "timeout is a number above zero"),
-        ("id: a\nsteps:\n  validate: {pool: 'My GPU'}\n", 3, "pool is a word of small letters"),
+        ("id: a\nsteps:\n  validate: {retries: 0}\n", 3, "retries must be a number above zero"),
+        ("id: a\nsteps:\n  validate: {timeout: yes}\n", 3, "timeout must be a number above zero"),
+        ("id: a\nsteps:\n  validate: {pool: 'My GPU'}\n", 3, "pool must consist of lower-case letters"),
         ("id: a\nsteps:\n  validate: {pool: index}\n", 3, "for index steps only"),
-        ("id: a\nsteps:\n  x: {kind: enrich, method: m.f, resource_key: 7}\n", 3, "a word or several, not 7"),
+        ("id: a\nsteps:\n  x: {kind: enrich, method: m.f, resource_key: 7}\n", 3, "printable text, not 7"),
         ("id: a\nsteps:\n  x: {kind: enrich, method: m.f, resource_key: 'a {day}'}\n", 3, "not {day}"),
-        ("id: a\nsteps:\n  validate: {resource_key: a}\n", 3, "only a step with a `method`"),
-        ("id: a\nsteps:\n  validate:\n  extract: {next: validate}\n", 4, "does not come after"),
+        ("id: a\nsteps:\n  validate: {resource_key: a}\n", 3, "only a step with its own `method`"),
+        ("id: a\nsteps:\n  validate:\n  extract: {next: validate}\n", 4, "must come after"),
         ("id: a\nsteps:\n  validate: {next: nowhere}\n", 3, "no step 'nowhere'"),
         ("id: a\nsteps:\n  - {name: x, kind: validate}\n  - {name: x, kind: extract}\n", 4, "two steps are named 'x'"),
-        ("id: a\nsteps:\n  validate:\n  validate:\n", 4, "stands twice"),
-        ("id: a\nsteps: [1]\n", 2, "a step is a mapping"),
+        ("id: a\nsteps:\n  validate:\n  validate:\n", 4, "duplicate key"),
+        ("id: a\nsteps: [1]\n", 2, "a step must be a mapping"),
         ("id: a\nsteps: []\n", 2, "at least one step"),
-        ("id: a\n", 1, "a workflow has `steps`"),
+        ("id: a\n", 1, "a workflow needs `steps`"),
         ("id: [1]\nsteps: {validate: }\n", 1, "Expected `str`"),
         ("id: a\nsteps: {validate: }\nlifecycle_events:\n  lunch: []\n", 4, "unknown event 'lunch'"),
         (
@@ -154,7 +154,7 @@ def test_a_snapshot_comes_back_as_it_was() -> None:
             5,
             "a `method` or a `webhook`",
         ),
-        ("id: a\nsteps: {validate: }\nlifecycle_events:\n  item_end: x\n", 4, "are a list"),
+        ("id: a\nsteps: {validate: }\nlifecycle_events:\n  item_end: x\n", 4, "must be a list"),
         ("id: a\n  b: c\n", 2, "not valid YAML"),
         ("- a\n", 1, "mapping of names"),
         ("", 1, "mapping of names"),
@@ -179,7 +179,7 @@ def test_a_method_that_cannot_be_imported_is_told_with_its_line(tmp_path: Path) 
     assert [(problem.line, problem.message.split(":")[0]) for problem in found] == [
         (6, "'os.path.nothing' cannot be imported"),
         (9, "'no.such.module' cannot be imported"),
-        (10, "'os.getcwd' is no `async def` function"),
+        (10, "'os.getcwd' is not an `async def` function"),
     ]
     assert str(found[0]).startswith(f"{file}:6: ")
 
@@ -191,12 +191,12 @@ def test_a_name_leads_to_the_folder_then_to_what_ships(tmp_path: Path) -> None:
     assert len(catalog.workflow("default").steps) == 1
     (tmp_path / "bad.yaml").write_text("id: bad\nsteps: {shred: }\n")
     assert len(catalog.workflow("default").steps) == 1, "another file's fault is none of this one's"
-    with pytest.raises(ConfigError, match=r"bad.yaml:2: .*no kind 'shred'"):
+    with pytest.raises(ConfigError, match=r"bad.yaml:2: .*unknown kind 'shred'"):
         catalog.workflow("bad")
     with pytest.raises(ConfigError, match="no workflow 'none'"):
         catalog.workflow("none")
     assert catalog.workflow(str(tmp_path / "mine.yaml")).id == "default"
-    with pytest.raises(ConfigError, match="could not be read"):
+    with pytest.raises(ConfigError, match="does not exist"):
         catalog.workflow(str(tmp_path / "gone.yaml"))
     with pytest.raises(ConfigError, match="no parameter set 'x'"):
         catalog.parameter_set("x")

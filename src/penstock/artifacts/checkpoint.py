@@ -1,7 +1,7 @@
-"""The checkpoint writer: buffers what a stage makes and decides itself when to flush.
+"""The checkpoint writer. It buffers the output of a stage and decides when to flush.
 
-A flush writes one segment, then the gated row that names it together with the cursor behind it. A kill in between
-leaves a blob that nobody names; a kill after it has lost nothing."""
+A flush writes one segment, then the gated row that names it together with the new cursor. A crash in between leaves an
+unreferenced blob; a crash afterwards loses nothing."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
@@ -18,7 +18,7 @@ T = TypeVar("T")
 FLUSH_S = 1.0
 FLUSH_BYTES = 1 << 20
 CARRY_BYTES = 128 << 10
-"""An artifact up to this size may be handed to the next step in memory, besides being stored."""
+"""An artifact up to this size is stored and may also be passed to the next step in memory."""
 
 
 class Flush(msgspec.Struct, frozen=True):
@@ -49,17 +49,16 @@ class Checkpoint(Generic[T]):
         durable: bool = False,
         passed: Iterable[Json] = (),
     ) -> None:
-        """`prefix` begins the segment keys and carries the epoch; `before_batch` is called before a batch is taken;
-        `after_batch` after it, and may end the step; `eager`: flush every batch, because the step has crashed before
-        and must show progress; `durable`: segments survive a power cut, because they cannot be made again; `passed`:
-        cursors that the artifact has had before: a step that starts over comes to them again, and that is no progress
-        (I7)."""
+        """`prefix` is the beginning of the segment keys and contains the epoch. `before_batch` is called before each
+        batch, `after_batch` after it; the latter may end the step. `eager`: flush every batch, because the step has
+        crashed before and must make progress. `durable`: fsync segments, because they cannot be made again. `passed`:
+        cursors that the artifact had before. If a step starts again and reaches them, this is not progress (I7)."""
         self.cursor: Json = artifact.cursor
         self.items = artifact.items
         self.moved = False
-        """A cursor that the artifact had not had before was committed since the step was claimed."""
+        """Whether a new cursor, which the artifact did not have before, was committed since the step was claimed."""
         self.begun = False
-        """A batch was handed in since the step was claimed."""
+        """Whether a batch was appended since the step was claimed."""
         self._codec = codec
         self._prefix = prefix
         self._blobs = blobs
@@ -70,7 +69,7 @@ class Checkpoint(Generic[T]):
         self._eager = eager
         self._durable = durable
         self.only: list[T] | None = [] if artifact.segments == 0 else None
-        """All items, while they fit into one small segment."""
+        """All items of the artifact, if they fit into one small segment."""
         self._segments = artifact.segments
         self._buffer: list[T] = []
         self._buffered_items = 0
@@ -82,10 +81,10 @@ class Checkpoint(Generic[T]):
     async def append(
         self, items: Sequence[T], cursor: dict[str, Any], *, count: int | None = None, size: int = 0, keep: bool = False
     ) -> None:
-        """One batch and the cursor behind it. `count`: how many items these are, where one object holds many; `size`:
-        about how many bytes; `keep`: flush now."""
+        """Add one batch and the cursor after it. `count`: the number of items, if one object contains several; `size`:
+        the approximate number of bytes; `keep`: flush now."""
         if not isinstance(cursor, dict):
-            raise TypeError(f"a cursor is a dictionary, not {type(cursor).__name__}")
+            raise TypeError(f"a cursor must be a dictionary, not {type(cursor).__name__}")
         await self._before_batch()
         self._buffer.extend(items)
         self._buffered_items += len(items) if count is None else count
@@ -98,7 +97,7 @@ class Checkpoint(Generic[T]):
         await self._after_batch()
 
     async def flush(self) -> None:
-        """Write and commit what is buffered; nothing to do if the cursor has not moved."""
+        """Write and commit the buffered items. Does nothing if the cursor has not moved."""
         if self.cursor == self._start_cursor and not self._buffer:
             return
         flush = await self._write()
@@ -108,7 +107,7 @@ class Checkpoint(Generic[T]):
         self._flushed_at = self._runtime.clock()
 
     async def close(self) -> Flush:
-        """The last segment, written but not named yet: that is done by the transaction that completes the step."""
+        """Write the last segment. The transaction that completes the step names it."""
         return await self._write()
 
     @property
@@ -117,7 +116,7 @@ class Checkpoint(Generic[T]):
 
     @property
     def total(self) -> int:
-        """Items so far, those not flushed yet included."""
+        """The number of items so far, including buffered ones."""
         return self.items + self._buffered_items
 
     async def _write(self) -> Flush:

@@ -1,4 +1,4 @@
-"""Fingerprints: what an artifact is made of. Equal fingerprints of one owner mean the same artifact."""
+"""Fingerprints identify artifacts by their inputs. Equal fingerprints of one owner mean the same artifact."""
 
 import hashlib
 import json
@@ -6,6 +6,6 @@ from typing import Any
 
 
 def fingerprint(*parts: Any) -> str:
-    """A short name for JSON values, the same on every machine."""
+    """A hash of JSON values that is the same on every machine."""
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:40]

@@ -1,4 +1,4 @@
-"""Reading artifacts: segment by segment, each checked against its hash."""
+"""Read artifacts segment by segment, and verify the hash of each."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -15,14 +15,14 @@ ListSegments = Callable[[ArtifactId, int, int], Awaitable[list[Segment]]]
 
 class ArtifactReader:
     def __init__(self, blobs: Blobs, list_segments: ListSegments) -> None:
-        """`list_segments(artifact, start, count)` asks the ledger."""
+        """`list_segments(artifact, start, count)` reads the rows of segments from the ledger."""
         self._blobs = blobs
         self._list = list_segments
 
     async def items(
         self, artifact: Artifact, kind: str, start: int = 0, known: list[Segment] | None = None
     ) -> AsyncIterator[list[Any]]:
-        """The items from number `start` on, a segment at a time. `known`: the segments, where nobody need be asked."""
+        """The items from number `start` on, one segment at a time. `known`: the segments, if the caller has them."""
         async for segment in self._segments(artifact, known):
             if segment.first + segment.items <= start:
                 continue

@@ -1,4 +1,4 @@
-"""Segments: pages, clean pages, chunks and vectors, each in one compact format, with their hash."""
+"""The formats of segments: pages, clean pages, chunks, vectors and JSON items."""
 
 import hashlib
 import struct
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Codec(Protocol[T]):
-    """How the items of one kind of artifact become bytes and come back."""
+    """Encodes and decodes the items of one kind of artifact."""
 
     def encode(self, items: Sequence[T]) -> bytes: ...
 
@@ -36,7 +36,7 @@ _HEADER = struct.Struct("<4sII")
 
 
 class VectorCodec:
-    """Batches of vectors: a header with rows and dimensions, then little-endian float32. An item is one row."""
+    """Vectors: a header with rows and dimensions, then little-endian float32. An item is one row."""
 
     def encode(self, items: Sequence[Vectors]) -> bytes:
         import numpy as np
@@ -68,7 +68,7 @@ CODECS: Mapping[str, Codec[Any]] = {
     "embed": VECTORS,
     "enrich": JSON_ITEMS,
 }
-"""What a step of a kind hands on, whoever wrote it. The kinds that are not here make no artifact."""
+"""The format of the output of each kind of step. Steps of other kinds make no artifact."""
 
 
 def digest(data: bytes) -> str:

@@ -1,4 +1,4 @@
-"""What a handler is given besides the event."""
+"""The context that a handler receives besides the event."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from penstock.model.nouns import Json, Workflow
 
 class HandlerContext(msgspec.Struct, frozen=True):
     parameters: Json
-    """Those of the handler in its workflow."""
+    """The parameters of the handler in its workflow."""
     attempt: int
     """1 for the first."""
     workflow: Workflow
-    """As the run or group keeps it."""
+    """The workflow snapshot of the run or group."""
     app: Any
-    """The open App of the worker that delivers: it searches, shows, submits (without waiting)."""
+    """The open App of the worker that delivers the event. Use it to search, show, or submit without waiting."""

@@ -1,4 +1,4 @@
-"""From the outbox to the handlers (I8): dispatch, take, tell, write down what became of it. Every worker has one."""
+"""The event dispatcher delivers events from the outbox to handlers (I8). Every worker has one."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -24,14 +24,14 @@ from penstock.workflows.load import decode
 
 SIDE_BY_SIDE = 8
 MARGIN_S = 15.0
-"""A lease lasts longer than its handler by so much."""
+"""The lease of a delivery is longer than the timeout of its handler by this time."""
 LOOK_S = 2.0
-"""Between two looks that nobody asked for, as in the worker's upkeep."""
+"""Interval at which the outbox is checked without a notification."""
 SOON_S = 0.02
 STOP_S = 1.5
-"""Running handlers have so long when somebody says stop."""
+"""Time that running handlers have to end after a stop."""
 LET_GO_S = 0.3
-"""A handler that was cancelled has so long to end."""
+"""Time that a cancelled handler has to end."""
 CRASH_LOOP = "crash_loop"
 
 
@@ -46,7 +46,7 @@ class Courier:
         metrics: Metrics = NOTHING,
     ) -> None:
         self.on_idle: Callable[[], None] = lambda: None
-        """Called when nothing is due any more."""
+        """Called when no more deliveries are due."""
         self._ledger = ledger
         self._runtime = runtime
         self._worker = worker
@@ -56,18 +56,18 @@ class Courier:
         self._workflows: dict[str, Workflow] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._taking = False
-        """What is taken, and not yet begun, is neither due nor running."""
+        """True while deliveries are being taken, which are then neither due nor running."""
         self._bell = asyncio.Event()
         self._stopping = False
         self._hurry = asyncio.Event()
         self._fatal: BaseException | None = None
 
     def wake(self) -> None:
-        """There are events, or there may be."""
+        """Check the outbox now: there may be new events."""
         self._bell.set()
 
     async def run(self) -> None:
-        """Deliver until `stop`. Raises what no handler is to blame for."""
+        """Deliver until `stop`. Raises errors that are not caused by a handler."""
         busy = False
         while self._fatal is None and not self._stopping:
             self._bell.clear()
@@ -80,22 +80,22 @@ class Courier:
             raise self._fatal
 
     async def is_idle(self) -> bool:
-        """Nothing is being delivered here, and nothing is due."""
+        """Whether no delivery is running here and none is due."""
         waiting = await self._ledger.read(outbox.waiting)
-        # After the look: what it did not find any more may have been taken just then.
+        # Checked after the read: a delivery that is no longer due may have been taken meanwhile.
         return not waiting.due and not self._taking and not self._running
 
     def stop(self, at_once: bool = False) -> None:
-        """After this round take nothing more: with however short budgets each call delivers something. `at_once`: not
-        even in this round."""
+        """Take no more deliveries after the current round, so that each call delivers something even with a short
+        budget. `at_once`: take no more in this round either."""
         self._stopping = True
         if at_once:
             self._hurry.set()
         self.wake()
 
     async def finish(self) -> None:
-        """Wait for the handlers that run to end, but not for long once it has to be at once: then they are stopped, and
-        what they were about to deliver is given back."""
+        """Wait for running handlers to end. After `stop(at_once=True)` they get a short time, then they are cancelled
+        and their deliveries are released."""
         hurry = asyncio.ensure_future(self._hurry.wait())
         while self._running and not hurry.done():
             await asyncio.wait({hurry, *self._running}, return_when=asyncio.FIRST_COMPLETED)
@@ -110,7 +110,7 @@ class Courier:
 
     def _pause(self, waiting: outbox.Waiting) -> float:
         if len(self._running) == SIDE_BY_SIDE:
-            # Only an end of one of them is worth a look.
+            # Nothing can be taken before one of them ends, which calls `wake`.
             return LOOK_S
         if waiting.due:
             return SOON_S
@@ -153,7 +153,7 @@ class Courier:
         self.wake()
 
     async def _deliver(self, delivery: Delivery, event: LifecycleEvent) -> None:
-        """The outcome goes into the ledger even while we are being cancelled."""
+        """Deliver, and store the outcome in the ledger even if this task is cancelled."""
         if delivery.attempts > delivery.to.retries:
             await self._undelivered(self._buried(delivery))
             return
@@ -191,12 +191,12 @@ class Courier:
         try:
             function = methods.load(to.method)
         except ConfigError as error:
-            raise Permanent(f"{error}: mend it, then replay", reason="bad_method") from error
+            raise Permanent(f"{error}: fix it, then replay", reason="bad_method") from error
         ctx = HandlerContext(to.parameters, delivery.attempts, self._workflows[delivery.snapshot], self._app)
         await self._in_time(delivery, partial(function, event, ctx))
 
     async def _in_time(self, delivery: Delivery, call: Callable[[], Any]) -> None:
-        """A handler that does not even end when it is cancelled is left behind."""
+        """Call the handler with its timeout. A handler that ignores its cancellation is abandoned."""
         task = asyncio.create_task(foreign.contained(call))
         try:
             done, _ = await asyncio.wait({task}, timeout=delivery.to.timeout)
@@ -215,11 +215,11 @@ class Courier:
         task.cancel()
         await asyncio.wait({task}, timeout=LET_GO_S)
         if not task.done():
-            # A loop that ends waits for all tasks that it knows: this one might keep the process for ever.
+            # At its end the event loop waits for all registered tasks; this one might never end.
             asyncio._unregister_task(task)
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         elif not task.cancelled():
-            # Nobody asks any more.
+            # Mark the exception as retrieved.
             task.exception()
 
     def _failed(self, delivery: Delivery, error: BaseException) -> Undelivered:
@@ -229,5 +229,5 @@ class Courier:
 
     def _buried(self, delivery: Delivery) -> Undelivered:
         times = delivery.to.retries
-        said = f"{times} attempts ended with the death of their worker or without an end: it was not run again"
+        said = f"{times} attempts crashed their worker or did not end: the handler was not called again"
         return Undelivered(delivery, CRASH_LOOP, said)

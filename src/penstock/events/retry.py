@@ -1,4 +1,4 @@
-"""When a delivery is tried again: one pure function."""
+"""The time of the next attempt of a delivery, as a pure function."""
 
 from penstock import foreign
 from penstock.errors import Permanent
@@ -6,14 +6,14 @@ from penstock.model.nouns import Handler
 
 METHOD_S, METHOD_CAP_S = 0.5, 60.0
 WEBHOOK_S, WEBHOOK_CAP_S = 2.0, 3600.0
-"""With full jitter the first pause of a webhook is about a second."""
+"""With full jitter, the first delay of a webhook is about one second."""
 LONGEST_S = 86_400.0
-"""What an answer may ask for."""
+"""The maximum waiting time that a response can request."""
 
 
 def retry_in(error: BaseException, handler: Handler, attempts: int, random: float) -> float | None:
-    """Seconds until the next attempt, or None for a dead letter. Exponential with full jitter; `attempts`: so far, this
-    one included."""
+    """Seconds until the next attempt, or None for a dead letter. Exponential with full jitter. `attempts` includes the
+    current one."""
     if isinstance(error, Permanent) or attempts >= handler.retries:
         return None
     base, cap = (METHOD_S, METHOD_CAP_S) if handler.webhook is None else (WEBHOOK_S, WEBHOOK_CAP_S)

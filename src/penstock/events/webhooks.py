@@ -1,4 +1,4 @@
-"""Webhooks: an event as a signed POST. URL and secret come from the settings of the process that delivers."""
+"""Webhooks: deliver an event as a signed POST. URL and secret come from the settings of the delivering process."""
 
 import hashlib
 import hmac
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from penstock.net.client import Client, Reply
 
 READ = 4096
-"""Bytes of an answer that are read."""
+"""Maximum number of bytes read from a response."""
 LONGEST = 200
-"""Characters of it in an error message."""
+"""Maximum number of characters of a response in an error message."""
 GONE = 410
 
 
@@ -59,7 +59,7 @@ class Webhooks:
         from penstock.net.client import Client
 
         if self._client is None:
-            # The operator chose the URLs: they may be in a private network.
+            # The URLs come from the settings, so private addresses are allowed.
             self._client = Client(self._runtime, allow_private=True)
         return self._client
 

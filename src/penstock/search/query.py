@@ -1,5 +1,5 @@
-"""Search holds one ledger snapshot, leaves hidden generations out, fetches more than asked for, and keeps only what is
-active in that snapshot (I5)."""
+"""Search. It uses one read snapshot of the ledger, excludes hidden generations, fetches more hits than requested, and
+keeps those whose generation is active in the snapshot (I5)."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ Mode = Literal["hybrid", "vector", "text"]
 
 FETCH_LEAST = 50
 FETCH_ALL = 1 << 40
-"""More rows than any table has."""
+"""More rows than any table can have."""
 
 
 class Hit(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ async def search(
     if k < 1:
         raise UsageError(f"k is {k}: ask for at least one hit")
     mode = _possible(mode, index.traits)
-    # Bytes that are no UTF-8 reach us from a command line as lone surrogates, which no embedder takes.
+    # Bytes of a command line that are not UTF-8 become lone surrogates, which no embedder accepts.
     query = query.encode("utf-8", "replace").decode()
     look = partial(documents.collection, owner)
     vector: Vector | None = None

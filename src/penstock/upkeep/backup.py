@@ -1,8 +1,9 @@
-"""Backup: one moment of the ledger, with the blobs that it names and the index, in a folder, while others work.
+"""Backup: copy a consistent state of ledger, blobs and index into a folder, while other processes work.
 
-The ledger is copied first; then the index, which has the rows of all that is searchable in that copy, as nothing is
-purged meanwhile; then the blobs, which nobody removes meanwhile. The manifest comes last and names the rest: until then
-the folder holds the backup before it, or none. What the folder has already is not copied again."""
+The ledger is copied first. Then the index is copied: it contains all rows that are searchable in that copy, because
+nothing is purged meanwhile. Then the blobs, which are not removed meanwhile. The manifest is written last and names the
+other files; until then the folder contains the previous backup, or none. Files that the folder already contains are not
+copied again."""
 
 import asyncio
 import os
@@ -29,13 +30,13 @@ T = TypeVar("T")
 FORMAT = 1
 MANIFEST = "manifest.json"
 PARTIAL = "partial"
-"""A file that is there while a backup is made, or after one was given up: then sizes prove nothing."""
+"""A file that exists while a backup runs, or after one was interrupted. Then the sizes of files prove nothing."""
 BLOBS = "blobs"
 TRIES = 3
 LISTED = 100
 BATCH = 250
 _NAMED_ONCE = ("data/", "_indices/")
-"""Files of a table whose names are never used again."""
+"""Files of a table whose names are never reused."""
 
 
 class FileEntry(msgspec.Struct, frozen=True):
@@ -44,11 +45,11 @@ class FileEntry(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What a backup holds. The blobs are those that its ledger names, with their hashes."""
+    """The content of a backup. Its blobs are those that its ledger names, with their hashes."""
 
     format: int
     schema: int
-    """The version of its ledger."""
+    """The schema version of its ledger."""
     created_at: float
     ledger: str
     ledger_sha256: str
@@ -59,9 +60,9 @@ class Manifest(msgspec.Struct, frozen=True):
     blobs: int
     bytes: int
     damaged: list[str]
-    """Blobs that were missing or broken when it was made: at most a hundred of them."""
+    """Blobs that were missing or damaged when the backup was made, at most a hundred."""
     born: float = 0.0
-    """When the ledger was made that this is a backup of: by that it is told from others."""
+    """When the ledger was created. It identifies the ledger that this is a backup of."""
 
 
 class BackupReport(msgspec.Struct, frozen=True):
@@ -71,14 +72,14 @@ class BackupReport(msgspec.Struct, frozen=True):
     blobs: int
     bytes: int
     copied: int
-    """Blobs that were not in the folder yet."""
+    """Number of blobs that were not in the folder yet."""
     copied_bytes: int
     damaged: list[str]
     elapsed_s: float
 
 
 class CopyProgress(msgspec.Struct, frozen=True):
-    """A look at a backup or a restore while it runs."""
+    """The progress of a backup or restore."""
 
     blobs: int
     total: int
@@ -89,13 +90,13 @@ Tell = Callable[[CopyProgress], None]
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """None where there is no whole backup."""
+    """The manifest of a folder; None if it contains no complete backup."""
     try:
         found = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (msgspec.MsgspecError, OSError) as error:
-        raise UsageError(f"{folder / MANIFEST} is no manifest of a backup: {error}") from error
+        raise UsageError(f"{folder / MANIFEST} is not the manifest of a backup: {error}") from error
     if found.format > FORMAT:
         raise UsageError(f"the backup in {folder} was made by a newer Penstock: upgrade this one")
     return found
@@ -112,7 +113,7 @@ class Backup:
         self._blobs = self._bytes = self._copied = self._copied_bytes = 0
 
     async def run(self, verify: Callable[[], Awaitable[None]]) -> BackupReport:
-        """`verify` raises if the lock that keeps everything in its place was lost meanwhile."""
+        """Make the backup. `verify` raises if the lock that prevents removal of data was lost meanwhile."""
         began, now = self._runtime.clock(), self._runtime.now()
         stamp = self._runtime.ulid()
         born = await self._stores.ledger.read(versions.born)
@@ -153,8 +154,8 @@ class Backup:
         )
 
     async def _begin(self, born: float) -> Manifest | None:
-        """The backup that is there and can be built upon. A folder with other things is none of ours, nor is the backup
-        of another ledger: this one would replace it."""
+        """Prepare the folder, and return the previous backup whose files can be reused. Raises UsageError for a folder
+        with other content, or with the backup of another ledger."""
 
         def begin() -> Manifest | None:
             if self._folder.exists() and not self._folder.is_dir():
@@ -164,9 +165,9 @@ class Backup:
             before = read_manifest(self._folder)
             given_up = (self._folder / PARTIAL).exists()
             if before is None and not given_up and any(self._folder.iterdir()):
-                raise UsageError(f"{self._folder} holds something else: name an empty folder, or that of a backup")
+                raise UsageError(f"{self._folder} is not empty and not a backup: use an empty folder or a backup")
             if before is not None and before.born != born:
-                raise UsageError(f"{self._folder} holds the backup of another ledger: name another folder")
+                raise UsageError(f"{self._folder} contains the backup of another ledger: use another folder")
             (self._folder / PARTIAL).touch(mode=0o600)
             flush_one(self._folder)
             return None if given_up else before
@@ -198,7 +199,7 @@ class Backup:
                 }
             except FileNotFoundError:
                 await self._blocking(shutil.rmtree, self._folder / name / place, True)
-        raise StorageError(f"the index {info.owner}/{info.collection} changed all the time while it was copied")
+        raise StorageError(f"the index {info.owner}/{info.collection} kept changing while it was copied")
 
     def _table_file(self, source: Path, index: str, name: str, before: Manifest | None) -> FileEntry:
         target = self._folder / index / name
@@ -239,7 +240,7 @@ class Backup:
         self._bytes += sum(one.size for one in blobs)
 
     def _finish(self, manifest: Manifest) -> None:
-        """From the rename on this is the backup; what it does not name is taken away."""
+        """Write the manifest. With its rename the new backup is valid; then files that it does not name are removed."""
         temporary = self._folder / f"{MANIFEST}.partial"
         temporary.write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
         temporary.chmod(0o600)
@@ -273,7 +274,7 @@ class Backup:
 
 
 def is_there(path: Path, blob: Named, trusted: bool) -> bool:
-    """By its size, if it was flushed before; otherwise by its bytes."""
+    """Whether the file holds the blob: compared by size if `trusted` (it was flushed before), else by hash."""
     if not same_size(path, blob.size):
         return False
     return trusted or hash_file(path).sha256 == blob.sha256

@@ -1,7 +1,7 @@
-"""Check: compare ledger, blobs and index both ways, on a live system.
+"""Check: compare ledger, blobs and index in both directions, on a live system.
 
-Everything is looked at twice. What the first look finds may have moved under it (a flip, a purge, a prune); only what
-the second look, at the end and on fresh state, finds again is reported."""
+Every check runs twice, because the first pass may see changes in progress (a flip, a purge, a prune). Only what the
+second pass finds again, on fresh state, is reported."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,20 +16,20 @@ from penstock.upkeep.repair import mend
 from penstock.upkeep.report import CheckReport, Finding, Look, Stores, report
 
 ROUNDS = 3
-"""Mending one thing may show the next: an index that was dropped is empty and wants its rows; an artifact that was cut
-back wants its document made again."""
+"""A repair may reveal the next problem: a dropped index table needs its rows again, and a truncated artifact needs its
+document processed again."""
 WINDOW = 10_000
-"""Artifacts whose segments are added up in one statement."""
+"""Number of artifacts whose segments are summed in one statement."""
 
 _SENTENCES = {
-    "not_searchable": "{0!r} is COMPLETED, but no generation of it is searchable: delete it and ingest it again",
-    "stuck": "{0!r} is {1}, but no step of it waits or runs: nothing will ever finish it",
-    "no_dead_letter": "{0!r} is FAILED, but no dead letter says why",
-    "deleted_visible": "{0!r} was deleted, but generation {1} of it is still the active one",
-    "purge_missing": "generation {1} of {0!r} was replaced or deleted, but nothing will take it out of the index",
-    "artifacts_missing": "what was made of {0!r} is gone in whole or in part, and nobody dropped it: `penstock check "
-    "--repair` or `penstock retry --dropped {2}` queues it to be made again from its raw bytes",
-    "purge_of_active": "generation {1} of {0!r} is in use, and yet it is to be purged",
+    "not_searchable": "{0!r} is COMPLETED, but it has no searchable generation: delete it and ingest it again",
+    "stuck": "{0!r} is {1}, but none of its steps is pending or running, so it will never finish",
+    "no_dead_letter": "{0!r} is FAILED, but has no dead letter",
+    "deleted_visible": "{0!r} was deleted, but its generation {1} is still active",
+    "purge_missing": "generation {1} of {0!r} was replaced or deleted, but is not scheduled for removal from the index",
+    "artifacts_missing": "artifacts of {0!r} are missing, and were not dropped: `penstock check "
+    "--repair` or `penstock retry --dropped {2}` queues it to be processed again from its raw bytes",
+    "purge_of_active": "generation {1} of {0!r} is active, but is scheduled for purge",
 }
 
 
@@ -50,11 +50,11 @@ async def check(
 
 
 Progress = Callable[[str, int], None]
-"""What is being looked at, and how much of it was."""
+"""Called with what is being checked and how much of it was checked."""
 
 
 async def survey(stores: Stores, progress: Progress | None = None) -> list[Finding]:
-    """All that two looks agree on."""
+    """All findings that both passes report."""
     looks: list[Look] = [
         set_backs,
         documents,
@@ -79,7 +79,7 @@ async def survey(stores: Stores, progress: Progress | None = None) -> list[Findi
 
 
 def _counted(stores: Stores, look: Look, progress: Progress | None) -> Stores:
-    """The same stores, that tell how far a look is."""
+    """The same stores, which also report progress."""
     if progress is None:
         return stores
     counted = 0
@@ -94,7 +94,7 @@ def _counted(stores: Stores, look: Look, progress: Progress | None) -> Stores:
 
 
 async def set_backs(stores: Stores, before: list[Finding] | None) -> list[Finding]:
-    """A ledger that was put back to an earlier moment by hand: somebody has to say that it was meant."""
+    """Find a ledger that was set back to an earlier moment and was not confirmed yet."""
     return [
         Finding("ledger_set_back", histories.sentence(one), {"first_generation": one.first_generation})
         for one in await stores.ledger.read(histories.unsettled)
@@ -129,7 +129,7 @@ async def run_groups(stores: Stores, before: list[Finding] | None) -> list[Findi
     last = ""
     while page := await stores.ledger.read(audit.miscounted, stores.owner, last):
         for group, said, there in page:
-            what = f"group {group} says that {said} of its runs are open, and {there} are: it ends too soon or never"
+            what = f"group {group} counts {said} open runs, but {there} are open: it would end too early or never"
             found.append(Finding("group_miscounted", what, {"group": group}))
         last = page[-1][0]
     return found
@@ -138,7 +138,7 @@ async def run_groups(stores: Stores, before: list[Finding] | None) -> list[Findi
 async def wakeups(stores: Stores, before: list[Finding] | None) -> list[Finding]:
     found = []
     for key, kind, count in await stores.ledger.read(audit.unheard, stores.owner):
-        what = f"{count} {kind} steps wait behind {key!r}, and no claim looks there"
+        what = f"{count} {kind} steps wait for the lock {key!r}, which no claim checks"
         found.append(Finding("lost_wakeup", what, {"resource_key": key, "step_kind": kind}, count=count))
     return found
 
@@ -151,8 +151,8 @@ async def artifacts(stores: Stores, before: list[Finding] | None) -> list[Findin
             user = await stores.ledger.read(audit.user_of, uneven.artifact)
             document, name = user or ("", "a document")
             what = (
-                f"what {uneven.kind} made of {name!r} should be {uneven.items} items in {uneven.segments} segments, "
-                f"its rows say {uneven.items_found} in {uneven.segments_found}, or leave gaps"
+                f"the {uneven.kind} artifact of {name!r} should have {uneven.items} items in {uneven.segments} segments"
+                f" but has {uneven.items_found} in {uneven.segments_found}, or gaps"
             )
             ids = {"document_id": document, "artifact": uneven.artifact}
             found.append(Finding("artifact_inconsistent", what, ids))
@@ -160,12 +160,12 @@ async def artifacts(stores: Stores, before: list[Finding] | None) -> list[Findin
 
 
 async def leftovers(stores: Stores, before: list[Finding] | None) -> list[Finding]:
-    """Artifacts that wait for prune."""
+    """Find artifacts that wait for prune."""
     found = []
     last = 0
     while page := await stores.ledger.read(audit.unreferenced, stores.owner, last):
         for artifact, kind in page:
-            what = f"no generation needs artifact {artifact} ({kind}) any more"
+            what = f"no generation refers to artifact {artifact} ({kind})"
             found.append(Finding("orphan_artifact", what, {"artifact": artifact}, problem=False))
         last = page[-1][0]
     return found
@@ -178,6 +178,6 @@ def _asked(questions: Sequence[str], before: list[Finding] | None) -> list[str]:
 _NAMES: dict[Look, str] = {
     raw_bytes: "raw bytes",
     segments: "segments",
-    rows: "rows of the index",
-    orphans: "blobs without a name",
+    rows: "index rows",
+    orphans: "unreferenced blobs",
 }

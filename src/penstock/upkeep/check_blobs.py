@@ -1,4 +1,4 @@
-"""Blobs against the ledger, both ways: what rows name must be there and whole, what no row names is garbage."""
+"""Compare blobs with the ledger: blobs that rows name must exist and be intact; unreferenced blobs are garbage."""
 
 from collections.abc import AsyncIterator, Sequence
 
@@ -12,11 +12,11 @@ from penstock.upkeep.report import Finding, Stores
 TEMPORARY = ".tmp-"
 _AGAIN = "delete the document, then submit the file again"
 KEPT = 10_000
-"""Blobs without a name that are looked at twice; more are only counted."""
+"""Number of unreferenced blobs that are checked twice; further ones are only counted."""
 
 
 async def raw_bytes(stores: Stores, before: list[Finding] | None) -> list[Finding]:
-    """Accepted is safe: size and hash of the raw bytes of every generation that is searchable or being built."""
+    """Check size and hash of the raw bytes of every generation that is active or being built."""
     found: list[Finding] = []
     if before is not None:
         again = [finding.ids["generation"] for finding in before]
@@ -41,17 +41,17 @@ async def _raw_page(stores: Stores, page: Sequence[Raw]) -> list[Finding]:
 def _raw_trouble(raw: Raw, seen: BlobSum | Unread) -> Finding | None:
     ids = {"document_id": raw.document, "generation": raw.generation, "key": raw.key}
     if isinstance(seen, BlobMissing):
-        return Finding("raw_missing", f"the raw bytes of {raw.name!r} are gone: {_AGAIN}", ids)
+        return Finding("raw_missing", f"the raw bytes of {raw.name!r} are missing: {_AGAIN}", ids)
     if isinstance(seen, Unread):
         return Finding("raw_broken", f"the raw bytes of {raw.name!r} cannot be read ({seen}): {_AGAIN}", ids)
     if _is_same(seen, raw.size, raw.sha256):
         return None
-    why = f"{seen.size} bytes instead of {raw.size}" if seen.size != raw.size else "other bytes than were accepted"
+    why = f"{seen.size} bytes instead of {raw.size}" if seen.size != raw.size else "not the bytes that were accepted"
     return Finding("raw_broken", f"the raw bytes of {raw.name!r} are damaged ({why}): {_AGAIN}", ids)
 
 
 async def _sums(stores: Stores, keys: Sequence[str]) -> list[BlobSum | Unread]:
-    """All of them are looked for; the content of the sample is read."""
+    """Sizes of all blobs, and hashes of those in the sample."""
     read = [stores.is_sampled() for _ in keys]
     stores.tell(len(keys))
     sampled = iter(await stores.blobs.sums([key for key, yes in zip(keys, read, strict=True) if yes]))
@@ -65,7 +65,7 @@ def _is_same(seen: BlobSum, size: int, sha256: str) -> bool:
 
 
 async def segments(stores: Stores, before: list[Finding] | None) -> list[Finding]:
-    """Done is kept: size and hash of every segment that a searchable or building generation needs."""
+    """Check size and hash of every segment that an active or building generation needs."""
     broken: list[Piece] = []
     if before is not None:
         again = [(finding.ids["artifact"], finding.ids["segment"]) for finding in before]
@@ -90,7 +90,7 @@ async def _broken(stores: Stores, page: Sequence[Piece]) -> list[Piece]:
 
 
 async def read_pieces(blobs: Blobs, pieces: Sequence[Piece]) -> list[bytes | None]:
-    """The bytes of segments, where they are those that their rows name."""
+    """The bytes of segments; None for those that do not match their rows."""
     found = await blobs.get_many([piece.key for piece in pieces])
     return [
         data if isinstance(data, bytes) and len(data) == piece.size and digest(data) == piece.sha256 else None
@@ -101,13 +101,13 @@ async def read_pieces(blobs: Blobs, pieces: Sequence[Piece]) -> list[bytes | Non
 async def _segment_finding(stores: Stores, piece: Piece) -> Finding:
     user = await stores.ledger.read(audit.user_of, piece.artifact)
     document, name = user or ("", "a document")
-    what = f"segment {piece.ordinal} of what {piece.kind} made of {name!r} is missing or damaged"
+    what = f"segment {piece.ordinal} of the {piece.kind} artifact of {name!r} is missing or damaged"
     ids = {"document_id": document, "artifact": piece.artifact, "segment": piece.ordinal, "key": piece.key}
     return Finding("segment_broken", what, ids)
 
 
 async def orphans(stores: Stores, before: list[Finding] | None) -> list[Finding]:
-    """Blobs that no row names: left by a kill between a blob and its row, or waiting for prune."""
+    """Find blobs that no row names: left by a crash between a blob and its row, or waiting for prune."""
     if before is not None:
         return await _orphans_again(stores, before)
     found: list[Finding] = []
@@ -147,7 +147,7 @@ async def batches(blobs: Blobs, prefix: str) -> AsyncIterator[list[BlobInfo]]:
 
 
 async def unnamed(stores: Stores, infos: Sequence[BlobInfo]) -> list[BlobInfo]:
-    """Those that no row names. The rows are read after the listing: what was named meanwhile is named."""
+    """The blobs that no row names. The rows are read after the listing, so blobs named meanwhile are excluded."""
     named = await stores.ledger.read(audit.named, [info.key for info in infos])
     return [info for info in infos if info.key not in named]
 
@@ -155,5 +155,5 @@ async def unnamed(stores: Stores, infos: Sequence[BlobInfo]) -> list[BlobInfo]:
 def _orphan(info: BlobInfo) -> Finding:
     ids = {"key": info.key, "size": info.size}
     if TEMPORARY in info.key.rpartition("/")[2]:
-        return Finding("temporary", f"a file that was never finished: {info.key}", ids, problem=False)
+        return Finding("temporary", f"unfinished temporary file: {info.key}", ids, problem=False)
     return Finding("orphan_blob", f"no row names this blob: {info.key}", ids, problem=False)

@@ -1,5 +1,5 @@
-"""The files of the index against what vacuum left. As long as nobody of ours has held a table's lock since, it is at
-the same version and has the same bytes; afterwards the checksum says nothing any more, and the rows are compared."""
+"""Compare the files of index tables with the checksum of the last vacuum. If no process has held the lock of a table
+since, its version and its bytes must be the same. After that the checksum is outdated, and only rows are compared."""
 
 from penstock.errors import PenstockError
 from penstock.indexes.base import maintained
@@ -9,8 +9,8 @@ from penstock.upkeep.check_rows import ids_of, place_of, said
 from penstock.upkeep.report import Finding, Stores
 
 _ACCEPT = "`penstock vacuum` accepts it as it is"
-_AGAIN = f"`penstock check --repair` makes the table again, {_ACCEPT}"
-_BACK = f"`penstock check --repair` takes the table back to what it was, {_ACCEPT}"
+_AGAIN = f"`penstock check --repair` rebuilds the table, {_ACCEPT}"
+_BACK = f"`penstock check --repair` restores that version, {_ACCEPT}"
 
 
 async def files(stores: Stores, before: list[Finding] | None) -> list[Finding]:
@@ -30,9 +30,9 @@ async def _compared(stores: Stores, seal: Sealed) -> Finding | None:
         table = maintained(await stores.open(place))
         state = await table.state() if table is not None else None
     except PenstockError:
-        # A table that cannot be read at all: the comparison of its rows says so.
+        # The comparison of rows reports a table that cannot be read.
         return None
-    # After the version: a commit that came between is one of somebody who holds the lock.
+    # Read after the version: a commit in between was made by a holder of the lock.
     touched = await stores.ledger.read(checksums.held_since, seal)
     version = state.version if state is not None else 0
     if version == seal.table_version:
@@ -46,10 +46,10 @@ async def _compared(stores: Stores, seal: Sealed) -> Finding | None:
     if touched:
         return None
     if version < seal.table_version:
-        return _changed(seal, f"version {seal.table_version} of it is gone")
+        return _changed(seal, f"version {seal.table_version} is missing")
     what = (
-        f"the index table {said(place)} was at version {seal.table_version} when vacuum left it and is at {version}, "
-        f"but nobody has held its lock since: {_BACK}"
+        f"the index table {said(place)} was at version {seal.table_version} after the last vacuum and is at {version}, "
+        f"but no process has held its lock since: {_BACK}"
     )
     return Finding("index_written_elsewhere", what, ids_of(place))
 

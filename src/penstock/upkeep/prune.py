@@ -1,10 +1,9 @@
-"""Prune: take away what nothing refers to any more, and what the settings do not keep. Rows go first, then the blobs
-that they named: a kill in between leaves blobs without a name, which the next prune finds, and never a name without a
-blob.
+"""Prune: remove unreferenced data, and data past its retention time. Rows are removed first, then the blobs that they
+named. A crash in between leaves unreferenced blobs, which the next prune finds, and never a row without its blob.
 
-Blobs without a name go only when they are older than a day: an open submit stores bytes before it names them, and so
-does a running step. A day may pass in an instant, by a clock that is set or a machine that sleeps: what a living submit
-or a lease may still name stays however old it is."""
+Unreferenced blobs are removed only when they are older than a day, because a submit or a running step stores bytes
+before it names them. A day may pass at once, when the clock is changed or the machine sleeps. Therefore blobs that a
+submit in progress or a lease may still name are kept at any age."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
@@ -27,46 +26,46 @@ DAY_S = 86_400.0
 HOUR_S = 3600.0
 ROWS, LEFTOVERS = "prune:rows", "prune:leftovers"
 WINDOW = 10_000
-"""Artifacts that are looked at in one statement."""
+"""Number of artifacts that one statement examines."""
 SNAPSHOTS = 20
-"""Those that go in one transaction: for each one the database looks through all runs."""
+"""Number of snapshots removed in one transaction: for each one the database searches all runs."""
 BATCH = 100
-"""Documents that let go of their artifacts in one transaction: they may have many segments."""
+"""Number of documents whose artifacts are dropped in one transaction: they may have many segments."""
 
 
 class Ages(msgspec.Struct, frozen=True):
-    """How long things are kept, in seconds."""
+    """Retention times in seconds."""
 
     keep: Callable[[str], float | None]
-    """The artifacts of completed documents, by the name of their collection; None: for ever."""
+    """For the artifacts of completed documents, by the name of the collection; None: no limit."""
     history_s: float
-    """Runs that were replaced, and what happened."""
+    """For replaced runs and other history."""
     unnamed_s: float
-    """What nothing refers to."""
+    """For unreferenced data."""
 
 
 class Pruned(msgspec.Struct):
-    """What went, or (of a dry run) what would go."""
+    """The counts of removed data, or, for a dry run, of data that would be removed."""
 
     purged: int = 0
-    """Replaced and deleted versions that left the index."""
+    """Replaced and deleted generations that were removed from the index."""
     dropped: int = 0
-    """Documents whose pages, chunks and vectors went."""
+    """Documents whose pages, chunks and vectors were dropped."""
     runs: int = 0
     documents: int = 0
-    """Of deleted ones the last trace."""
+    """Remaining rows of deleted documents."""
     dead_letters: int = 0
     lock_releases: int = 0
     events: int = 0
     groups: int = 0
-    """Of which no run is left; a dry run does not count those whose runs would only go with it."""
+    """Groups without runs. A dry run does not count groups whose runs it would remove."""
     snapshots: int = 0
-    """Workflows as runs kept them that are gone; a dry run counts no more than the first few."""
+    """Workflow snapshots of removed runs. A dry run counts only the first few."""
     artifacts: int = 0
     blobs: int = 0
     bytes: int = 0
     workers: int = 0
-    """Files that dead workers left."""
+    """Files of dead workers."""
 
 
 class Prune:
@@ -79,7 +78,7 @@ class Prune:
         self.pruned = Pruned()
 
     async def rows(self) -> None:
-        """What the ledger tells by itself, with the blobs that its rows name."""
+        """Remove rows of the ledger, and the blobs that they name."""
         await self._purge()
         await self._drop()
         await self._expire()
@@ -89,8 +88,8 @@ class Prune:
         await self._forget()
 
     async def leftovers(self, liveness: Liveness) -> None:
-        """Blobs that no row names, of purged generations, of steps and submits that were killed; files of the dead. The
-        whole storage is listed for that."""
+        """Remove blobs that no row names (of purged generations, of killed steps and submits) and files of dead
+        workers. This lists all blobs."""
         runtime = self._ledger.database.runtime
         before = runtime.now() - self._ages.unnamed_s
         await self._unnamed(before)
@@ -100,20 +99,20 @@ class Prune:
 
     async def _unnamed(self, before: float) -> None:
         if await self._ledger.read(histories.unsettled):
-            # They may be documents that the right ledger names: `check` tells what to do.
+            # The blobs may belong to documents of the correct ledger: `check` says what to do.
             return
         async for infos in batches(self._stores.blobs, self._stores.owner):
             old = [info for info in infos if info.modified_at < before]
             gone = await self._left_behind(old) if old else []
-            # After that look: what a backup that begins now names was named then.
+            # Checked afterwards: everything that a backup starting now names had a row before.
             held = await self._ledger.read(backing.is_running)
             if held:
                 return
             await self._delete([(info.key, info.size) for info in gone])
 
     async def _left_behind(self, infos: Sequence[BlobInfo]) -> list[BlobInfo]:
-        """Those that no row names and nobody is about to name. In this order: a submit or a step that ends after the
-        first two looks has named what it stored before the third."""
+        """Blobs that no row names and that no submit or step is about to name. The order of the reads matters: a submit
+        or step that ends after the first two reads has named its blobs before the third."""
         since = await self._stores.blobs.submitted_since()
         leases = await self._ledger.read(audit.leases)
         gone = await unnamed(self._stores, infos)
@@ -168,7 +167,7 @@ class Prune:
                 return
 
     async def _forget(self) -> None:
-        """Artifacts that no generation refers to and nobody builds, with their segments."""
+        """Remove artifacts that no generation refers to and no step builds, with their segments."""
         end, older_s = await self._ledger.read(audit.last_artifact), self._ages.unnamed_s
         for start in range(0, end, WINDOW):
             unused = await self._ledger.read(mending.forgettable, start, start + WINDOW, older_s)
@@ -196,8 +195,8 @@ def _may_be_named(key: str, since: str | None, leases: Collection[str]) -> bool:
 
 
 async def tend(ledger: Ledger, worker: WorkerId, liveness: Liveness, start: Callable[[], Awaitable[Prune]]) -> None:
-    """What is due of it, for a worker that asks now and then: rows every hour, leftovers once a day. The lock of each
-    keeps out the others, and tells when it was done last."""
+    """Prune what is due, for a worker that calls this regularly: rows every hour, unreferenced blobs once a day. The
+    lock of each excludes other workers and records when it was last done."""
     for key, every_s in ((ROWS, HOUR_S), (LEFTOVERS, DAY_S)):
         if await ledger.read(retention.is_due, key, every_s):
             async with hold(ledger, key, worker, "prune", HOUR_S) as mine:

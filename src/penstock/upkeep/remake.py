@@ -1,5 +1,4 @@
-"""Documents whose artifacts are lost are queued to be made again from their raw bytes. What is searchable of them stays
-searchable until then."""
+"""Queue documents with lost artifacts to be processed again from their raw bytes. They stay searchable until then."""
 
 from collections.abc import Collection, Sequence
 
@@ -12,8 +11,8 @@ from penstock.upkeep.report import Finding, Stores
 
 
 class Remaker:
-    """One repair's queueing. `unreadable`: documents whose raw bytes are gone or damaged; a run of these would only
-    fail, and take a document that is searchable for a failed one."""
+    """Queues documents for one repair. `unreadable`: documents whose raw bytes are missing or damaged. They are not
+    queued, because their run would fail and a searchable document would become FAILED."""
 
     def __init__(self, stores: Stores, unreadable: Collection[str]) -> None:
         self._ledger = stores.ledger
@@ -21,7 +20,7 @@ class Remaker:
         self._queued: set[str] = set()
 
     async def queue(self, owner: str, documents: Collection[str]) -> set[str]:
-        """Those of them that are queued now."""
+        """Queue the documents, and return those that are queued now."""
         fresh = sorted(set(documents) - self._unreadable - self._queued)
         ulid = self._ledger.database.runtime.ulid
         for start in range(0, len(fresh), audit.PAGE):
@@ -31,7 +30,7 @@ class Remaker:
         return self._queued.intersection(documents)
 
     async def missing(self, found: Sequence[Finding]) -> list[Finding]:
-        """Artifacts that are gone in whole or in part: the findings whose documents are queued now."""
+        """Queue documents with missing artifacts, and return the findings whose documents are queued."""
         lost = [finding for finding in found if finding.kind == "artifacts_missing"]
         made: set[str] = set()
         for start in range(0, len(lost), audit.PAGE):
@@ -45,5 +44,5 @@ class Remaker:
 
 
 def queued(finding: Finding) -> Finding:
-    what = f"{finding.what.partition(': `penstock')[0]}; it is made again from its raw bytes by the next `penstock run`"
+    what = f"{finding.what.partition(': `penstock')[0]}; the next `penstock run` processes it again from its raw bytes"
     return msgspec.structs.replace(finding, what=what, queued=True)

@@ -1,10 +1,10 @@
-"""Repair: mend what artifacts allow, without buying anything. Rows of the index are made again from chunks and vectors
-that are kept (`repair_rows`); the ledger is brought back to where the engine can go on by itself. A broken artifact is
-cut back to its last whole segment, and its documents are queued to be made again from their raw bytes (`remake`). So
-are those whose artifacts were dropped on purpose, if their rows are gone.
+"""Repair what can be restored from stored data, without calling paid providers. Index rows are made again from stored
+chunks and vectors (`repair_rows`). The ledger is corrected so that the engine can continue. A damaged artifact is
+truncated to its last intact segment, and its documents are queued to be processed again from their raw bytes
+(`remake`). So are documents whose artifacts were dropped on purpose, if their index rows are lost.
 
-Not mended: raw bytes that are gone (submit the file again), vectors of the wrong dimension (re-index), a COMPLETED
-document without a generation."""
+Not repaired: missing raw bytes (submit the file again), vectors of the wrong dimension (re-index), a COMPLETED document
+without a generation."""
 
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any
@@ -24,7 +24,7 @@ RAW = ("raw_missing", "raw_broken")
 
 
 async def mend(stores: Stores, worker: WorkerId, found: Sequence[Finding]) -> tuple[list[Finding], list[Finding]]:
-    """What was mended, and what kept us from mending more."""
+    """Repair the findings. Returns those that were repaired, and findings about what prevented further repairs."""
     mended = [finding for finding in found if await _mend_ledger(stores, finding)]
     hindered: list[Finding] = []
     in_tables = [finding for finding in found if finding.kind in IN_TABLES]
@@ -36,11 +36,11 @@ async def mend(stores: Stores, worker: WorkerId, found: Sequence[Finding]) -> tu
             async for finding in TableRepair(stores, worker, place, remaker).mend(here, torn):
                 mended.append(finding)
         except PenstockError as error:
-            what = f"the index table {said(place)} could not be mended: {error}"
+            what = f"the index table {said(place)} could not be repaired: {error}"
             problem = any(finding.problem for finding in here)
             hindered.append(Finding("not_mended", what, ids_of(place), problem=problem))
     mended += await remaker.missing(found)
-    # Last, because rows may still be made of what is whole in an artifact.
+    # Last, because index rows can still be made from the intact segments of an artifact.
     return mended + await _cut(stores, found), hindered
 
 
@@ -69,7 +69,7 @@ async def _mend_ledger(stores: Stores, finding: Finding) -> bool:
 
 
 async def _cut(stores: Stores, found: Iterable[Finding]) -> list[Finding]:
-    """Each artifact once, back to its first bad segment; one whose rows make no sense, to its beginning."""
+    """Truncate each damaged artifact before its first bad segment, or completely if its rows are inconsistent."""
     torn: dict[int, list[Finding]] = {}
     for finding in found:
         if finding.kind in ("segment_broken", "artifact_inconsistent") and "artifact" in finding.ids:

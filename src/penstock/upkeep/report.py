@@ -1,4 +1,4 @@
-"""What `check` says: findings while it looks, a report when it is done."""
+"""Findings and the report of `check`."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -13,22 +13,22 @@ from penstock.ledger.database.store import Ledger
 from penstock.ledger.upkeep.audit_index import Place
 
 LISTED = 100
-"""Entries of one kind that a report spells out; the others are counted."""
+"""Number of entries of one kind that a report lists; the others are counted."""
 
 
 @dataclass(frozen=True)
 class Stores:
-    """The three that are compared, for one owner or for all ("")."""
+    """The three stores that are compared, for one owner or for all ("")."""
 
     ledger: Ledger
     blobs: Blobs
     index: Index
     owner: str = ""
     sample: float = 1.0
-    """The share of blobs whose content is read; all are looked for."""
+    """The share of blobs whose content is read. The existence of all blobs is checked."""
     chance: Callable[[], float] = lambda: 0.0
     tell: Callable[[int], None] = lambda count: None
-    """Told of so many more things that were looked at."""
+    """Called with the number of further things that were checked."""
 
     async def open(self, place: Place) -> IndexTable | None:
         return await self.index.open(TableId(place.owner, place.collection, place.version))
@@ -41,14 +41,14 @@ class Finding(msgspec.Struct, frozen=True):
     kind: str
     what: str
     ids: dict[str, Any]
-    """What it is about: the same trouble seen twice has the same."""
+    """Identifies the object. The same problem has the same ids in both passes."""
     problem: bool = True
-    """A reader could notice it, or it loses work. Otherwise it is garbage."""
+    """True if a reader could notice it or work may be lost, False for garbage."""
     count: int = 1
     ordinals: Sequence[int] | None = None
-    """Of a finding about rows: which ones; None: all of the generation."""
+    """For a finding about rows: their ordinals; None: all rows of the generation."""
     queued: bool = False
-    """Repair has queued the document to be made again from its raw bytes."""
+    """Whether repair queued the document to be processed again from its raw bytes."""
 
     @property
     def identity(self) -> tuple[str, tuple[tuple[str, Any], ...]]:
@@ -56,12 +56,12 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 Look = Callable[[Stores, list[Finding] | None], Awaitable[list[Finding]]]
-"""Looks for one sort of trouble; given what it found before, it looks at these again with fresh eyes."""
+"""One check. With the findings of the first pass, it checks only these again."""
 
 
 class CheckReport(msgspec.Struct, frozen=True):
-    """`ok`: no problems are left. Garbage waits for prune, purge or repair and harms nobody. `queued`: documents that
-    repair has queued to be made again from their raw bytes, the first hundred by their ids."""
+    """`ok`: no problems are left. Garbage is harmless and waits for prune, purge or repair. `queued`: ids of documents
+    that repair queued to be processed again from their raw bytes, at most a hundred."""
 
     ok: bool
     problems: list[dict[str, Any]]
@@ -70,7 +70,7 @@ class CheckReport(msgspec.Struct, frozen=True):
     queued: list[str] = []
     queued_count: int = 0
     sample: float = 1.0
-    """The share of stored bytes whose content was compared; all were looked for."""
+    """The share of stored files whose content was compared. The existence of all files was checked."""
 
 
 def report(found: Sequence[Finding], repaired: Sequence[Finding], sample: float = 1.0) -> CheckReport:

@@ -1,7 +1,8 @@
-"""Restore: a backup becomes the home that it was made of, or another. Everything is laid beside its place and verified
-first. Then the index changes places, and last, with one rename (on PostgreSQL one transaction), the ledger.
+"""Restore a backup into its original home or another one. All parts are first written beside their final place and
+verified. Then the index is replaced, and last the ledger, with one rename (on PostgreSQL, one transaction).
 
-A file in the home says that a restore is under way: whoever opens it before the end is told to restore once more."""
+A file in the home marks a restore in progress. Until it is complete, opening the home fails with the advice to repeat
+the restore."""
 
 import asyncio
 import os
@@ -30,7 +31,7 @@ T = TypeVar("T")
 
 
 class Places(msgspec.Struct, frozen=True):
-    """Where a restore puts things."""
+    """The targets of a restore."""
 
     home: Path
     database: Database
@@ -45,11 +46,11 @@ class Restored(msgspec.Struct, frozen=True):
     bytes: int
     tables: int
     damaged: list[str]
-    """Blobs that the backup lacks, or holds damaged."""
+    """Blobs that are missing or damaged in the backup."""
 
 
 def is_empty(places: Places) -> bool:
-    """But for what an interrupted restore left, the ledger's database aside."""
+    """Whether the home is empty, apart from the remains of an interrupted restore."""
     if (places.home / UNDER_WAY).exists():
         return True
     folders = [places.blobs_path, places.index_path]
@@ -68,8 +69,8 @@ class Restore:
         self._damaged: list[str] = []
 
     async def run(self, refuse_in_use: Callable[[], Awaitable[None]]) -> Restored:
-        """The caller made sure that the home may be replaced, and that nobody works there; `refuse_in_use` raises where
-        somebody has begun to."""
+        """Restore the backup. The caller has verified that the home may be replaced and that no worker runs there;
+        `refuse_in_use` raises if one has started meanwhile."""
         manifest = await self._blocking(self._manifest)
         await self._blocking(self._begin)
         ledger, index = self._places.home / "ledger.restoring", beside(self._places.index_path)
@@ -84,7 +85,7 @@ class Restore:
     def _manifest(self) -> Manifest:
         manifest = read_manifest(self._folder)
         if manifest is None:
-            raise UsageError(f"{self._folder} holds no whole backup")
+            raise UsageError(f"{self._folder} contains no complete backup")
         try:
             if hash_file(self._folder / manifest.ledger).sha256 != manifest.ledger_sha256:
                 raise StorageError(f"the ledger of the backup in {self._folder} is damaged: use another backup")
@@ -99,7 +100,7 @@ class Restore:
         flush_one(self._places.home)
 
     def _lay_index(self, manifest: Manifest, target: Path) -> None:
-        """The tables as files. One that is damaged is left out: `check --repair` makes it again."""
+        """Copy the files of the index tables. Damaged tables are omitted: `check --repair` rebuilds them."""
         shutil.rmtree(target, ignore_errors=True)
         make_private(target)
         broken: set[Path] = set()
@@ -126,7 +127,7 @@ class Restore:
             copied.close()
 
     async def _some(self, blobs: Sequence[Named]) -> None:
-        """What is there already with the same bytes stays as it is: it may be all that is left of it."""
+        """Copy blobs. Files that exist with the same bytes are kept: the backup's copy may be damaged."""
         root = self._places.blobs_path
         there = await self._blocking(lambda: [is_there(root / one.key, one, trusted=False) for one in blobs])
         wanted = [one for one, known in zip(blobs, there, strict=True) if not known]
@@ -169,7 +170,7 @@ class Restore:
         shutil.rmtree(old, ignore_errors=True)
 
     def _replace_ledger(self, ledger: Path) -> None:
-        """The one that was there stays beside it, under another name."""
+        """Replace the ledger, and keep the old one beside it under another name."""
         path = self._places.database.path
         if path.exists():
             with suppress(LedgerDamaged):
@@ -177,7 +178,7 @@ class Restore:
             kept = path.with_name(f"{path.name}.replaced")
             kept.unlink(missing_ok=True)
             link(path, kept)
-        # A WAL that is left of another ledger would be taken for that of this one.
+        # SQLite would use the WAL of the old ledger for the new one.
         for name in (f"{path.name}-wal", f"{path.name}-shm"):
             path.with_name(name).unlink(missing_ok=True)
         make_private(path.parent)

@@ -1,4 +1,4 @@
-"""A restore that is under way, or was interrupted: a file in the home says so."""
+"""The marker file of a restore that is in progress or was interrupted."""
 
 import os
 from pathlib import Path
@@ -9,6 +9,6 @@ UNDER_WAY = "restoring"
 
 
 def refuse_half_restored(home: Path) -> None:
-    # Not Path.exists, which raises where the home belongs to somebody else: opening it says what is wrong.
+    # Not Path.exists, which raises if the home belongs to another user. Opening the home reports that error.
     if os.path.exists(home / UNDER_WAY):
-        raise UsageError(f"a restore into {home} was interrupted: run it once more, with --force")
+        raise UsageError(f"a restore into {home} was interrupted: repeat it with --force")

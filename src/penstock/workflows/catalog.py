@@ -1,4 +1,4 @@
-"""The workflows and parameter sets that can be named: shipped ones, those of two folders, and files by their path."""
+"""The catalog of workflows and parameter sets: built-in ones, those of two folders, and files by path."""
 
 from collections.abc import Callable, Iterator
 from importlib.resources import files
@@ -16,7 +16,7 @@ T = TypeVar("T", Workflow, ParameterSet)
 
 
 class Entry(NamedTuple):
-    """A workflow, with the file that it stands in."""
+    """A workflow and its file."""
 
     workflow: Workflow
     file: str
@@ -24,13 +24,13 @@ class Entry(NamedTuple):
 
 class Catalog:
     def __init__(self, workflows: Path, params: Path) -> None:
-        """Folders that need not be there."""
+        """The folders of definitions, which need not exist."""
         self._workflows = workflows
         self._params = params
 
     def workflow(self, name: str) -> Workflow:
-        """By id, or by the path of a file, with the steps of those that it goes on with. One in the folder wins over a
-        shipped one of the same id."""
+        """A workflow by id or file path, including the steps of workflows that it continues with. A definition in the
+        folder overrides a built-in one with the same id."""
         found, text = self._definition(name)
         whole = inline(found, text, self._definition)
         source.refuse(text.problems)
@@ -40,7 +40,7 @@ class Catalog:
         return self._find(name, self._params, read.parameter_set, "parameter set")[0]
 
     def workflows(self) -> list[Entry]:
-        """All of them, by id; one that is wrong is refused with file and line."""
+        """All workflows, sorted by id. Raises ConfigError with file and line for an invalid one."""
         found: dict[str, Entry] = {}
         for text in (*_shipped(), *_sources(self._workflows)):
             workflow = read.workflow(text)
@@ -50,7 +50,7 @@ class Catalog:
         return [found[name] for name in sorted(found)]
 
     def check(self, file: Path) -> tuple[Workflow | ParameterSet | None, list[Problem]]:
-        """A file of either sort, with everything that is wrong in it, methods that cannot be imported included."""
+        """The workflow or parameter set in a file, and all its problems, including methods that cannot be imported."""
         text = source.read(file)
         if isinstance(text.values, dict) and "config" in text.values:
             return read.parameter_set(text), text.problems
@@ -68,7 +68,7 @@ class Catalog:
     def _find(self, name: str, folder: Path, convert: Callable[[Source], T | None], what: str) -> tuple[T, Source]:
         shipped: list[Source] = list(_shipped()) if what == "workflow" else []
         if _is_path(name) and not Path(name).exists():
-            raise NoDefinition(f"{name} could not be read: there is no such file")
+            raise NoDefinition(f"{name} does not exist")
         sources = [source.read(Path(name))] if _is_path(name) else [*_sources(folder), *shipped]
         known = []
         for text in sources:
@@ -80,7 +80,9 @@ class Catalog:
             if found is not None:
                 known.append(found.id)
         listed = ", ".join(sorted(set(known))) or "none"
-        raise NoDefinition(f"there is no {what} {name!r} (known: {listed}): put it into {folder}, or name its file")
+        raise NoDefinition(
+            f"there is no {what} {name!r} (known: {listed}): add it to {folder}, or use the path of its file"
+        )
 
 
 def open_catalog(config: Config) -> Catalog:

@@ -1,4 +1,4 @@
-"""A workflow that goes on with another one: the steps of that one stand behind its own, under its name."""
+"""Workflows that continue with another workflow: its steps are appended, with its id as a prefix."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,13 +12,14 @@ from penstock.workflows.source import SUFFIXES, Place, Source
 from penstock.workflows.way import END
 
 DEPTH = 4
-"""Workflows that may go on with one another, the first included."""
+"""Maximum number of workflows in a chain, including the first."""
 
 Find = Callable[[str], tuple[Workflow, Source]]
 
 
 def inline(workflow: Workflow, text: Source, find: Find, above: tuple[str, ...] = ()) -> Workflow:
-    """The workflow with all that it can go on with. What is wrong is complained of where it is named."""
+    """The workflow with the steps of all workflows that it can continue with. Problems are reported at the place that
+    names the other workflow."""
     first: dict[str, str] = {}
     behind: list[StepDefinition] = []
     for place, target in _targets(workflow, text):
@@ -35,7 +36,7 @@ def inline(workflow: Workflow, text: Source, find: Find, above: tuple[str, ...] 
     steps = (*_closed(own), *behind)
     names = [step.name for step in steps]
     for name in sorted({name for name in names if names.count(name) > 1}):
-        text.complain((), f"two steps are named {name!r}, one of them of a workflow that is gone on with")
+        text.complain((), f"two steps are named {name!r}; one is in a workflow that this one continues with")
     return msgspec.structs.replace(workflow, steps=steps)
 
 
@@ -48,7 +49,7 @@ def _targets(workflow: Workflow, text: Source) -> Iterator[tuple[Place, str]]:
 
 
 def _find(target: str, place: Place, text: Source, find: Find, chain: tuple[str, ...]) -> Workflow | None:
-    """Another workflow, whole, its steps named after it."""
+    """Another workflow with all its steps, whose names get its id as a prefix."""
     name = target.removeprefix(ELSEWHERE)
     if name.endswith(SUFFIXES):
         name = str(Path(text.file).parent / name)
@@ -59,10 +60,10 @@ def _find(target: str, place: Place, text: Source, find: Find, chain: tuple[str,
         return None
     way = " → ".join((*chain, found.id))
     if found.id in chain:
-        text.complain(place, f"a run would go round in circles: {way}")
+        text.complain(place, f"the workflows form a cycle: {way}")
         return None
     if len(chain) == DEPTH:
-        text.complain(place, f"more than {DEPTH} workflows go on with one another: {way}")
+        text.complain(place, f"more than {DEPTH} workflows in a chain: {way}")
         return None
     whole = inline(found, source, find, chain)
     text.problems += [problem for problem in source.problems if problem not in text.problems]
@@ -77,7 +78,7 @@ def _under(workflow: str, name: str) -> str:
 
 
 def _led(step: StepDefinition, to: Callable[[str], str]) -> StepDefinition:
-    """The step with its ways led elsewhere; those that end the run stay."""
+    """The step with its next steps renamed. Names that end the run stay."""
 
     def lead(way: str) -> str:
         return way if way in ENDINGS else to(way)
@@ -87,7 +88,7 @@ def _led(step: StepDefinition, to: Callable[[str], str]) -> StepDefinition:
 
 
 def _closed(steps: list[StepDefinition]) -> tuple[StepDefinition, ...]:
-    """What stands below is another workflow's: a run does not fall into it."""
+    """End the run after the last step, so that it does not continue with the steps appended from another workflow."""
     last = steps[-1]
     if last.kind != "route" and last.next is None:
         last = msgspec.structs.replace(last, next=END)

@@ -1,4 +1,4 @@
-"""Workflows with their parameters, and the snapshots that runs keep of them."""
+"""Merge parameters into workflows, and encode the snapshots that runs keep."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,7 +14,8 @@ from penstock.workflows.source import SUFFIXES
 
 
 def with_parameters(workflow: Workflow, parameters: Mapping[str, Mapping[str, Any]], what: str) -> Workflow:
-    """The workflow with values merged over those of its steps, by name or by kind. `what` has them, for complaints."""
+    """The workflow with values, by step name or kind, that override those of its steps. `what` names their origin in
+    error messages."""
     unknown = set(parameters) - {word for step in workflow.steps for word in (step.name, step.kind)}
     if unknown:
         raise ConfigError(f"{what}: workflow {workflow.id!r} has no step {', '.join(sorted(unknown))}")
@@ -22,12 +23,12 @@ def with_parameters(workflow: Workflow, parameters: Mapping[str, Mapping[str, An
 
 
 def with_defaults(workflow: Workflow, parameters: Mapping[str, Mapping[str, Any]]) -> Workflow:
-    """The workflow with values where its steps have none of their own."""
+    """The workflow with default values for its steps."""
     return _merged(workflow, lambda step: {**_of(parameters, step), **step.parameters})
 
 
 def with_webhooks(workflow: Workflow, webhooks: Mapping[str, WebhookConfig]) -> Workflow:
-    """The workflow with the webhooks that want to hear of every run. Only their names go along."""
+    """The workflow with the webhooks that receive events of every run. Only their names are stored."""
     events = dict(workflow.lifecycle_events)
     for name, webhook in webhooks.items():
         handler = Handler(name, webhook=name, retries=webhook.retries, timeout=webhook.timeout)
@@ -48,7 +49,7 @@ def _of(parameters: Mapping[str, Mapping[str, Any]], step: StepDefinition) -> di
 
 
 def merged(*all_values: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Values by step; the later win."""
+    """Values by step; later ones override earlier ones."""
     found: dict[str, dict[str, Any]] = {}
     for values in all_values:
         for step, given in values.items():
@@ -57,7 +58,7 @@ def merged(*all_values: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, 
 
 
 def remember(workflow: Workflow, asked: Asked) -> Workflow:
-    """The workflow with the names by which a retry finds it again; nothing more where its id will do."""
+    """The workflow with the names that a retry needs to find it again. Nothing is added if the id is sufficient."""
     if asked.workflow.endswith(SUFFIXES):
         asked = msgspec.structs.replace(asked, workflow=str(Path(asked.workflow).absolute()))
     if asked.params is not None and asked.params.endswith(SUFFIXES):

@@ -1,4 +1,4 @@
-"""The user's own functions, by their dotted path."""
+"""Functions of the user, imported by their dotted path."""
 
 import importlib
 import inspect
@@ -14,10 +14,10 @@ from penstock.workflows.source import Source
 
 
 def load(method: str) -> Callable[..., Any]:
-    """`package.module.function`. The working directory is looked into last, as for a script of the user's own."""
+    """Import `package.module.function`. The working directory is the last entry of the search path."""
     module, _, name = method.rpartition(".")
     if not module:
-        raise ConfigError(f"{method!r} is no dotted path: write package.module.function")
+        raise ConfigError(f"{method!r} is not a dotted path: use package.module.function")
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.append(folder)
@@ -30,16 +30,17 @@ def load(method: str) -> Callable[..., Any]:
     except AttributeError as error:
         raise ConfigError(f"{method!r} cannot be imported: {module} has no {name}") from error
     except BaseException as error:
-        # Whatever a module does when it is loaded, `sys.exit()` included.
+        # A module may do anything when it is imported, even call `sys.exit()`.
         raise ConfigError(f"{method!r} cannot be imported: {foreign.sentence(error)}") from error
     if not inspect.iscoroutinefunction(found):
-        raise ConfigError(f"{method!r} is no `async def` function")
+        raise ConfigError(f"{method!r} is not an `async def` function")
     result: Callable[..., Any] = found
     return result
 
 
 def version(method: str) -> str:
-    """What decides, besides the path, what a function makes: its own `version`, or its module's `__version__`."""
+    """The version of a function: its attribute `version`, or `__version__` of its module. It is part of the
+    fingerprint of its output."""
     function = load(method)
     own = getattr(function, "version", None) or getattr(sys.modules[function.__module__], "__version__", "")
     return str(own)

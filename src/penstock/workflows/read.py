@@ -1,7 +1,7 @@
-"""YAML becomes workflows and parameter sets. Everything that is wrong is found at once, each with its line.
+"""Convert YAML to workflows and parameter sets. All problems are reported at once, each with its line.
 
-Two forms are read: ours (`steps`, by list or by name) and that of workflow systems which list `item_steps` by kind and
-name functions of their own for the shipped work: those words are taken for ours."""
+Two forms are accepted: our own (`steps`, as a list or by name), and that of workflow systems that list `item_steps` by
+kind and name their own functions for the built-in stages. Those names are translated to ours."""
 
 import re
 from collections.abc import Mapping
@@ -41,13 +41,13 @@ _SET_KEYS = set(ParameterSet.__struct_fields__)
 
 
 def workflow(source: Source) -> Workflow | None:
-    """The workflow in a file, or None: then the source has complaints."""
+    """The workflow in a file, or None if the source has problems."""
     values = _mapping(source, ())
     if values is None:
         return None
     _unknown(source, (), values, _WORKFLOW_KEYS)
     if ("steps" in values) == ("item_steps" in values):
-        source.complain((), "a workflow has `steps`, by list or by name")
+        source.complain((), "a workflow needs `steps`, as a list or by name")
         return None
     key = "steps" if "steps" in values else "item_steps"
     steps = _steps(source, (key,), values[key])
@@ -81,20 +81,20 @@ def parameter_set(source: Source) -> ParameterSet | None:
 
 
 def _steps(source: Source, path: tuple[str, ...], given: Any) -> list[tuple[Place, dict[str, Any]]]:
-    """Each step with its place, in order, with our words."""
+    """Each step with its place, in order, with translated names."""
     found: list[tuple[Place, dict[str, Any]]] = []
     if isinstance(given, list):
         entries: list[tuple[str | int, Any]] = list(enumerate(given))
     elif isinstance(given, dict):
         entries = list(given.items())
     else:
-        source.complain(path, "the steps are a list, or a mapping by name")
+        source.complain(path, "steps must be a list, or a mapping by name")
         return []
     for key, value in entries:
         place = (*path, key)
         step = dict(value) if isinstance(value, dict) else {}
         if value is not None and not isinstance(value, dict):
-            source.complain(place, "a step is a mapping: {kind: …, retries: …, parameters: …}")
+            source.complain(place, "a step must be a mapping: {kind: …, retries: …, parameters: …}")
             continue
         if path == ("item_steps",):
             step = _foreign(str(key), step)
@@ -111,7 +111,7 @@ def _steps(source: Source, path: tuple[str, ...], given: Any) -> list[tuple[Plac
 
 
 def _foreign(key: str, step: dict[str, Any]) -> dict[str, Any]:
-    """A step that is keyed by its kind, has a title for a name, and may name a function that is shipped here."""
+    """Translate a step of another system, whose key is its kind and whose function may be built in here."""
     kind = _KIND_WORDS.get(key, key)
     method = step.get("method")
     if isinstance(method, str) and method.startswith(_FOREIGN):
@@ -121,7 +121,7 @@ def _foreign(key: str, step: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_clean(found: list[tuple[Place, dict[str, Any]]]) -> None:
-    """Where such systems chunk what was parsed, ours cleans in between."""
+    """Insert a clean step before chunk, which other systems do not have."""
     kinds = [step["kind"] for _, step in found]
     if "chunk" in kinds and "clean" not in kinds:
         at = kinds.index("chunk")
@@ -137,13 +137,13 @@ def _check_step(source: Source, place: Place, step: dict[str, Any]) -> None:
     _unknown(source, place, step, _STEP_KEYS)
     kind = step["kind"]
     if kind not in KINDS:
-        source.complain((*place, "kind"), f"there is no kind {kind!r}: use one of {', '.join(KINDS)}")
+        source.complain((*place, "kind"), f"unknown kind {kind!r}: use one of {', '.join(KINDS)}")
     elif kind in OPEN_KINDS and not step.get("method"):
         source.complain(place, f"a step of kind {kind} needs a `method`, the dotted path of your function")
     if kind == "route" and not step.get("choices"):
-        source.complain(place, "a route needs `choices`: the step that follows each answer")
+        source.complain(place, "a route needs `choices`: the next step for each choice")
     if kind != "route" and step.get("choices"):
-        source.complain((*place, "choices"), "only a step of kind route has choices")
+        source.complain((*place, "choices"), "only a step of kind route can have choices")
     _check_numbers(source, place, step)
     _check_pool(source, place, step)
     _check_resource_key(source, place, step)
@@ -153,7 +153,7 @@ def _check_numbers(source: Source, place: Place, given: Mapping[str, Any]) -> No
     for name in ("retries", "timeout"):
         value = given.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value <= 0):
-            source.complain((*place, name), f"{name} is a number above zero, not {value!r}")
+            source.complain((*place, name), f"{name} must be a number above zero, not {value!r}")
 
 
 def is_pool_name(value: object) -> bool:
@@ -163,9 +163,9 @@ def is_pool_name(value: object) -> bool:
 def _check_pool(source: Source, place: Place, step: dict[str, Any]) -> None:
     pool = step.get("pool")
     if pool is not None and not is_pool_name(pool):
-        source.complain((*place, "pool"), f"pool is a word of small letters, digits, - and _, not {pool!r}")
+        source.complain((*place, "pool"), f"pool must consist of lower-case letters, digits, - and _, not {pool!r}")
     elif pool == "index" != step["kind"]:
-        source.complain((*place, "pool"), "the pool `index` is for index steps only: they are written many at a time")
+        source.complain((*place, "pool"), "the pool `index` is for index steps only")
 
 
 def _check_resource_key(source: Source, place: Place, step: dict[str, Any]) -> None:
@@ -173,18 +173,18 @@ def _check_resource_key(source: Source, place: Place, step: dict[str, Any]) -> N
     if key is None:
         return
     if not isinstance(key, str) or not key or not key.isprintable():
-        source.complain((*place, "resource_key"), f"resource_key is a word or several, not {key!r}")
+        source.complain((*place, "resource_key"), f"resource_key must be printable text, not {key!r}")
     elif strange := set(re.findall(r"\{.*?\}", key)) - {"{owner}", "{collection}"}:
         names = ", ".join(sorted(strange))
-        source.complain((*place, "resource_key"), f"resource_key knows {{owner}} and {{collection}}, not {names}")
+        source.complain((*place, "resource_key"), f"resource_key may contain {{owner}} and {{collection}}, not {names}")
     if not step.get("method") or step["kind"] == "index":
-        source.complain((*place, "resource_key"), "only a step with a `method` of your own has a resource_key")
+        source.complain((*place, "resource_key"), "only a step with its own `method` can have a resource_key")
 
 
 def _check_graph(source: Source, key: str, steps: list[tuple[Place, dict[str, Any]]]) -> None:
-    """Names are unique, and every way leads forward: so a run ends."""
+    """Names must be unique, and each step may only lead to a later one, so that every run ends."""
     if not steps:
-        source.complain((key,), "a workflow has at least one step")
+        source.complain((key,), "a workflow needs at least one step")
     order: dict[str, int] = {}
     for i, (place, step) in enumerate(steps):
         if step["name"] in order:
@@ -199,13 +199,15 @@ def _check_graph(source: Source, key: str, steps: list[tuple[Place, dict[str, An
             if str(target) not in order:
                 source.complain((*place, name), f"there is no step {target!r}")
             elif order[str(target)] <= i:
-                source.complain((*place, name), f"{target!r} does not come after {step['name']!r}: a run only goes on")
+                source.complain(
+                    (*place, name), f"{target!r} must come after {step['name']!r}: a run only moves forward"
+                )
 
 
 ENDINGS = ("END", "COMPLETED", "NOT_INDEXABLE")
-"""Instead of a step's name: here the run ends."""
+"""In place of a step name: the run ends."""
 ELSEWHERE = "workflow:"
-"""Before a workflow's id or file, instead of a step's name: the run goes on with that one."""
+"""Prefix of the id or file of a workflow, in place of a step name: the run continues with that workflow."""
 
 
 def _handlers(source: Source, path: Place) -> list[dict[str, Any]]:
@@ -214,13 +216,13 @@ def _handlers(source: Source, path: Place) -> list[dict[str, Any]]:
         source.complain(path, f"unknown event {event!r}: use one of {', '.join(EVENTS)}")
     given = _at(source.values, path)
     if not isinstance(given, list):
-        source.complain(path, "the handlers of an event are a list")
+        source.complain(path, "the handlers of an event must be a list")
         return []
     handlers = []
     for i, value in enumerate(given):
         place: Place = (*path, i)
         if not isinstance(value, dict):
-            source.complain(place, "a handler is a mapping: {name: …, method: …}")
+            source.complain(place, "a handler must be a mapping: {name: …, method: …}")
             continue
         _unknown(source, place, value, _HANDLER_KEYS)
         handler = dict(value)
@@ -228,10 +230,10 @@ def _handlers(source: Source, path: Place) -> list[dict[str, Any]]:
         if isinstance(method, str) and method.startswith(_FOREIGN):
             handler["method"] = _HANDLER_WORDS.get(method.rpartition(".")[2], method)
         if (handler.get("method") is None) == (handler.get("webhook") is None):
-            source.complain(place, "a handler has a `method` or a `webhook`, and not both")
+            source.complain(place, "a handler needs either a `method` or a `webhook`")
         handler.setdefault("name", handler.get("method") or handler.get("webhook") or "")
         if handler.get("webhook") is not None:
-            # Others may be out of reach for longer than functions of one's own fail.
+            # A server may be unavailable for longer than a local function fails.
             handler.setdefault("retries", 8)
             handler.setdefault("timeout", 10.0)
         _check_numbers(source, place, handler)
@@ -245,7 +247,7 @@ def _mapping(source: Source, path: Place) -> dict[str, Any] | None:
         return None
     if not isinstance(value, dict):
         if not source.problems:
-            source.complain(path, "here stands a mapping of names to values")
+            source.complain(path, "this must be a mapping of names to values")
         return None
     return value
 
@@ -262,7 +264,7 @@ def _at(values: Any, path: Place) -> Any:
 def _unknown(source: Source, path: Place, given: Mapping[str, Any], known: set[str]) -> None:
     for key in given:
         if key not in known:
-            source.complain((*path, key), f"unknown key {key!r}: known are {', '.join(sorted(known))}")
+            source.complain((*path, key), f"unknown key {key!r}: use {', '.join(sorted(known))}")
 
 
 def _convert(source: Source, raw: dict[str, Any], kind: type[T]) -> T | None:
@@ -277,7 +279,7 @@ def _convert(source: Source, raw: dict[str, Any], kind: type[T]) -> T | None:
 
 
 def _place(where: str) -> Place:
-    """msgspec's `steps[2].retries` as a path."""
+    """Convert a path of msgspec, as in `steps[2].retries`."""
     parts: list[str | int] = []
     for part in where.split("."):
         name, *numbers = part.replace("]", "").split("[")

@@ -1,4 +1,4 @@
-"""YAML that remembers where everything stands, so that a complaint can name file and line."""
+"""A YAML file with the line of each value, so that error messages can name file and line."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +8,7 @@ from penstock.errors import ConfigError
 
 Place = tuple[str | int, ...]
 SUFFIXES = (".yaml", ".yml")
-"""Of a name that is the path of a file."""
+"""A name with one of these suffixes is the path of a file."""
 
 
 class Problem(NamedTuple):
@@ -21,7 +21,7 @@ class Problem(NamedTuple):
 
 
 class Source:
-    """A YAML file: its values, and the line of each."""
+    """A parsed YAML file, with the line of each value and the problems found."""
 
     def __init__(self, text: str, file: str) -> None:
         self.file = file
@@ -30,13 +30,13 @@ class Source:
         self.values = self._parse(text)
 
     def line(self, path: Place) -> int:
-        """Of the value at a path, or of the nearest that holds it."""
+        """The line of the value at a path, or of the nearest enclosing value."""
         while path not in self._lines:
             path = path[:-1]
         return self._lines[path]
 
     def step(self, name: str) -> Place:
-        """The place of a workflow's step: steps stand in a list or by their names."""
+        """The place of a step, in a list or a mapping of steps."""
         for key in ("steps", "item_steps"):
             steps = self.values.get(key) if isinstance(self.values, dict) else None
             for at, step in steps.items() if isinstance(steps, dict) else enumerate(steps or ()):
@@ -69,7 +69,7 @@ class Source:
                 key = str(loader.construct_object(key_node, deep=True))
                 if key in values:
                     self._lines[*path, key] = key_node.start_mark.line + 1
-                    self.complain((*path, key), f"{key!r} stands twice")
+                    self.complain((*path, key), f"duplicate key {key!r}")
                 values[key] = self._value(value_node, (*path, key), loader)
                 self._lines[*path, key] = key_node.start_mark.line + 1
             return values

@@ -1,4 +1,4 @@
-"""The way of a run through its workflow."""
+"""The order of steps in a run."""
 
 from collections.abc import Iterator
 
@@ -11,14 +11,14 @@ END = "END"
 
 
 def following(workflow: Workflow, position: int, answer: str | None) -> int | DocumentStatus:
-    """The position of the step after this one, or the status with which the run ends. `answer`: what a route said."""
+    """The position of the next step, or the status with which the run ends. `answer`: the choice of a route."""
     step = workflow.steps[position]
     target = step.next
     if step.kind == "route":
         target = step.choices.get(answer or DEFAULT, step.choices.get(DEFAULT))
         if target is None:
             raise Permanent(
-                f"the route {step.name!r} answered {answer!r}, and its choices have neither that nor `{DEFAULT}`",
+                f"the route {step.name!r} returned {answer!r}, but its choices contain neither that nor `{DEFAULT}`",
                 reason="bad_route",
             )
     if target is None:
@@ -31,7 +31,7 @@ def following(workflow: Workflow, position: int, answer: str | None) -> int | Do
 
 
 def ahead(workflow: Workflow, position: int) -> Iterator[StepDefinition]:
-    """The steps after this one, as far as anybody knows: where a route has no default, it is open."""
+    """The steps after this one, up to a route without a default, whose result is not known yet."""
     while True:
         step = workflow.steps[position]
         if step.kind == "route" and DEFAULT not in step.choices:
