@@ -65,8 +65,11 @@ async def _ours(path: Path, home: Path) -> dict[str, float]:
         await app.ingest([corpus.make_pdf(home / "first.pdf", 2)])
         await app.ingest([path])
         (document,) = await app.list_documents(name=path.name)
-        (step,) = [s for s in (await app.status(document["id"]))["steps"] if s["kind"] == "extract"]
-    return {"pages": document["pages"], "seconds": step["finished_at"] - step["started_at"]}
+        (step,) = [s for s in (await app.status(document.id)).steps if s.kind == "extract"]
+    assert document.pages is not None
+    assert step.started_at is not None
+    assert step.finished_at is not None
+    return {"pages": document.pages, "seconds": step.finished_at - step.started_at}
 
 
 def _alone(path: Path) -> dict[str, float]:

@@ -10,6 +10,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import click
 import msgspec
 
+from penstock.app import WorkerView
 from penstock.bench.queue import Figures
 from penstock.cli.call import SHARED
 from penstock.cli.main import penstock
@@ -17,16 +18,19 @@ from penstock.config import Config
 from penstock.extractors.formats import FORMATS, PLAIN, Format, Mark, Office, Text
 from penstock.ledger.engine.dead_letters import DeadLetter
 from penstock.ledger.reads.batches import Batch, Group
-from penstock.ledger.reads.stats import ListedLock, ListedStep, LockRelease
+from penstock.ledger.reads.stats import ListedLock, ListedStep, LockRelease, WaitingEvents
+from penstock.model.nouns import StepView
 from penstock.search.query import Hit
 from penstock.upkeep.backup import BackupReport
 from penstock.upkeep.prune import Pruned
 from penstock.upkeep.report import CheckReport
 from penstock.upkeep.restore import Restored
 from penstock.upkeep.vacuum import Vacuumed
+from penstock.verbs.dead_letters import DeadLetters
 from penstock.verbs.groups import BatchStart
 from penstock.verbs.jobs import Summary
 from penstock.verbs.replays import Discard, Replay
+from penstock.verbs.views import Counts, DocumentDetails, DocumentProgress, DocumentView
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 
@@ -89,24 +93,19 @@ that is not text.
 
 Shape = Mapping[str, Any] | Sequence[Any] | None
 
-DOCUMENT = dict.fromkeys(
-    (
-        *("id", "name", "source", "collection", "status", "media_type", "size", "pages", "chunks"),
-        *("searchable", "stale", "error", "created_at"),
-    )
-)
-PROGRESS = ("phase", "pages", "total_pages", "chunks", "total_chunks", "embedded", "indexed", "last_checkpoint")
-STEP = ("name", "kind", "status", "attempts", "waiting_on", "started_at", "finished_at", "meta", "last_progress")
+DOCUMENT = dict.fromkeys(DocumentView.__struct_fields__)
 BLOCK = dict.fromkeys(("page", "kind", "start", "end", "level", "title", "text"))
 CHUNK = dict.fromkeys(("ordinal", "page", "page_end", "start", "end", "headings", "text"))
 STATUS = {
-    **DOCUMENT,
-    "attempts": None,
-    "retry_count": None,
-    "metadata": None,
-    "artifacts_dropped_at": None,
-    "progress": dict.fromkeys(PROGRESS),
-    "steps": [dict.fromkeys(STEP)],
+    **dict.fromkeys(DocumentDetails.__struct_fields__),
+    "progress": dict.fromkeys(DocumentProgress.__struct_fields__),
+    "steps": [dict.fromkeys(StepView.__struct_fields__)],
+}
+COUNTS = {
+    **dict.fromkeys(Counts.__struct_fields__),
+    "documents": {"…": None},
+    "steps": {"…": None},
+    "events": dict.fromkeys(WaitingEvents.__struct_fields__),
 }
 SUMMARY = dict.fromkeys(Summary.__struct_fields__)
 LETTER = dict.fromkeys(DeadLetter.__struct_fields__)
@@ -115,16 +114,7 @@ SHAPES: dict[str, dict[str, Shape]] = {
     "ingest": {"": SUMMARY},
     "run": {"": SUMMARY},
     "worker": {"": {"processes": None, "restarts": None, "metrics_port": None, **SUMMARY}},
-    "status": {
-        "": {
-            "documents": {"…": None},
-            "steps": {"…": None},
-            "dead_letters": None,
-            "running": None,
-            "events": {"waiting": None},
-        },
-        "ID": STATUS,
-    },
+    "status": {"": COUNTS, "ID": STATUS},
     "list": {"": {"documents": [DOCUMENT]}},
     "search": {"": {"hits": [dict.fromkeys(Hit.__struct_fields__)]}},
     "show": {
@@ -149,7 +139,7 @@ SHAPES: dict[str, dict[str, Shape]] = {
             "elapsed_s": None,
         }
     },
-    "dlq list": {"": {"total": None, "by_reason": {"…": None}, "oldest": None, "letters": [LETTER]}},
+    "dlq list": {"": {**dict.fromkeys(DeadLetters.__struct_fields__), "by_reason": {"…": None}, "letters": [LETTER]}},
     "dlq show": {"": LETTER},
     "dlq replay": {"": dict.fromkeys(Replay.__struct_fields__)},
     "dlq discard": {"": dict.fromkeys(Discard.__struct_fields__)},
@@ -162,7 +152,7 @@ SHAPES: dict[str, dict[str, Shape]] = {
     "group retry": {"": {"retried": None}},
     "group cancel": {"": {"cancelled": None}},
     "steps": {"": {"steps": [dict.fromkeys(ListedStep.__struct_fields__)]}},
-    "workers": {"": {"workers": [dict.fromkeys(("id", "host", "pid", "started_at", "steps", "alive"))]}},
+    "workers": {"": {"workers": [dict.fromkeys(WorkerView.__struct_fields__)]}},
     "lock list": {
         "": {
             "locks": [dict.fromkeys(ListedLock.__struct_fields__)],

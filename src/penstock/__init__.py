@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.app import App, RestoreReport, open_app, restore
+    from penstock.app import App, RestoreReport, WorkerView, open_app, restore
     from penstock.config import Config, load_config
     from penstock.errors import (
         Away,
@@ -33,11 +33,15 @@ if TYPE_CHECKING:
     from penstock.search.query import Hit
     from penstock.stages.base import StepContext, StepResult
     from penstock.upkeep.backup import BackupReport
+    from penstock.upkeep.prune import Pruned
     from penstock.upkeep.report import CheckReport
     from penstock.upkeep.vacuum import VacuumReport
+    from penstock.verbs.dead_letters import DeadLetters
     from penstock.verbs.jobs import Progress, Summary
+    from penstock.verbs.maintenance import Locks
     from penstock.verbs.owner import OwnerScope
     from penstock.verbs.replays import Discard, Replay
+    from penstock.verbs.views import Counts, DocumentDetails, DocumentView
 
 __all__ = [
     "App",
@@ -48,9 +52,13 @@ __all__ = [
     "Chunk",
     "Config",
     "ConfigError",
+    "Counts",
     "DeadLetter",
+    "DeadLetters",
     "Discard",
+    "DocumentDetails",
     "DocumentStatus",
+    "DocumentView",
     "Event",
     "EventKind",
     "HandlerContext",
@@ -60,6 +68,7 @@ __all__ = [
     "LedgerTooNew",
     "LifecycleEvent",
     "LockHeld",
+    "Locks",
     "Metrics",
     "NotFound",
     "OwnerScope",
@@ -68,6 +77,7 @@ __all__ = [
     "Permanent",
     "Progress",
     "PrometheusMetrics",
+    "Pruned",
     "QuotaSpent",
     "RateLimited",
     "Receipt",
@@ -81,13 +91,14 @@ __all__ = [
     "Unauthorized",
     "UsageError",
     "VacuumReport",
+    "WorkerView",
     "load_config",
     "open_app",
     "restore",
 ]
 
 _HOMES = {
-    "app": ("App", "RestoreReport", "open_app", "restore"),
+    "app": ("App", "RestoreReport", "WorkerView", "open_app", "restore"),
     "config": ("Config", "load_config"),
     "errors": (
         *("Away", "ConfigError", "LeaseLost", "LedgerAway", "LedgerTooNew", "LockHeld", "NotFound", "PenstockError"),
@@ -104,11 +115,15 @@ _HOMES = {
     "model.states": ("DocumentStatus",),
     "search.query": ("Hit",),
     "upkeep.backup": ("BackupReport",),
+    "upkeep.prune": ("Pruned",),
     "upkeep.report": ("CheckReport",),
     "upkeep.vacuum": ("VacuumReport",),
+    "verbs.dead_letters": ("DeadLetters",),
     "verbs.jobs": ("Progress", "Summary"),
+    "verbs.maintenance": ("Locks",),
     "verbs.owner": ("OwnerScope",),
     "verbs.replays": ("Discard", "Replay"),
+    "verbs.views": ("Counts", "DocumentDetails", "DocumentView"),
 }
 
 

@@ -14,7 +14,7 @@ from penstock.blobs.local import make_home
 from penstock.config import Config, load_config
 from penstock.errors import LedgerDamaged, UsageError
 from penstock.indexes import highest
-from penstock.ledger.database import histories
+from penstock.ledger.database import histories, workers
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.database import Database
 from penstock.ledger.database.migrations import LATEST
@@ -32,11 +32,18 @@ from penstock.worker.broadcast import Listener
 
 if TYPE_CHECKING:
     from penstock.upkeep.backup import BackupReport, Tell
+    from penstock.upkeep.prune import Pruned
     from penstock.upkeep.report import CheckReport
     from penstock.upkeep.restore import Places, Restored
 
 PATIENCE_S = 15.0
 """How long a call waits for a PostgreSQL server that is away."""
+
+
+class WorkerView(workers.Busy, frozen=True):
+    """A worker as `workers` shows it."""
+
+    alive: bool
 
 
 class App(OwnerScope):
@@ -95,19 +102,17 @@ class App(OwnerScope):
 
     async def count_workers(self) -> int:
         """Workers that are alive now, here and elsewhere."""
-        return sum(worker["alive"] for worker in await self.list_workers())
+        return sum(worker.alive for worker in await self.list_workers())
 
-    async def list_workers(self) -> list[dict[str, Any]]:
+    async def list_workers(self) -> list[WorkerView]:
         """The workers of this ledger, for any owner. One that is not alive has died, and what it held was not taken
         back yet."""
-        from penstock.ledger.database import workers
-
         liveness = self.resources.liveness()
 
-        def look(connection: Connection) -> list[dict[str, Any]]:
+        def look(connection: Connection) -> list[WorkerView]:
             found = workers.busy(connection)
             dead = set(liveness.dead([worker.id for worker in found], connection))
-            return [{**msgspec.structs.asdict(worker), "alive": worker.id not in dead} for worker in found]
+            return [WorkerView(**msgspec.structs.asdict(worker), alive=worker.id not in dead) for worker in found]
 
         return await self.ledger.read(look)
 
@@ -118,7 +123,7 @@ class App(OwnerScope):
         arguments.share("sample", sample)
         return await self.resources.caretaker.check(None, repair=repair, sample=sample, progress=progress)
 
-    async def prune(self, *, older_than_s: float | None = None, dry_run: bool = False) -> dict[str, int]:
+    async def prune(self, *, older_than_s: float | None = None, dry_run: bool = False) -> "Pruned":
         """Remove what nothing refers to any more, old history, and artifacts that `keep_artifacts` does not keep;
         counts of all that. `older_than_s` is the least age for all but the last; if not given, a day for what nothing
         refers to, `retention.history_days` for history. Bytes of submits that are open now stay, whatever their age.

@@ -24,6 +24,9 @@ from penstock.demo import story as told
 from penstock.demo.samples import HANDBOOK, HANDBOOK_PAGES, question
 from penstock.demo.story import Held, Story
 from penstock.demo.teller import Teller
+from penstock.model.nouns import DocumentId
+from penstock.model.states import DocumentStatus
+from penstock.verbs.views import DocumentDetails, DocumentProgress
 
 
 def test_the_demo_shows_what_it_claims(cli: Cli, tmp_path: Path) -> None:
@@ -178,7 +181,13 @@ def wrong(**answer: Any) -> Wrong:
 
 
 def held(status: str, pages: int, chunks: int, completed: int = 7) -> Held:
-    handbook = {"name": HANDBOOK, "status": status, "progress": {"pages": pages}}
+    now = DocumentStatus(status)
+    handbook = DocumentDetails(
+        id=DocumentId("1"), name=HANDBOOK, source="/", collection="default", status=now, media_type=None, size=1,
+        pages=None, chunks=None, searchable=False, stale=False, error=None, created_at=0.0, attempts=0, retry_count=0,
+        metadata={}, artifacts_dropped_at=None, steps=[],
+        progress=DocumentProgress(now, pages, None, chunks, None, chunks, 0, None),
+    )  # fmt: skip
     return Held(7, completed, handbook, {"pages": pages, "chunks": chunks, "embedded": chunks})
 
 

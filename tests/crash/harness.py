@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from penstock.config import Config, load_config
 from penstock.indexes.base import IndexRows, TableId
 from penstock.ledger.engine.leasing import SUSPECT
 from penstock.model.items import Chunk
+from penstock.model.nouns import DocumentId
 from penstock.upkeep.report import CheckReport
 
 LONG = os.environ.get("PENSTOCK_LONG") == "1"
@@ -73,28 +74,28 @@ class Picture:
 
 async def picture(app: App, words: tuple[str, ...] = WORDS) -> Picture:
     listed = await app.list_documents(limit=10_000)
-    names = {entry["id"]: entry["name"] for entry in listed}
+    names = {entry.id: entry.name for entry in listed}
     chunks = {}
     for entry in listed:
-        made = [(c.ordinal, c.page, c.start, c.end, c.text) async for c in app.show(entry["id"], "chunks")]
-        chunks[entry["name"]] = made
+        made = [(c.ordinal, c.page, c.start, c.end, c.text) async for c in app.show(entry.id, "chunks")]
+        chunks[entry.name] = made
     fields = ("status", "chunks", "pages", "searchable", "stale", "media_type", "size")
     found = {}
     for word in words:
         answer = await app.search(word, k=9000, mode="text")
         found[word] = sorted((hit.name, hit.page, hit.start, hit.end, hit.text) for hit in answer)
     nearest = await app.search("the item among other things", k=20, mode="vector")
-    searchable = {entry["name"] for entry in listed if entry["searchable"]}
+    searchable = {entry.name for entry in listed if entry.searchable}
     for word, hits in found.items():
         shown = [(n, *c[1:]) for n in searchable for c in chunks[n] if word in c[-1]]
         assert hits == sorted(shown), f"a search for {word!r} finds other chunks than those of searchable documents"
     return Picture(
-        documents={entry["name"]: tuple(entry[name] for name in fields) for entry in listed},
+        documents={entry.name: tuple(getattr(entry, name) for name in fields) for entry in listed},
         chunks=chunks,
         rows=await rows(app, names),
         found=found,
         scores=sorted(round(hit.score, 3) for hit in nearest),
-        dead_letters=(await app.list_dead_letters())["by_reason"],
+        dead_letters=(await app.list_dead_letters()).by_reason,
         told=sorted(
             await sql(
                 app,
@@ -105,7 +106,7 @@ async def picture(app: App, words: tuple[str, ...] = WORDS) -> Picture:
     )
 
 
-async def rows(app: App, names: dict[str, str]) -> dict[str, list[tuple[int, str]]]:
+async def rows(app: App, names: Mapping[DocumentId, str]) -> dict[str, list[tuple[int, str]]]:
     active = {
         generation: names[document]
         for generation, document in await sql(app, "SELECT id, document_id FROM generations WHERE state = 'ACTIVE'")
@@ -405,7 +406,7 @@ def _overwritten(place: Place, home: Path) -> None:
 
 async def _append(app: App, generation: int, name: str) -> None:
     """Rows as a stale worker leaves them."""
-    document = next(entry["id"] for entry in await app.list_documents() if entry["name"] == name)
+    document = next(entry.id for entry in await app.list_documents() if entry.name == name)
     chunks: list[Chunk] = [chunk async for chunk in app.show(document, "chunks")]
     vectors = await app.ports.embedder.embed_documents([chunk.text for chunk in chunks])
     table = await there(app.ports.index, TABLE)
@@ -445,7 +446,7 @@ async def recover(app: App, scenario: Scenario, acknowledged: int) -> Picture:
 async def intact(app: App, scenario: Scenario, acknowledged: int) -> None:
     """Right after the crash, before anybody has mended anything: what was acknowledged is there, and nothing that a
     reader could notice is wrong."""
-    there: Counter[str] = Counter(entry["name"] for entry in await app.list_documents(limit=10_000))
+    there: Counter[str] = Counter(entry.name for entry in await app.list_documents(limit=10_000))
     assert all(count == 1 for count in there.values()), there
     wanted: set[str] = set()
     for operation in scenario.operations[:acknowledged]:

@@ -97,7 +97,7 @@ def write_files(folder: Path) -> None:
 
 
 async def ids(app: App, *names: str) -> list[str]:
-    return [entry["id"] for entry in await app.list_documents(limit=1000) if entry["name"] in names]
+    return [entry.id for entry in await app.list_documents(limit=1000) if entry.name in names]
 
 
 def cancel(name: str) -> Operation:
@@ -126,7 +126,7 @@ async def work(app: App) -> None:
 
 
 async def discard(app: App) -> None:
-    await app.discard([letter.id for letter in (await app.list_dead_letters())["letters"]])
+    await app.discard([letter.id for letter in (await app.list_dead_letters()).letters])
 
 
 async def end_grace(app: App) -> None:
@@ -168,7 +168,7 @@ async def seize(app: App) -> None:
     """Somebody takes a lock away while its holder still has it."""
     with contextlib.suppress(LeaseLost):
         async with app.hold_index():
-            [lock] = (await app.list_locks())["locks"]
+            [lock] = (await app.list_locks()).locks
             await app.release_lock(lock.key, force=True)
 
 
@@ -195,7 +195,7 @@ async def work_in_bits(app: App) -> None:
     """A budget that is spent at once: each call does one batch and hands over."""
     for _ in range(200):
         summary = await app.run(budget_s=0.001)
-        assert "RUNNING" not in (await app.status())["steps"], "a step was left behind"
+        assert "RUNNING" not in (await app.status()).steps, "a step was left behind"
         if not summary.budget_spent:
             return
     raise AssertionError("200 budgets were not enough")

@@ -29,9 +29,9 @@ async def test_i7_a_document_that_kills_its_worker_ends_as_a_dead_letter_and_har
     assert deaths >= 3
     async with open_home(home) as app:
         status = await app.status()
-        assert status["documents"] == {"COMPLETED": OTHERS, "FAILED": 1}
+        assert status.documents == {"COMPLETED": OTHERS, "FAILED": 1}
         letters = await app.list_dead_letters()
-        assert letters["by_reason"] == {"crash_loop": 1}
-        assert letters["letters"][0].name == "cursed.txt"
+        assert letters.by_reason == {"crash_loop": 1}
+        assert letters.letters[0].name == "cursed.txt"
         assert "cursed" not in {hit.name for hit in await app.search("bystander", 50)}
         assert (await app.check()).ok

@@ -64,14 +64,14 @@ async def test_i1_i9_a_volume_that_fails_loses_nothing_and_nothing_spins(
     await asyncio.wait_for(submitting, 120)
 
     async def all_done() -> bool:
-        return bool((await user.status())["documents"].get("COMPLETED") == DOCUMENTS)
+        return bool((await user.status()).documents.get("COMPLETED") == DOCUMENTS)
 
     await until(all_done, 120)
     app.stop()
     await working
     assert sum(faults.seen.values()) > 0
     assert len(accepted) == DOCUMENTS
-    assert (await user.status())["dead_letters"] == 0, await user.list_dead_letters()
+    assert (await user.status()).dead_letters == 0, await user.list_dead_letters()
     report = await user.check()
     assert report.ok, report.problems
     for i in range(DOCUMENTS):

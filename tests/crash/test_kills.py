@@ -85,11 +85,11 @@ def look(home: Path) -> Any:
 async def whole(app: App, corpus: Corpus, chance: random.Random) -> int:
     """Only whole documents can be seen (I5). Returns how many."""
     listed = await app.list_documents(limit=10_000)
-    seen = {entry["name"]: entry for entry in listed if entry["searchable"]}
+    seen = {entry.name: entry for entry in listed if entry.searchable}
     for name, entry in seen.items():
-        assert entry["status"] == "COMPLETED"
-        assert entry["chunks"] == corpus.chunks[name]
-    names = sorted(entry["name"] for entry in listed)
+        assert entry.status == "COMPLETED"
+        assert entry.chunks == corpus.chunks[name]
+    names = sorted(entry.name for entry in listed)
     for name in chance.sample(names, min(READS, len(names))):
         hits = await app.search(word(int(name[:3])), k=9_000, mode="text")
         mine = [(hit.start, hit.page) for hit in hits if hit.name == name]
@@ -156,14 +156,14 @@ async def test_i5_i12_killed_again_and_again_it_ends_as_if_nobody_had(corpus: Co
         assert kills >= 3
         finish(home, "ingest", str(corpus.folder), "--no-wait")
         finish(home, "run")
-        assert {entry["name"] for entry in accepted} <= set(corpus.chunks)
+        assert {entry.name for entry in accepted} <= set(corpus.chunks)
         seen = await whole(reader, corpus, chance)
-        assert [entry for entry in await reader.list_documents(limit=10_000) if not entry["searchable"]] == []
+        assert [entry for entry in await reader.list_documents(limit=10_000) if not entry.searchable] == []
         assert seen == FILES
         assert await picture(reader, words()) == corpus.reference
         report = await reader.check()
         assert report.ok, said(report)
-        assert (await reader.status())["dead_letters"] == 0
+        assert (await reader.status()).dead_letters == 0
 
 
 async def test_i12_a_second_at_a_time_gives_the_same(corpus: Corpus, tmp_path: Path) -> None:

@@ -169,11 +169,11 @@ async def endure(app: App, seed: int, chosen: list[Fault]) -> None:
         commits = app.ledger.commits - before
     assert most <= CLAIMS_A_STEP * len(chosen), f"{most} claims of one step: it spins"
     assert commits <= 8 * claims + COMMITS_A_SECOND * (clock() - began + 1), f"{commits} commits for {claims} claims"
-    letters = (await app.list_dead_letters(limit=1000))["letters"]
+    letters = (await app.list_dead_letters(limit=1000)).letters
     assert len(letters) == len({letter.document_id for letter in letters})
     if not any(fault.blames for fault in chosen):
         assert letters == [], "a document is blamed for a fault of the storage"
-    ends = {entry["status"] for entry in await app.list_documents(limit=1000)}
+    ends = {entry.status for entry in await app.list_documents(limit=1000)}
     assert ends <= {"COMPLETED", "FAILED"}
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from tests.crash.harness import LONG, PATIENCE_S, REPOSITORY, command, environment, open_home, rows, said, sql
 from tests.crash.many import PARTS
@@ -145,7 +146,7 @@ async def kill_one(app: App, crew: Crew) -> int:
     victim = crew.running[0]
     crew.kill(victim)
     crew.start()
-    return sum(worker["steps"] for worker in await app.list_workers() if worker["pid"] == victim.pid)
+    return sum(worker.steps for worker in await app.list_workers() if worker.pid == victim.pid)
 
 
 class Course(NamedTuple):
@@ -170,8 +171,7 @@ async def work_off(app: App, crew: Crew, size: Size, kills: int) -> Course:
         return await app.count_workers() == WORKERS
 
     async def problems() -> object:
-        status = await app.status()
-        status.pop("running")
+        status = msgspec.structs.replace(await app.status(), running=[])
         pids = [process.pid for process in crew.running]
         undelivered = await sql(app, "SELECT * FROM deliveries WHERE status = 'PENDING' LIMIT 5")
         return status, await app.list_workers(), pids, undelivered, crew.logs()
@@ -190,10 +190,10 @@ async def work_off(app: App, crew: Crew, size: Size, kills: int) -> Course:
         status = await app.status()
         everyone = await app.list_workers()
         return (
-            sum(status["documents"].get(end, 0) for end in ("COMPLETED", "FAILED")) == size.documents
-            and status["events"] == {"waiting": 0}
+            sum(status.documents.get(end, 0) for end in ("COMPLETED", "FAILED")) == size.documents
+            and status.events.waiting == 0
             and len(everyone) == WORKERS
-            and all(worker["alive"] for worker in everyone)
+            and all(worker.alive for worker in everyone)
         )
 
     await until(over, size.patience_s, problems)
@@ -205,19 +205,19 @@ async def work_off(app: App, crew: Crew, size: Size, kills: int) -> Course:
 async def check_documents(app: App, size: Size) -> None:
     """All are completed, and found by exactly their chunks."""
     status = await app.status()
-    assert status["documents"] == {"COMPLETED": size.documents}
-    assert (status["steps"], status["dead_letters"]) == ({}, 0)
+    assert status.documents == {"COMPLETED": size.documents}
+    assert (status.steps, status.dead_letters) == ({}, 0)
     done = await app.list_steps(status=StepStatus.COMPLETED, limit=10 * size.documents)
     assert len(done) == size.documents * len(STEPS)
-    listed = {entry["name"]: entry for entry in await app.list_documents(limit=10_000)}
+    listed = {entry.name: entry for entry in await app.list_documents(limit=10_000)}
     assert len(listed) == size.documents
-    indexed = await rows(app, {entry["id"]: name for name, entry in listed.items()})
+    indexed = await rows(app, {entry.id: name for name, entry in listed.items()})
     for number in range(size.documents):
         entry = listed[f"{number:04d}.txt"]
-        assert (entry["searchable"], entry["stale"], entry["chunks"]) == (True, False, 3 + number % 2), entry
-        chunks = [chunk async for chunk in app.show(entry["id"], "chunks")]
-        assert len(chunks) == entry["chunks"]
-        assert indexed[entry["name"]] == [(chunk.ordinal, row_digest(chunk)) for chunk in chunks], entry
+        assert (entry.searchable, entry.stale, entry.chunks) == (True, False, 3 + number % 2), entry
+        chunks = [chunk async for chunk in app.show(entry.id, "chunks")]
+        assert len(chunks) == entry.chunks
+        assert indexed[entry.name] == [(chunk.ordinal, row_digest(chunk)) for chunk in chunks], entry
     for number in range(0, size.documents, 10):
         hits = await app.search(word(number), k=50, mode="text")
         assert [hit.name for hit in hits] == [f"{number:04d}.txt"] * (3 + number % 2)

@@ -63,14 +63,14 @@ async def kept(app: App) -> int:
     listed = await app.list_documents()
     if not listed:
         return 0
-    pages: int = (await app.status(listed[0]["id"]))["progress"]["pages"]
+    pages: int = (await app.status(listed[0].id)).progress.pages
     return pages
 
 
 async def view(app: App) -> tuple[Picture, list[Any], list[tuple[Any, ...]]]:
     """All that a reader can notice, its pages, and what a search finds."""
     [entry] = await app.list_documents()
-    pages = [page async for page in app.show(entry["id"], "pages")]
+    pages = [page async for page in app.show(entry.id, "pages")]
     hits = sorted((hit.page, hit.start, hit.end, hit.text) for hit in await app.search(QUERY, 5000, mode="text"))
     assert hits
     return await picture(app, ()), pages, hits
@@ -112,6 +112,6 @@ async def test_i4_i12_a_kill_costs_a_few_pages_and_changes_nothing(tmp_path: Pat
         handed_out += sum(count for _, count in calls(last, total))
         assert handed_out <= total + KILLS * CALLS * PAGES * CHILDREN
         assert await view(reader) == wanted
-        assert (await reader.status())["dead_letters"] == 0
+        assert (await reader.status()).dead_letters == 0
         report = await reader.check()
         assert report.ok, said(report)

@@ -32,7 +32,7 @@ async def test_a_changed_file_replaces_its_old_version(app: App, files: Files) -
     files(**{"a.txt": text(5, "newword")})
     summary = await app.ingest([folder])
     assert (summary.submitted, summary.skipped, summary.completed) == (1, 1, 1)
-    assert (await named(app, "a.txt"))["id"] == first["id"]
+    assert (await named(app, "a.txt")).id == first.id
     assert await found(app, "newword3") == {"a.txt"}
     assert await found(app, "oldword3") == set()
 
@@ -69,7 +69,7 @@ async def test_failed_and_blank_files_are_skipped_unless_asked_for(app: App, fil
     assert (second.submitted, second.skipped) == (0, 2)
     third = await app.ingest([folder], retry=True)
     assert (third.submitted, third.failed, third.not_indexable) == (2, 1, 1)
-    assert (await app.list_dead_letters())["total"] == 1
+    assert (await app.list_dead_letters()).total == 1
 
 
 async def test_other_settings_try_failed_files_again_but_leave_completed_ones(
@@ -85,7 +85,7 @@ async def test_other_settings_try_failed_files_again_but_leave_completed_ones(
 async def test_a_cancelled_file_is_skipped_unless_asked_for(app: App, files: Files) -> None:
     folder = files(**{"a.txt": text(5)})
     await app.ingest([folder], wait=False)
-    await app.cancel([(await only(app))["id"]])
+    await app.cancel([(await only(app)).id])
     assert (await app.ingest([folder])).skipped == 1
     assert (await app.ingest([folder], retry=True)).completed == 1
 
@@ -94,10 +94,10 @@ async def test_a_deleted_file_that_is_still_there_comes_back_as_a_new_document(a
     folder = files(**{"a.txt": text(5)})
     await app.ingest([folder])
     old = await only(app)
-    await app.delete([old["id"]])
+    await app.delete([old.id])
     assert await found(app, "matter3") == set()
     assert (await app.ingest([folder])).completed == 1
-    assert (await only(app))["id"] != old["id"]
+    assert (await only(app)).id != old.id
     assert await found(app, "matter3") == {"a.txt"}
 
 
@@ -133,7 +133,7 @@ async def test_prune_deletes_what_left_the_folder_and_nothing_else(app: App, fil
     (tmp_path / "files2" / "c.txt").unlink()
     summary = await app.ingest([folder], prune=True)
     assert (summary.deleted, summary.skipped) == (1, 1)
-    assert {entry["name"] for entry in await app.list_documents()} == {"b.txt", "c.txt"}
+    assert {entry.name for entry in await app.list_documents()} == {"b.txt", "c.txt"}
 
 
 async def test_one_file_named_twice_is_one_document(app: App, files: Files) -> None:

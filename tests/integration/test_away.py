@@ -43,7 +43,7 @@ def files(folder: Path, count: int) -> Path:
 
 async def ended(app: App, count: int) -> None:
     async def all_are() -> bool:
-        return bool((await app.status())["documents"].get("COMPLETED") == count)
+        return bool((await app.status()).documents.get("COMPLETED") == count)
 
     await until(all_are, 20)
 
@@ -75,7 +75,7 @@ async def test_a_worker_outlasts_a_server_that_goes_away(
     summary = await working
     assert summary.completed >= 5, "what it did before counts as well"
     status = await other.status()
-    assert status["dead_letters"] == 0
+    assert status.dead_letters == 0
     assert (await other.check()).ok
 
 

@@ -41,11 +41,11 @@ async def picture(app: App) -> Picture:
     listed = await app.list_documents()
     return {
         "hits": sorted((hit.name, hit.text, hit.page, hit.start) for hit in hits),
-        "documents": sorted((entry["name"], entry["status"], entry["size"]) for entry in listed),
+        "documents": sorted((entry.name, entry.status, entry.size) for entry in listed),
         "chunks": {
-            entry["name"]: [chunk.text async for chunk in app.show(entry["id"], "chunks")]
+            entry.name: [chunk.text async for chunk in app.show(entry.id, "chunks")]
             for entry in listed
-            if entry["searchable"]
+            if entry.searchable
         },
     }
 
@@ -214,10 +214,10 @@ async def test_i1_nothing_is_pruned_or_purged_while_a_backup_lives(tmp_path: Pat
             app.resources.caretaker._hold(heart, "backup", 0, "backup"),
         ):
             gone = await app.prune(older_than_s=0)
-            assert [gone[name] for name in ("purged", "dropped", "artifacts", "blobs")] == [0, 0, 0, 0]
+            assert [gone.purged, gone.dropped, gone.artifacts, gone.blobs] == [0, 0, 0, 0]
             assert files() == 15
         gone = await app.prune(older_than_s=0)
-        assert [gone[name] for name in ("purged", "dropped", "artifacts", "blobs")] == [1, 1, 12, 14]
+        assert [gone.purged, gone.dropped, gone.artifacts, gone.blobs] == [1, 1, 12, 14]
         assert files() == 1
 
 
@@ -497,7 +497,7 @@ async def test_the_backup_of_another_ledger_is_not_replaced(tmp_path: Path) -> N
                     await app.backup(tmp_path / "saved")
     await restore(tmp_path / "saved", home=str(tmp_path / "again"))
     async with open_app(home=str(tmp_path / "again"), embedder="fake") as app:
-        assert [entry["name"] for entry in await app.list_documents()] == ["one.txt"]
+        assert [entry.name for entry in await app.list_documents()] == ["one.txt"]
         await app.backup(tmp_path / "saved")
 
 

@@ -28,14 +28,14 @@ GARBAGE = b"\x7fELF\x02\x01" + bytes(range(256)) * 40
 async def test_an_empty_file_is_not_indexable(app: App, files: Files) -> None:
     summary = await app.ingest([files(**{"empty.txt": b"", "empty.pdf": b"", "blank.txt": b"\n \t\r\n\f"})])
     assert (summary.not_indexable, summary.failed) == (3, 0)
-    assert (await app.status())["dead_letters"] == 0
+    assert (await app.status()).dead_letters == 0
 
 
 async def test_i9_binary_garbage_is_a_dead_letter_and_harms_nobody(app: App, files: Files) -> None:
     summary = await app.ingest([files(**{"bad.bin": GARBAGE, "bad.txt": GARBAGE, "good.txt": "good words"})])
     assert (summary.completed, summary.failed) == (1, 2)
     assert await found(app, "good") == {"good.txt"}
-    letters = (await app.list_dead_letters())["letters"]
+    letters = (await app.list_dead_letters()).letters
     assert {letter.reason for letter in letters} == {"unsupported_type"}
     assert all("convert the file, or delete the document" in letter.error for letter in letters)
 
@@ -54,9 +54,9 @@ async def test_files_with_odd_names_are_known_each_by_its_own(app: App, tmp_path
     assert (summary.completed, summary.failed, summary.problems) == (len(ODD_NAMES), 0, [])
     assert (await app.ingest([folder])).skipped == len(ODD_NAMES)
     entries = await app.list_documents()
-    assert len({entry["source"] for entry in entries}) == len(ODD_NAMES)
+    assert len({entry.source for entry in entries}) == len(ODD_NAMES)
     for entry in entries:
-        entry["source"].encode()
+        entry.source.encode()
     assert await found(app, "file2") == {r"caf\xe9.txt"}
     assert (await app.ingest([folder], prune=True)).deleted == 0, "the files are still there"
 
@@ -96,7 +96,7 @@ SAMPLES = {
 async def test_every_encoding_is_read(app: App, encoding: str) -> None:
     sample = "\n".join([SAMPLES[encoding]] * 5)
     assert (await app.ingest(data=sample.encode(encoding), name="a.txt")).completed == 1
-    pages = [page.text async for page in app.show((await only(app))["id"], "pages")]
+    pages = [page.text async for page in app.show((await only(app)).id, "pages")]
     assert "".join(pages) == sample
 
 
@@ -179,7 +179,7 @@ async def test_i1_a_file_that_is_written_meanwhile_is_taken_as_it_was_at_one_mom
         writer.join()
     assert all(summary.submitted + summary.refused + summary.skipped == 1 for summary in summaries)
     for entry in await app.list_documents():
-        assert entry["size"] % len(line) == 0
+        assert entry.size % len(line) == 0
 
 
 async def test_a_path_that_is_not_there_is_refused(app: App, tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ async def test_two_documents_whose_bytes_go_missing_end_as_dead_letters(app: App
     for row in sql(tmp_path / "home", "SELECT raw_key FROM generations"):
         (tmp_path / "home" / "blobs" / str(row[0])).unlink()
     assert (await app.run()).failed == 2
-    assert (await app.list_dead_letters())["by_reason"] == {"raw_missing": 2}
+    assert (await app.list_dead_letters()).by_reason == {"raw_missing": 2}
 
 
 @pytest.mark.parametrize("damage", ["gone", "shorter", "longer", "other"])
@@ -233,13 +233,13 @@ async def test_i9_raw_bytes_that_are_damaged_are_a_dead_letter_until_they_come_a
         )
     summary = await app.run()
     assert (summary.completed, summary.failed) == (1, 1)
-    [letter] = (await app.list_dead_letters())["letters"]
+    [letter] = (await app.list_dead_letters()).letters
     assert letter.reason == ("raw_missing" if damage == "gone" else "raw_damaged")
     assert "submit the file again" in letter.error
     summary = await app.ingest([folder])
     assert (summary.skipped, summary.completed, summary.failed) == (1, 1, 0)
     assert await found(app, "matter3") == {"a.txt"}
-    assert (await app.status())["dead_letters"] == 0
+    assert (await app.status()).dead_letters == 0
     assert (await app.ingest([folder])).skipped == 2
 
 
@@ -303,7 +303,7 @@ async def test_a_binary_named_text_after_a_good_version_keeps_the_good_one(start
     files(**{"a.txt": GARBAGE})
     await app.ingest([folder])
     entry = await named(app, "a.txt")
-    assert (entry["status"], entry["searchable"], entry["stale"]) == ("FAILED", True, True)
+    assert (entry.status, entry.searchable, entry.stale) == ("FAILED", True, True)
     assert await found(app, "good") == {"a.txt"}
 
 

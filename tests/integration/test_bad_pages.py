@@ -58,20 +58,20 @@ async def _read_to(page: int, kind: str, start_app: StartApp, files: Files, curs
     while summary.pending:
         summary = await app.run()
     assert summary.failed == 1
-    [letter] = (await app.list_dead_letters())["letters"]
+    [letter] = (await app.list_dead_letters()).letters
     assert (letter.reason, letter.page) == (REASONS[kind], page)
     document = await only(app)
-    before = await pages_of(app, document["id"])
+    before = await pages_of(app, document.id)
     assert [p.number for p in before] == list(range(1, page))
     good = [(first, count) for first, count in calls.batches if first + count < page]
     assert len(good) == len(set(good)), "none was read twice"
     curse("none:0")
     generous = await start_app(parsers={"children": 2})
     again = Calls(generous.resources.parsers)
-    await generous.retry([document["id"]])
+    await generous.retry([document.id])
     assert (await generous.run()).completed == 1
     assert min(first for first, _ in again.batches) == page - 1
-    after = await pages_of(generous, document["id"])
+    after = await pages_of(generous, document.id)
     assert [p.number for p in after] == list(range(1, 31))
     assert after[: page - 1] == before
 

@@ -103,13 +103,13 @@ async def test_i1_a_full_disk_stops_the_work_and_keeps_what_was_accepted(
             files(**{f"big{i}.txt": text(3000, f"w{i}x")})
         with pytest.raises(PenstockError, match="full"):
             await app.ingest([files()])
-        accepted = [entry["name"] for entry in await app.list_documents()]
+        accepted = [entry.name for entry in await app.list_documents()]
         assert "a.txt" in accepted
         assert await found(app, "matter5") >= {"a.txt"}
     subprocess.run(["mount", "-o", "remount,size=400m", str(small_disk)], check=True)
     async with open_app(home=home, embedder="fake") as app:
-        assert sorted(e["name"] for e in await app.list_documents()) == sorted(accepted)
+        assert sorted(e.name for e in await app.list_documents()) == sorted(accepted)
         summary = await app.ingest([files()])
         assert (summary.failed, summary.pending) == (0, 0)
-        assert {e["status"] for e in await app.list_documents()} == {"COMPLETED"}
+        assert {e.status for e in await app.list_documents()} == {"COMPLETED"}
         assert (await app.check()).ok

@@ -42,7 +42,7 @@ async def test_every_step_and_every_document_is_told_in_order(app: App, files: F
     last = next(e for e in events if e.name == "a.txt" and e.step == "index" and e.kind == EventKind.STEP_END)
     document = await only(app, name="a.txt")
     assert (last.document_id, last.owner, last.meta, last.step_kind) == (
-        document["id"],
+        document.id,
         "default",
         {"rows": 1},
         "index",
@@ -61,8 +61,8 @@ async def test_a_failure_is_told_with_its_reason(app: App, files: Files) -> None
     ]
     assert [(event.status, event.meta["reason"]) for event in events[2:]] == [("FAILED", "unsupported_type")] * 2
     document = await only(app)
-    assert events[3].error == document["error"]
-    await app.retry([document["id"]])
+    assert events[3].error == document.error
+    await app.retry([document.id])
     again = asyncio.create_task(app.run())
     told = [event async for event in app.events(again)]
     # The same run goes on: it does not start a second time.
@@ -164,7 +164,7 @@ async def _all(events: broadcast.Listener) -> list[Event]:
 
 async def test_what_was_made_is_counted_by_kind(app: App, files: Files) -> None:
     summary = await app.ingest([files(**{"a.txt": text(100), "b.txt": "short", "empty.txt": ""})])
-    chunks = sum([entry["chunks"] or 0 for entry in await app.list_documents()])
+    chunks = sum([entry.chunks or 0 for entry in await app.list_documents()])
     assert summary.made == {"pages": 2, "chunks": chunks, "embedded": chunks, "indexed": chunks}
     again = await app.ingest([files()])
     assert set(again.made.values()) == {0}
@@ -184,14 +184,14 @@ async def test_done_is_kept_and_not_counted_again(app: App, files: Files) -> Non
     app.stop()
     first = await work
     assert first.interrupted
-    kept = (await app.status((await only(app))["id"]))["progress"]["embedded"]
+    kept = (await app.status((await only(app)).id)).progress.embedded
     # A stop may lose the batch that was not flushed yet: it was made, but not kept.
     assert kept <= first.made["embedded"] <= kept + 256
     assert first.made["embedded"] >= 256
     app.resources.stopping = False
     fast(app)
     second = await app.run()
-    total = (await only(app))["chunks"]
+    total = (await only(app)).chunks or 0
     assert first.made["pages"] > 0
     assert second.made["pages"] == 0
     assert first.made["chunks"] == total
@@ -218,7 +218,7 @@ async def test_a_batch_that_is_kept_is_counted_though_the_stop_came_in_its_flush
     await asyncio.wait_for(held.wait(), 20)
     app.stop()
     summary = await work
-    kept = (await app.status((await only(app))["id"]))["progress"]["embedded"]
+    kept = (await app.status((await only(app)).id)).progress.embedded
     assert summary.made["embedded"] == kept == 256
 
 
@@ -227,7 +227,7 @@ async def test_a_look_at_a_job_shows_what_is_in_hand_and_what_is_to_come(app: Ap
     looks: list[Progress] = []
     await app.ingest([files(**{"big.txt": text(BIG), "small.txt": "short"})], report=looks.append)
     fast(app)
-    total = (await only(app, name="big.txt"))["chunks"]
+    total = (await only(app, name="big.txt")).chunks or 0
     hands = [hand for look in looks for hand in look.in_hand if (hand.name, hand.kind) == ("big.txt", "embed")]
     assert {hand.of for hand in hands} == {total}
     assert sorted({hand.done for hand in hands})[:2] == [0, 256]

@@ -99,7 +99,7 @@ async def ends_beside(app: App, other: App, owner: str, files: Files) -> list[tu
     listening = asyncio.ensure_future(listen())
 
     async def is_full() -> bool:
-        return bool((await app.for_owner("anna").status())["documents"].get("EMBEDDING"))
+        return bool((await app.for_owner("anna").status()).documents.get("EMBEDDING"))
 
     await until(is_full, 60)
     assert ends == []
@@ -217,4 +217,4 @@ async def test_one_table_is_not_written_for_long_while_another_waits(
     assert ends.count("anna") == 8
     assert ends.index("bert") <= 3, ends
     assert (await other.check()).ok
-    assert (await other.for_owner("anna").status())["dead_letters"] == 0
+    assert (await other.for_owner("anna").status()).dead_letters == 0

@@ -33,7 +33,7 @@ async def work(app: App, step: str) -> int:
 
 
 async def fails(app: App) -> None:
-    [letter] = (await app.list_dead_letters())["letters"]
+    [letter] = (await app.list_dead_letters()).letters
     assert (letter.reason, letter.error) == ("error", "RuntimeError: it always fails here")
 
 
@@ -56,7 +56,7 @@ async def test_i7_a_step_that_makes_up_a_new_cursor_each_time_ends_all_the_same(
     assert await work(app, "invent") == 1 + 7 + RETRIES - 1
     await fails(app)
     [document] = await app.list_documents()
-    await app.retry([document["id"]])
+    await app.retry([document.id])
     async with asyncio.timeout(120):
         await app.run()
     assert own_steps.calls.count("invent") == 2 * (1 + 7 + RETRIES - 1), "a retry by a person begins anew"
@@ -64,4 +64,4 @@ async def test_i7_a_step_that_makes_up_a_new_cursor_each_time_ends_all_the_same(
 
 async def test_i7_a_healthy_step_that_fails_a_hundred_times_completes(app: App) -> None:
     assert await work(app, "stumble") == 101
-    assert (await app.status())["documents"] == {"COMPLETED": 1}
+    assert (await app.status()).documents == {"COMPLETED": 1}

@@ -53,7 +53,7 @@ async def test_only_the_document_whose_text_is_refused_fails(app: App, files: Fi
     (folder / "bad.txt").write_text("this is poison")
     summary = await app.ingest([folder])
     assert (summary.completed, summary.failed) == (DOCUMENTS, 1)
-    [letter] = (await app.list_dead_letters())["letters"]
+    [letter] = (await app.list_dead_letters()).letters
     assert (letter.name, letter.reason) == ("bad.txt", "provider_refused")
 
 

@@ -49,7 +49,7 @@ async def test_i8_a_cancelled_group_stops_within_two_seconds_and_can_be_taken_up
 
     async def both_work() -> bool:
         everyone = await app.list_workers()
-        return len(everyone) == 2 and all(w["steps"] for w in everyone) and own_steps.calls.count("doze") >= 12
+        return len(everyone) == 2 and all(w.steps for w in everyone) and own_steps.calls.count("doze") >= 12
 
     await until(both_work)
     began = time.monotonic()
@@ -57,17 +57,17 @@ async def test_i8_a_cancelled_group_stops_within_two_seconds_and_can_be_taken_up
 
     async def all_stopped() -> bool:
         counts = Counter(own_steps.calls)
-        return counts["stopped"] == counts["doze"] and not any(w["steps"] for w in await app.list_workers())
+        return counts["stopped"] == counts["doze"] and not any(w.steps for w in await app.list_workers())
 
     await until(all_stopped, 2.0)
     assert time.monotonic() - began < 2.0
     assert own_steps.calls.count("slept") == 0
     group = (await app.group(submitted.group)).group
     assert (group.status, group.cancelled, group.running, group.completions) == ("CANCELLED", DOCUMENTS, 0, 1)
-    assert (await app.status())["documents"] == {"CANCELLED": DOCUMENTS}
+    assert (await app.status()).documents == {"CANCELLED": DOCUMENTS}
 
     async def heard_end(completion: int) -> bool:
-        waiting: int = (await app.status())["events"]["waiting"]
+        waiting: int = (await app.status()).events.waiting
         return waiting == 0 and [e.completion for e in own_handlers.heard if e.kind == "GROUP_END"][-1:] == [completion]
 
     await until(lambda: heard_end(1))
@@ -76,7 +76,7 @@ async def test_i8_a_cancelled_group_stops_within_two_seconds_and_can_be_taken_up
     assert await app.retry_group(submitted.group) == 0
     assert await app.retry_group(submitted.group, cancelled=True) == DOCUMENTS
     await until(lambda: heard_end(2))
-    assert (await app.status())["documents"] == {"COMPLETED": DOCUMENTS}
+    assert (await app.status()).documents == {"COMPLETED": DOCUMENTS}
     assert own_steps.calls.count("doze") - begun == own_steps.calls.count("slept") == DOCUMENTS
     group = (await app.group(submitted.group)).group
     assert (group.status, group.completed, group.cancelled, group.completions) == ("COMPLETED", DOCUMENTS, 0, 2)

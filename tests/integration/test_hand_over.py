@@ -41,7 +41,7 @@ async def test_a_commit_that_is_slow_while_the_worker_stops_leaves_no_step_behin
 
     monkeypatch.setattr(SqliteConnection, "commit", slowly)
     work = asyncio.create_task(app.ingest([write(tmp_path / "files", 300)]))
-    while not (await app.status())["documents"].get("COMPLETED"):
+    while not (await app.status()).documents.get("COMPLETED"):
         await app.runtime.sleep(0.01)
     slow = True
     app.stop()
@@ -49,11 +49,11 @@ async def test_a_commit_that_is_slow_while_the_worker_stops_leaves_no_step_behin
     slow = False
     summary = await work
     assert summary.interrupted
-    assert "RUNNING" not in (await app.status())["steps"]
+    assert "RUNNING" not in (await app.status()).steps
     again = await start_app()
     began = time.monotonic()
     await again.run()
-    assert (await again.status())["documents"] == {"COMPLETED": 300}
+    assert (await again.status()).documents == {"COMPLETED": 300}
     assert time.monotonic() - began < 14, "somebody waited for a lease to run out"
 
 
@@ -71,7 +71,7 @@ async def test_trouble_in_the_upkeep_ends_the_work_with_its_reason(
         await asyncio.wait_for(app.ingest([folder]), 20)
     monkeypatch.undo()
     await app.run()
-    assert (await app.status())["documents"] == {"COMPLETED": 3}
+    assert (await app.status()).documents == {"COMPLETED": 3}
 
 
 async def test_a_worker_that_cannot_load_its_model_leaves_nothing_running(
@@ -97,7 +97,7 @@ async def test_a_worker_that_cannot_load_its_model_leaves_nothing_running(
     assert not [thread for thread in threading.enumerate() if thread.name == "penstock-heart"]
     monkeypatch.undo()
     await app.run()
-    assert (await app.status())["documents"] == {"COMPLETED": 3}
+    assert (await app.status()).documents == {"COMPLETED": 3}
 
 
 async def test_i7_a_suspect_does_not_begin_before_the_models_are_loaded(
@@ -117,7 +117,7 @@ async def test_i7_a_suspect_does_not_begin_before_the_models_are_loaded(
     loaded = asyncio.Event()
     monkeypatch.setattr(app.ports.embedder, "warm_up", loaded.wait)
     work = asyncio.create_task(app.run())
-    while not (await app.status())["steps"].get("RUNNING"):
+    while not (await app.status()).steps.get("RUNNING"):
         await app.runtime.sleep(0.01)
     await asyncio.sleep(0.3)
     assert await app.ledger.read(suspect) == [("RUNNING", 0)], "if the models kill us now, that is not its fault"

@@ -79,7 +79,7 @@ async def test_a_worker_that_lost_its_connection_and_was_buried_is_known_again(
     await server.execute("DELETE FROM workers")
 
     async def known() -> bool:
-        return [w["id"] for w in await app.list_workers() if w["alive"]] == [mine["id"]]
+        return [w.id for w in await app.list_workers() if w.alive] == [mine.id]
 
     await until(known, 5)
     [again] = await holders(server)

@@ -47,7 +47,7 @@ async def test_one_block_holds_the_index_and_others_wait_for_it(app: App, start_
         order.append("first")
     await waiting
     assert order == ["first", "second"]
-    assert (await app.list_locks())["locks"] == []
+    assert (await app.list_locks()).locks == []
     assert await app.list_workers() == []
 
 
@@ -104,9 +104,9 @@ async def test_a_busy_indexer_lets_others_in(app: App, start_app: StartApp, monk
         if event.kind is EventKind.ITEM_END:
             break
     async with other.hold_index(max_wait=2):
-        done = (await other.status())["documents"]["COMPLETED"]
+        done = (await other.status()).documents["COMPLETED"]
         await asyncio.sleep(0.1)
-        assert (await other.status())["documents"]["COMPLETED"] == done < 25
+        assert (await other.status()).documents["COMPLETED"] == done < 25
     assert (await working).completed == 25
 
 
@@ -148,7 +148,7 @@ async def test_the_lock_of_a_killed_process_is_taken_over_soon(app: App, tmp_pat
     assert process.stdout is not None
     assert await process.stdout.readline() == b"held\n"
     [alive] = await app.list_workers()
-    assert (alive["alive"], alive["pid"]) == (True, process.pid)
+    assert (alive.alive, alive.pid) == (True, process.pid)
     with pytest.raises(LockHeld):
         async with app.hold_index(max_wait=0):
             raise AssertionError("two hold it")
@@ -178,7 +178,7 @@ async def test_a_block_whose_lock_was_taken_away_is_told(start_app: StartApp) ->
 
     with pytest.raises(LeaseLost, match="was taken away"):
         await lose()
-    [released] = (await other.list_locks())["released"]
+    [released] = (await other.list_locks()).released
     assert (released.key, released.purpose, released.released_by) == (KEY, "hold", "carl@desk")
 
 
@@ -228,7 +228,7 @@ async def test_an_index_step_whose_lock_is_taken_away_is_handed_back_and_done_ag
     monkeypatch.setattr(Indexer, "fence", fence)
     working = asyncio.create_task(app.ingest(data=b"some words", name="a.txt"))
     await asyncio.wait_for(at_the_door.wait(), 10)
-    [lock] = (await other.list_locks())["locks"]
+    [lock] = (await other.list_locks()).locks
     assert (lock.key, lock.purpose, lock.steps) == (KEY, "step", 1)
     assert (await other.release_lock(KEY, force=True)).steps == 1
     go_on.set()

@@ -180,8 +180,8 @@ async def _give(call: Callable[..., Any], scope: OwnerScope, given: dict[str, An
 async def test_i10_no_argument_of_any_verb_opens_a_wall(
     app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [document] = [d["id"] for d in await app.for_owner("bert").list_documents(name="plain.txt")]
-    hers = {d["id"] for d in await app.for_owner("anna").list_documents()}
+    [document] = [d.id for d in await app.for_owner("bert").list_documents(name="plain.txt")]
+    hers = {d.id for d in await app.for_owner("anna").list_documents()}
     before = await _of_anna(app)
     wrong: list[str] = []
     for verb in verbs(document):
@@ -221,7 +221,7 @@ async def test_no_owner_s_name_is_not_the_default_owner_s(app: App) -> None:
 
 
 async def test_a_text_is_not_taken_for_a_list_of_its_letters(app: App) -> None:
-    [document] = [d["id"] for d in await app.for_owner("anna").list_documents(name=f"{SECRET}.txt")]
+    [document] = [d.id for d in await app.for_owner("anna").list_documents(name=f"{SECRET}.txt")]
     anna = app.for_owner("anna")
     for change in (anna.delete, anna.cancel, anna.retry):
         for names in (document, [""]):

@@ -94,7 +94,7 @@ async def test_i1_a_row_is_never_written_for_bytes_that_were_not(
 async def test_submit_alone_does_no_work(app: App, files: Files) -> None:
     summary = await app.ingest([files(**{"a.txt": text(5)})], wait=False)
     assert (summary.submitted, summary.pending, summary.completed) == (1, 1, 0)
-    assert (await only(app))["status"] == "PENDING"
+    assert (await only(app)).status == "PENDING"
     assert (await app.run()).completed == 1
 
 
@@ -102,14 +102,14 @@ async def test_many_files_come_in_several_batches(app: App, files: Files) -> Non
     folder = files(**{f"{i:04}.txt": f"note number{i}" for i in range(700)})
     summary = await app.ingest([folder], wait=False)
     assert (summary.submitted, summary.pending) == (700, 700)
-    assert (await app.status())["documents"] == {"PENDING": 700}
+    assert (await app.status()).documents == {"PENDING": 700}
 
 
 async def test_small_and_large_files_come_together(app: App, files: Files) -> None:
     folder = files(**{"small.txt": "small", "large.txt": "large words " * 120_000, "empty.txt": ""})
     summary = await app.ingest([folder], wait=False)
     assert summary.submitted == 3
-    sizes = {entry["name"]: entry["size"] for entry in await app.list_documents()}
+    sizes = {entry.name: entry.size for entry in await app.list_documents()}
     assert sizes == {"small.txt": 5, "large.txt": 1_440_000, "empty.txt": 0}
 
 
@@ -118,7 +118,7 @@ async def test_a_stream_is_stored_as_it_comes(app: App) -> None:
 
     summary = await app.ingest(data=io.BytesIO(b"streamed words " * 100_000), name="stream.txt", wait=False)
     assert summary.submitted == 1
-    assert (await only(app))["size"] == 1_500_000
+    assert (await only(app)).size == 1_500_000
 
 
 async def test_include_and_exclude_choose_files(app: App, files: Files) -> None:
@@ -127,14 +127,14 @@ async def test_include_and_exclude_choose_files(app: App, files: Files) -> None:
     (folder / "deep" / "d.md").write_text("d")
     (folder / ".hidden.txt").write_text("h")
     await app.ingest([folder], include=["*.md", "*.txt"], exclude=["deep"], wait=False)
-    assert sorted(entry["name"] for entry in await app.list_documents()) == ["a.txt", "b.md"]
+    assert sorted(entry.name for entry in await app.list_documents()) == ["a.txt", "b.md"]
 
 
 async def test_priority_and_metadata_are_kept(app: App, files: Files, tmp_path: Path) -> None:
     await app.ingest([files(**{"a.txt": "words"})], priority=7, metadata={"lang": "en"}, batch="b1", wait=False)
     assert sql(tmp_path / "home", "SELECT priority FROM steps") == [(7,)]
     document = await only(app)
-    assert (await app.status(document["id"]))["metadata"] == {"lang": "en"}
+    assert (await app.status(document.id)).metadata == {"lang": "en"}
     await app.run()
     [hit] = await app.search("words")
     assert hit.metadata == {"lang": "en"}

@@ -30,16 +30,16 @@ async def test_cancel_takes_effect_within_two_seconds_and_stops_the_work(app: Ap
     ingest = asyncio.create_task(app.ingest([files(**{"big.txt": text(BIG)})]))
     document = await until_status(app, "EMBEDDING")
     began = time.monotonic()
-    assert await app.cancel([document["id"]]) == {document["id"]}
+    assert await app.cancel([document.id]) == {document.id}
     summary = await ingest
     assert time.monotonic() - began < 2.0
     assert (summary.cancelled, summary.completed) == (1, 0)
-    status = await app.status(document["id"])
-    assert status["status"] == "CANCELLED"
-    assert {step["status"] for step in status["steps"][-2:]} == {"CANCELLED"}
+    status = await app.status(document.id)
+    assert status.status == "CANCELLED"
+    assert {step.status for step in status.steps[-2:]} == {"CANCELLED"}
     assert (await app.run()).completed == 0
     fast(app)
-    assert await app.retry([document["id"]]) == {document["id"]}
+    assert await app.retry([document.id]) == {document.id}
     assert (await app.run()).completed == 1
     assert await found(app, "matter5") == {"big.txt"}
 
@@ -58,14 +58,14 @@ async def test_i12_stop_hands_over_within_two_seconds_and_the_result_is_the_same
     summary = await ingest
     assert time.monotonic() - began < 2.0
     assert (summary.interrupted, summary.pending) == (True, 1)
-    assert (await only(app))["status"] == "EMBEDDING", "a released document keeps its status"
+    assert (await only(app)).status == "EMBEDDING", "a released document keeps its status"
     next_app = await start_app()
     assert (await next_app.run()).completed == 1
     document = await only(next_app)
-    assert document["status"] == "COMPLETED"
+    assert document.status == "COMPLETED"
     undisturbed = await start_app("undisturbed")
     await undisturbed.ingest([folder])
-    assert await chunks(next_app, document["id"]) == await chunks(undisturbed, (await only(undisturbed))["id"])
+    assert await chunks(next_app, document.id) == await chunks(undisturbed, (await only(undisturbed)).id)
     assert await _rows(next_app) == await _rows(undisturbed)
 
 
@@ -91,10 +91,10 @@ async def test_i12_a_run_with_a_small_budget_called_again_and_again_finishes(sta
             break
     assert rounds > 2
     document = await only(app)
-    assert (document["status"], (await app.status(document["id"]))["attempts"]) == ("COMPLETED", 1)
+    assert (document.status, (await app.status(document.id)).attempts) == ("COMPLETED", 1)
     undisturbed = await start_app("undisturbed")
     await undisturbed.ingest([folder])
-    assert await chunks(app, document["id"]) == await chunks(undisturbed, (await only(undisturbed))["id"])
+    assert await chunks(app, document.id) == await chunks(undisturbed, (await only(undisturbed)).id)
     assert await _rows(app) == await _rows(undisturbed)
 
 
@@ -110,8 +110,8 @@ async def test_two_processes_ingest_one_folder_at_once(
     assert [(s.failed, s.pending, s.cancelled, s.problems) for s in both] == [(0, 0, 0, [])] * 2
     assert sum(s.completed + s.skipped for s in both) == 120
     entries = await one.list_documents()
-    assert sorted(entry["name"] for entry in entries) == sorted(contents)
-    assert {entry["status"] for entry in entries} == {"COMPLETED"}
+    assert sorted(entry.name for entry in entries) == sorted(contents)
+    assert {entry.status for entry in entries} == {"COMPLETED"}
     assert await found(one, "note42") == {"42.txt"}
     report = await one.check()
     assert (report.ok, report.problems) == (True, [])
@@ -142,24 +142,24 @@ async def test_i4_a_killed_process_s_steps_are_taken_over_at_once(
     document = await until_status(app, "EMBEDDING")
 
     async def checkpointed() -> bool:
-        return bool((await app.status(document["id"]))["progress"]["embedded"])
+        return bool((await app.status(document.id)).progress.embedded)
 
     await until(checkpointed)
     os.kill(process.pid, signal.SIGKILL)
     await process.wait()
-    kept = (await app.status(document["id"]))["progress"]["embedded"]
+    kept = (await app.status(document.id)).progress.embedded
     began = time.monotonic()
     running = asyncio.create_task(app.run())
 
     async def goes_on() -> bool:
-        step = (await app.status(document["id"]))["steps"][-2]
-        assert step["name"] == "embed"
-        return bool((await app.status(document["id"]))["progress"]["embedded"] > kept)
+        step = (await app.status(document.id)).steps[-2]
+        assert step.name == "embed"
+        return bool((await app.status(document.id)).progress.embedded > kept)
 
     await until(goes_on)
     assert time.monotonic() - began < 5.0, "long before the lease of 15 s is over"
     assert (await running).completed == 1
-    assert (await only(app))["status"] == "COMPLETED"
+    assert (await only(app)).status == "COMPLETED"
     assert (await app.check()).ok
 
 
@@ -181,7 +181,7 @@ async def test_chunking_hears_a_stop_and_a_cancel_between_two_sections(
     working = asyncio.create_task(app.work())
     await until(lambda: asyncio.sleep(0, len(sections) >= 3), 60)
     if how == "cancel":
-        assert len(await app.cancel([(await only(app))["id"]])) == 1
+        assert len(await app.cancel([(await only(app)).id])) == 1
         await until(lambda: asyncio.sleep(0, not any(worker.is_busy for worker in app.resources.workers)), 60)
     else:
         app.stop()

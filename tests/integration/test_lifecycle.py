@@ -73,10 +73,10 @@ async def test_i8_handlers_are_told_of_everything_that_they_asked_for_once(
     assert {(e.owner, e.collection, e.workflow, e.group_id, e.batch) for e in heard} == {
         ("anna", "papers", "told", summary.group, "spring")
     }
-    documents = {d["name"]: d for d in await app.for_owner("anna").list_documents()}
+    documents = {d.name: d for d in await app.for_owner("anna").list_documents()}
     ended = next(e for e in heard if e.kind == "ITEM_END")
-    assert (ended.name, ended.document_id) == ("dam.txt", documents["dam.txt"]["id"])
-    assert (ended.source, ended.status) == (documents["dam.txt"]["source"], "COMPLETED")
+    assert (ended.name, ended.document_id) == ("dam.txt", documents["dam.txt"].id)
+    assert (ended.source, ended.status) == (documents["dam.txt"].source, "COMPLETED")
     assert (ended.meta, ended.step, ended.counts) == ({"pages": 1, "chunks": 1}, None, {})
     assert ended.id.startswith(f"{ended.run_id}-")
     assert abs(ended.at - time.time()) < 60
@@ -94,7 +94,7 @@ async def test_i8_handlers_are_told_of_everything_that_they_asked_for_once(
     assert end.id.startswith(f"{summary.group}-")
     assert {e.step for e in heard if e.kind == "STEP_END"} == set(steps)
     assert {(c.parameters["colour"], c.attempt, c.app, c.workflow.id) for c in contexts} == {("red", 1, app, "told")}
-    assert (await app.for_owner("anna").status())["events"] == {"waiting": 0}
+    assert (await app.for_owner("anna").status()).events.waiting == 0
     told = len(heard)
     await app.run()
     assert len(heard) == told
@@ -139,7 +139,7 @@ async def test_the_counts_of_a_group_are_of_its_documents_however_often_they_ran
 async def test_i8_what_was_submitted_by_others_is_told_by_whoever_works(start_app: StartApp, tmp_path: Path) -> None:
     first, second = await start_app(), await start_app()
     await first.ingest(data=b"words", name="a.txt", workflow=workflow(tmp_path, "group_start item_end"), wait=False)
-    assert (await first.status())["events"] == {"waiting": 1}
+    assert (await first.status()).events.waiting == 1
     assert heard == []
     await second.run()
     assert kinds() == {"GROUP_START": 1, "ITEM_END": 1}
@@ -154,22 +154,23 @@ async def test_i8_a_handler_that_fails_is_tried_again_then_a_dead_letter_which_c
 
     async def given_up() -> bool:
         await app.run()
-        return bool((await app.list_dead_letters())["total"] == 2)
+        return bool((await app.list_dead_letters()).total == 2)
 
     await until(given_up)
     assert kinds() == {"ITEM_END": 3, "GROUP_END": 3}
     assert len({event.id for event in heard}) == 2
     found = await app.list_dead_letters()
-    assert found["by_reason"] == {"handler_error": 2}
-    letter = next(one for one in found["letters"] if one.event.kind == "ITEM_END")
+    assert found.by_reason == {"handler_error": 2}
+    letter = next(one for one in found.letters if one.event and one.event.kind == "ITEM_END")
     event = next(event for event in heard if event.kind == "ITEM_END")
+    assert letter.event is not None
     assert (letter.event.id, letter.handler, letter.name, letter.attempts) == (event.id, "mine", "a.txt", 3)
     assert letter.error == "ValueError: the cellar is flooded"
-    assert "own_handlers.py" in letter.traceback
-    of_group = next(one for one in found["letters"] if one.event.kind == "GROUP_END")
+    assert "own_handlers.py" in (letter.traceback or "")
+    of_group = next(one for one in found.letters if one.event and one.event.kind == "GROUP_END")
     assert (of_group.document_id, of_group.name) == (None, None)
     [document] = await app.list_documents()
-    assert document["status"] == "COMPLETED"
+    assert document.status == "COMPLETED"
     assert (await app.check()).ok
 
     monkeypatch.setattr(own_handlers, "broken", False)
@@ -183,7 +184,7 @@ async def test_i8_a_handler_that_fails_is_tried_again_then_a_dead_letter_which_c
     assert (await app.replay(reason="handler_error")).events == 1
     await app.run()
     assert kinds() == {"ITEM_END": 1, "GROUP_END": 1}
-    assert (await app.list_dead_letters())["total"] == 0
+    assert (await app.list_dead_letters()).total == 0
 
 
 async def test_what_was_told_and_what_was_not_is_counted(
@@ -197,7 +198,7 @@ async def test_what_was_told_and_what_was_not_is_counted(
 
     async def given_up() -> bool:
         await app.run()
-        return bool((await app.list_dead_letters())["total"] == 2)
+        return bool((await app.list_dead_letters()).total == 2)
 
     await until(given_up)
     monkeypatch.setattr(own_handlers, "broken", False)
@@ -212,14 +213,14 @@ async def test_i8_letters_of_events_stay_when_their_document_is_tried_again(app:
     path = workflow(tmp_path, "item_failed", "refuse")
     summary = await app.ingest(data=BAD, name="a.bin", workflow=path)
     assert summary.reasons == {"unsupported_type": 1}
-    letters = (await app.list_dead_letters())["letters"]
+    letters = (await app.list_dead_letters()).letters
     assert {(one.reason, one.attempts, one.traceback) for one in letters if one.event} == {("rate_limited", 1, None)}
     [document] = await app.list_documents()
-    await app.retry([document["id"]])
-    assert [one.reason for one in (await app.list_dead_letters())["letters"]] == ["rate_limited"]
-    [letter] = (await app.list_dead_letters())["letters"]
+    await app.retry([document.id])
+    assert [one.reason for one in (await app.list_dead_letters()).letters] == ["rate_limited"]
+    [letter] = (await app.list_dead_letters()).letters
     assert (await app.discard([letter.id])).discarded == [letter.id]
-    assert (await app.list_dead_letters())["total"] == 0
+    assert (await app.list_dead_letters()).total == 0
 
 
 async def test_a_handler_that_hangs_is_cut_off(app: App, tmp_path: Path) -> None:
@@ -227,7 +228,7 @@ async def test_a_handler_that_hangs_is_cut_off(app: App, tmp_path: Path) -> None
     began = time.monotonic()
     await app.ingest(data=b"words", name="a.txt", workflow=path)
     assert time.monotonic() - began < 10
-    [letter] = (await app.list_dead_letters())["letters"]
+    [letter] = (await app.list_dead_letters()).letters
     assert (letter.reason, letter.error) == ("handler_timeout", "it took longer than 0.2 s")
 
 
@@ -237,13 +238,13 @@ async def test_a_handler_may_answer_what_it_likes_and_one_that_cancels_itself_ha
     await app.ingest(data=b"words", name="a.txt", workflow=workflow(tmp_path, "item_end", "nonsense"))
     assert kinds() == {"ITEM_END": 1}
     await app.ingest(data=b"more", name="b.txt", workflow=workflow(tmp_path, "item_end", "give_up", retries=1))
-    [letter] = (await app.list_dead_letters())["letters"]
+    [letter] = (await app.list_dead_letters()).letters
     assert (letter.name, letter.reason) == ("b.txt", "handler_error")
 
 
 async def test_a_method_that_vanished_is_a_dead_letter_at_once(app: App, tmp_path: Path) -> None:
     await app.ingest(data=b"words", name="a.txt", workflow=workflow(tmp_path, "item_end", "vanished"))
-    [letter] = (await app.list_dead_letters())["letters"]
+    [letter] = (await app.list_dead_letters()).letters
     assert (letter.reason, letter.attempts) == ("bad_method", 1)
     assert "own_handlers has no vanished" in letter.error
 
@@ -258,7 +259,7 @@ async def test_a_spent_budget_leaves_due_events_and_every_call_delivers_some(app
             break
     assert not summary.budget_spent
     assert kinds() == {"STEP_END": 30, "ITEM_END": 5}
-    assert (await app.status())["events"] == {"waiting": 0}
+    assert (await app.status()).events.waiting == 0
 
 
 async def test_events_that_are_due_count_as_work_when_the_budget_is_spent(
@@ -272,10 +273,10 @@ async def test_events_that_are_due_count_as_work_when_the_budget_is_spent(
         pass
     [(open_runs,)] = connection.execute("SELECT count(*) FROM runs WHERE status = 'OPEN'").fetchall()
     connection.close()
-    waiting = (await app.status())["events"]["waiting"]
+    waiting = (await app.status()).events.waiting
     assert (open_runs, waiting > 1) == (0, True), "one event in a call cannot keep up"
     assert (await app.run(budget_s=0.001)).budget_spent
-    assert (await app.status())["events"]["waiting"] == waiting - 1
+    assert (await app.status()).events.waiting == waiting - 1
     assert not (await app.run()).budget_spent
     assert kinds() == {"GROUP_START": 1, "ITEM_START": 1, "STEP_END": 6, "ITEM_END": 1, "GROUP_END": 1}
 
@@ -294,7 +295,7 @@ async def test_a_budget_that_ends_between_the_work_and_its_events_says_that_ther
     path = workflow(tmp_path, "step_end", "dawdle", parameters={"seconds": 0.5})
     summary = await app.ingest(data=b"words", name="a.txt", workflow=path, budget_s=1.5)
     assert summary.budget_spent
-    assert (await app.status())["events"]["waiting"] > 0
+    assert (await app.status()).events.waiting > 0
 
 
 async def test_an_app_that_is_stopping_takes_nothing(app: App, tmp_path: Path) -> None:
@@ -305,7 +306,7 @@ async def test_an_app_that_is_stopping_takes_nothing(app: App, tmp_path: Path) -
     app.stop()
     await app.run()
     assert heard == []
-    assert (await app.status())["events"] == {"waiting": 1}
+    assert (await app.status()).events.waiting == 1
 
 
 # The shipped ones
@@ -358,7 +359,7 @@ async def test_the_index_is_vacuumed_at_the_end_of_a_group(
     assert (await app.for_owner("anna").ingest(files, workflow=str(path), collection="papers")).completed == 3
     assert await seals(app) == ["anna/papers"]
     assert (await app.check()).ok
-    assert (await app.status())["events"] == {"waiting": 0}
+    assert (await app.status()).events.waiting == 0
     hits = await app.for_owner("anna").search("how high is the dam?", collection="papers")
     assert len(hits) == 3
 
@@ -377,7 +378,7 @@ async def test_a_worker_vacuums_at_the_end_of_a_group(start_app: StartApp, tmp_p
     worker.send_signal(signal.SIGTERM)
     _, said = worker.communicate(timeout=30)
     assert worker.returncode == 143, said
-    assert (await app.list_dead_letters())["total"] == 0
+    assert (await app.list_dead_letters()).total == 0
     assert (await app.check()).ok
 
 
@@ -391,13 +392,13 @@ async def test_an_index_that_somebody_keeps_is_vacuumed_another_time(start_app: 
     await app.ingest(data=b"words", name="a.txt", wait=True)
     async with other.hold_index():
         await app.ingest(data=b"more words", name="b.txt", workflow=str(path), budget_s=2.0)
-        [letter] = (await app.list_dead_letters())["letters"]
+        [letter] = (await app.list_dead_letters()).letters
     assert (letter.reason, letter.attempts) == ("index_busy", 2)
     assert "kept its lock for 0.1 s" in letter.error
     assert await seals(app) == []
     await app.replay()
     await app.run()
-    assert (await app.list_dead_letters())["total"] == 0
+    assert (await app.list_dead_letters()).total == 0
     assert await seals(app) == ["default/default"]
     assert (await app.check()).ok
 
@@ -449,7 +450,7 @@ async def test_i8_a_kill_in_the_middle_of_a_handler_delivers_again_with_the_same
     (first, *_), (second, _, attempt) = told(tmp_path)
     assert first == second
     assert attempt == "2"
-    assert (await app.list_dead_letters())["total"] == 0
+    assert (await app.list_dead_letters()).total == 0
 
 
 async def test_i8_a_handler_that_kills_its_worker_again_and_again_ends_as_a_dead_letter(
@@ -462,7 +463,7 @@ async def test_i8_a_handler_that_kills_its_worker_again_and_again_ends_as_a_dead
         dying.communicate(timeout=30)
         assert dying.returncode == expected
     assert [attempt for _, _, attempt in told(tmp_path)] == ["1", "2"]
-    [letter] = (await app.list_dead_letters())["letters"]
+    [letter] = (await app.list_dead_letters()).letters
     assert letter.reason == "crash_loop"
     (tmp_path / "deadly").unlink()
     await app.replay()

@@ -19,7 +19,7 @@ Files = Callable[..., Path]
 
 
 async def letter_of(app: App, name: str) -> tuple[str, str]:
-    [letter] = [letter for letter in (await app.list_dead_letters())["letters"] if letter.name == name]
+    [letter] = [letter for letter in (await app.list_dead_letters()).letters if letter.name == name]
     return letter.reason, letter.error
 
 
@@ -36,7 +36,7 @@ async def test_i9_a_file_that_is_too_large_is_a_dead_letter_that_names_the_setti
     assert "limits.megabytes" in sentence
     document = await named(app, "large.txt")
     higher = await start_app(limits={"megabytes": 2})
-    await higher.retry([document["id"]])
+    await higher.retry([document.id])
     assert (await higher.run()).completed == 1
 
 
@@ -54,7 +54,7 @@ async def test_i9_one_with_too_many_pages_is_a_dead_letter_and_a_higher_limit_go
         assert "limits.pages" in sentence
     assert len(calls.batches) == 1, "the first answer tells how many there are"
     higher = await start_app(limits={"pages": 60})
-    await higher.retry([(await named(app, name))["id"] for name in ("a.pdf", "b.txt")])
+    await higher.retry([(await named(app, name)).id for name in ("a.pdf", "b.txt")])
     assert (await higher.run()).completed == 2
 
 
@@ -78,11 +78,11 @@ async def test_i9_one_that_keeps_parsers_busy_for_too_long_ends_and_others_do_no
     assert reason == "parser_limit"
     assert "limits.parser_s" in sentence
     document = await named(app, "long.pdf")
-    kept = await pages_of(app, document["id"])
+    kept = await pages_of(app, document.id)
     assert 8 <= len(kept) < 160
     higher = await start_app(parsers={"children": 2}, limits={"parser_s": 100.0})
     calls = Calls(higher.resources.parsers)
-    await higher.retry([document["id"]])
+    await higher.retry([document.id])
     assert (await higher.run()).completed == 1
     assert min(first for first, _ in calls.batches) == len(kept)
 
@@ -91,13 +91,13 @@ async def test_the_time_of_parsers_is_counted_over_interruptions(start_app: Star
     app = await start_app(parsers={"children": 1}, limits={"parser_s": 1.0})
     await app.ingest([files(**{"a.pdf": pdf(*numbered(120))})], wait=False)
     claims = 0
-    while (await only(app))["status"] not in ("FAILED", "COMPLETED"):
+    while (await only(app)).status not in ("FAILED", "COMPLETED"):
         await app.run(budget_s=0.001)
         claims += 1
         assert claims < 20
     assert claims > 2, "it was interrupted"
     assert (await letter_of(app, "a.pdf"))[0] == "parser_limit"
-    assert 8 <= len(await pages_of(app, (await only(app))["id"])) < 120
+    assert 8 <= len(await pages_of(app, (await only(app)).id)) < 120
 
 
 @pytest.mark.parametrize("setting", ["megabytes", "pages", "parser_s"])

@@ -48,7 +48,7 @@ async def test_many_documents_are_changed_in_pieces(app: App, verb: str) -> None
     assert await getattr(app, verb)(ids) == set(ids)
     assert (sum(sizes), max(sizes)) == (MANY, MOST)
     left = await app.status()
-    assert left["documents"] == ({"CANCELLED": MANY} if verb == "cancel" else {})
+    assert left.documents == ({"CANCELLED": MANY} if verb == "cancel" else {})
 
 
 async def test_i6_a_delete_that_was_interrupted_goes_on_when_it_is_called_again(app: App) -> None:
@@ -56,11 +56,11 @@ async def test_i6_a_delete_that_was_interrupted_goes_on_when_it_is_called_again(
     sizes = _watch(app, fail_after=2)
     with pytest.raises(StorageError):
         await app.delete(ids)
-    assert (await app.status())["documents"] == {"PENDING": MANY - 2 * MOST}
+    assert (await app.status()).documents == {"PENDING": MANY - 2 * MOST}
     del vars(app.ledger)["write"]
     assert await app.delete(ids) == set(ids[2 * MOST :])
     assert sum(sizes) == 2 * MOST
-    assert (await app.status())["documents"] == {}
+    assert (await app.status()).documents == {}
     assert await app.delete(ids) == set()
 
 

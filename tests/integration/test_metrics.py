@@ -63,7 +63,7 @@ async def test_steps_documents_and_items_are_counted(start_app: StartApp, files:
     assert book.of("step_completed") == dict(sorted(done.items()))
     assert (book.of("step_failed"), book.total("step_error")) == ({"validate": 1}, 0)
     assert book.of("document_ended") == {"COMPLETED": 2, "FAILED": 1}
-    chunks = sum(entry["chunks"] or 0 for entry in await app.list_documents())
+    chunks = sum(entry.chunks or 0 for entry in await app.list_documents())
     made = {name: book.total(name) for name in ("pages", "chunks", "embedded", "indexed")}
     assert made == {"pages": 2, "chunks": chunks, "embedded": chunks, "indexed": chunks}
     begun = book.total("claim_success") + book.total("step_chained")
@@ -117,7 +117,7 @@ async def test_a_stop_releases_and_a_cancel_loses_the_lease(start_app: StartApp,
     run = asyncio.create_task(again.run())
     while not any(worker.is_busy for worker in again.resources.workers):  # noqa: ASYNC110
         await asyncio.sleep(0.02)
-    await again.cancel([(await again.list_documents())[0]["id"]])
+    await again.cancel([(await again.list_documents())[0].id])
     await run
     assert book.total("lease_lost") == 1
     assert set(book.of("lease_lost")) <= {"heartbeat", "checkpoint", "complete"}
@@ -181,7 +181,7 @@ async def test_a_claimed_step_whose_document_is_deleted_meanwhile_is_a_lost_race
     loop, load = asyncio.get_running_loop(), context.load
 
     def delete_then_load(connection: Connection, *args: Any) -> Any:
-        asyncio.run_coroutine_threadsafe(app.delete([document["id"]]), loop).result(10)
+        asyncio.run_coroutine_threadsafe(app.delete([document.id]), loop).result(10)
         return load(connection, *args)
 
     monkeypatch.setattr(runner, "load", delete_then_load)

@@ -81,7 +81,7 @@ async def test_i1_prune_leaves_what_an_open_submit_may_name_though_the_machine_s
         await asyncio.to_thread(last.reached.wait, 60)
         # One is stored, of the other there is a temporary file.
         assert len(raws(tmp_path / "home")) == 2
-        assert (await later.prune())["blobs"] == 0
+        assert (await later.prune()).blobs == 0
     finally:
         last.go_on.set()
         await asyncio.wait([submitting])
@@ -101,9 +101,9 @@ async def test_what_a_submit_left_that_died_goes_after_a_day(app: App, later: Ap
     await app.blobs.put(f"default/raw/0000000/{app.runtime.ulid()}", b"left", durable=False)
     with app.blobs.submitting(app.runtime.ulid()):
         await app.blobs.put(f"default/raw/0000000/{app.runtime.ulid()}", b"open", durable=False)
-        assert (await app.prune())["blobs"] == 0
-        assert (await later.prune())["blobs"] == 1
-    assert (await later.prune())["blobs"] == 1
+        assert (await app.prune()).blobs == 0
+        assert (await later.prune()).blobs == 1
+    assert (await later.prune()).blobs == 1
     assert raws(home) == []
     assert list((home / "blobs" / ".submits").iterdir()) == []
 
@@ -113,9 +113,9 @@ async def test_a_segment_that_a_living_lease_may_name_stays(app: App, later: App
     sql(tmp_path / "home", "UPDATE steps SET status = 'RUNNING', lease_token = 'feed', lease_until = 9e9")
     for token in ("feed", "dead"):
         await app.blobs.put(f"default/segments/0/1-1-{token}-000000", b"pages", durable=False)
-    assert (await later.prune())["blobs"] == 1
+    assert (await later.prune()).blobs == 1
     sql(tmp_path / "home", "UPDATE steps SET status = 'PENDING', lease_token = NULL")
-    assert (await later.prune())["blobs"] == 1
+    assert (await later.prune()).blobs == 1
 
 
 def test_a_submit_that_is_looked_at_while_it_begins_is_not_taken_for_dead(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ async def test_what_takes_a_file_s_place_before_it_is_opened_is_not_read(
             os.close(opened(folder / "x.txt", os.O_RDWR))
     assert summary.submitted == (2 if swap == "inner link" else 1)
     assert len(summary.problems) == (0 if swap == "inner link" else 1)
-    assert {entry["name"] for entry in await app.list_documents()} >= {"inner.txt"}
+    assert {entry.name for entry in await app.list_documents()} >= {"inner.txt"}
 
 
 async def test_a_link_that_the_caller_names_is_followed(app: App, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ async def test_ingest_search_change_delete_purge_check(start: Callable[[], Any])
     await app.ingest(data=b"the stork lives here", name="heron.txt")
     assert await found(app, "heron") == set()
     assert await found(app, "stork") == {"heron.txt"}
-    await app.delete([(await named(app, "beaver.txt"))["id"]])
+    await app.delete([(await named(app, "beaver.txt")).id])
     assert await found(app, "beaver") == set()
     assert len(await rows(app)) == 4, "rows stay for readers that began before"
     await app.ledger.read(lambda connection: connection.script(_PURGE_NOW.text))
@@ -133,7 +133,7 @@ async def test_several_workers_write_one_table_at_once(
     monkeypatch.setattr(SqliteTable, "put", together)
     await asyncio.gather(one.run(), two.run())
     assert len(met) == 2
-    assert {entry["status"] for entry in await one.list_documents(limit=1000)} == {"COMPLETED"}
+    assert {entry.status for entry in await one.list_documents(limit=1000)} == {"COMPLETED"}
     found_rows = await rows(one)
     assert len(found_rows) == len(set(found_rows)) == 150
     assert (await one.check()).ok
@@ -177,7 +177,7 @@ async def test_i5_search_leaves_out_what_the_index_cannot_filter(
     app = await start_app(index=f"sqlitetest://{tmp_path / 'other'}")
     for number in range(60):
         await app.ingest(data=f"the otter swims in pool {number}".encode(), name=f"{number}.txt")
-    gone = [(await named(app, f"{number}.txt"))["id"] for number in range(55)]
+    gone = [(await named(app, f"{number}.txt")).id for number in range(55)]
     await app.delete(gone)
     for mode in ("hybrid", "vector", "text"):
         hits = await app.search("otter", 5, mode=mode)
@@ -237,7 +237,7 @@ async def test_i5_killed_again_and_again_it_ends_as_if_nobody_had(
     app = await start()
     await app.ingest([folder])
     entries = await app.list_documents(limit=1000)
-    assert {entry["name"]: entry["status"] for entry in entries} == dict.fromkeys(contents, "COMPLETED")
+    assert {entry.name: entry.status for entry in entries} == dict.fromkeys(contents, "COMPLETED")
     assert await found(app, "note7") == {"7.txt"}
     report = await app.check()
     assert (report.ok, report.problems) == (True, [])

@@ -29,7 +29,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def completed(app: App, count: int) -> None:
     async def all_are() -> bool:
-        return bool((await app.status())["documents"].get("COMPLETED") == count)
+        return bool((await app.status()).documents.get("COMPLETED") == count)
 
     await until(all_are, 60)
 
@@ -87,7 +87,7 @@ async def test_a_worker_waits_for_room_on_a_full_disk_and_goes_on(small_disk: Pa
         assert said[1:] == ["It can be written again: going on."]
         app.stop()
         assert (await working).completed == 4
-        assert (await app.status())["dead_letters"] == 0
+        assert (await app.status()).dead_letters == 0
         assert (await app.check()).ok
 
 

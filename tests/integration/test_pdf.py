@@ -49,10 +49,10 @@ async def pages_of(app: App, document: str) -> list[Page]:
 async def seen(app: App) -> tuple[object, ...]:
     """All that a reader can notice of the one document."""
     document = await only(app)
-    assert document["status"] == "COMPLETED", document["error"]
+    assert document.status == "COMPLETED", document.error
     hits = [(h.page, h.start, h.end, h.text) for h in await app.search("matter23", 50, mode="text")]
     assert hits
-    return await pages_of(app, document["id"]), await chunks(app, document["id"]), hits
+    return await pages_of(app, document.id), await chunks(app, document.id), hits
 
 
 def children(app: App) -> list[int]:
@@ -270,23 +270,23 @@ async def test_i9_every_damage_is_named_and_harms_nobody_else(start_app: StartAp
     folder = files(**{name: case[0] for name, case in (cursed | FINE).items()})
     summary = await app.ingest([folder])
     assert (summary.failed, summary.completed, summary.not_indexable) == (len(cursed), 3, 2)
-    letters = {letter.name: letter for letter in (await app.list_dead_letters())["letters"]}
+    letters = {letter.name: letter for letter in (await app.list_dead_letters()).letters}
     assert set(letters) == set(cursed)
     for name, (_, reason, number, sentence) in cursed.items():
         letter, document = letters[name], await named(app, name)
         assert (letter.reason, letter.page) == (reason, number), name
         assert sentence in letter.error
-        assert document["error"] == letter.error
-        progress = (await app.status(document["id"]))["progress"]
-        assert progress["pages"] == (number or 1) - 1, f"{name}: the pages before it are kept"
-        kept = await pages_of(app, document["id"])
+        assert document.error == letter.error
+        progress = (await app.status(document.id)).progress
+        assert progress.pages == (number or 1) - 1, f"{name}: the pages before it are kept"
+        kept = await pages_of(app, document.id)
         assert [p.number for p in kept] == list(range(1, number or 1))
     for name, (_, status, word) in FINE.items():
-        assert (await named(app, name))["status"] == status
+        assert (await named(app, name)).status == status
         if word is not None:
             assert await found(app, word) == {name}
-    assert (await named(app, "text.pdf"))["media_type"] == "text/plain"
-    assert (await named(app, "good.pdf"))["pages"] == 100
+    assert (await named(app, "text.pdf")).media_type == "text/plain"
+    assert (await named(app, "good.pdf")).pages == 100
     assert (await app.check()).ok
 
 
@@ -295,16 +295,16 @@ async def test_i4_a_retry_with_higher_limits_goes_on_at_the_page_that_failed(sta
     app = await start_app(parsers=LIMITS)
     assert (await app.ingest([folder])).failed == 1
     document = await only(app)
-    before = await pages_of(app, document["id"])
+    before = await pages_of(app, document.id)
     assert len(before) == 18
     assert (await app.ingest([folder])).skipped == 1, "the same again is known to fail"
     generous = await start_app(parsers={"children": 2, "memory_mb": 700})
     calls = Calls(generous.resources.parsers)
-    assert await generous.retry([document["id"]]) == {document["id"]}
+    assert await generous.retry([document.id]) == {document.id}
     assert (await generous.run()).completed == 1
     assert min(first for first, _ in calls.batches) == 18
     assert sorted(first for first, _ in calls.batches) == [18, 26, 34]
-    after = await pages_of(generous, document["id"])
+    after = await pages_of(generous, document.id)
     assert [p.number for p in after] == list(range(1, 41))
     assert after[:18] == before
     assert after[18].text.startswith("abcdefghijabcdefghij")
@@ -320,8 +320,8 @@ async def everything(app: App) -> str:
     listed = await app.list_documents()
     letters = await app.list_dead_letters()
     said: list[object] = [listed, letters, await app.status()]
-    said += [await app.status(entry["id"]) for entry in listed]
-    said += [await app.dead_letter(letter.id) for letter in letters["letters"]]
+    said += [await app.status(entry.id) for entry in listed]
+    said += [await app.dead_letter(letter.id) for letter in letters.letters]
     return repr(said)
 
 
@@ -334,7 +334,7 @@ async def test_a_locked_document_is_opened_by_its_password(
     app = await start_app(parsers={"children": 2})
     said = ""
     assert (await app.ingest([folder])).failed == 1
-    [letter] = (await app.list_dead_letters())["letters"]
+    [letter] = (await app.list_dead_letters()).letters
     assert (letter.reason, letter.page) == ("encrypted", None)
     assert "locked by a password" in letter.error
     assert "penstock retry" in letter.error
@@ -342,12 +342,12 @@ async def test_a_locked_document_is_opened_by_its_password(
     assert (await app.ingest([folder])).skipped == 1
 
     assert (await app.ingest([folder], password=f"{SECRET}-not")).failed == 1, "taken up without `retry`"
-    [letter] = (await app.list_dead_letters())["letters"]
+    [letter] = (await app.list_dead_letters()).letters
     assert "does not open it" in letter.error
     said += await everything(app)
 
     document = await only(app)
-    await app.retry([document["id"]], password=SECRET)
+    await app.retry([document.id], password=SECRET)
     assert (await app.run()).completed == 1
     assert await found(app, "lockedword20") == {"a.pdf"}
     said += await everything(app)
@@ -356,7 +356,7 @@ async def test_a_locked_document_is_opened_by_its_password(
 
     plain = await start_app("plain")
     await plain.ingest([files(**{"a.pdf": pdf(*contents)})])
-    assert await pages_of(app, document["id"]) == await pages_of(plain, (await only(plain))["id"])
+    assert await pages_of(app, document.id) == await pages_of(plain, (await only(plain)).id)
 
 
 async def test_a_password_may_come_with_the_file_or_not_be_needed(start_app: StartApp, files: Files) -> None:
@@ -374,7 +374,7 @@ async def test_a_password_may_come_with_the_file_or_not_be_needed(start_app: Sta
     summary = await app.ingest([folder])
     assert (summary.completed, summary.failed) == (2, 1)
     assert await found(app, "ownerword1") == {"owner.pdf"}
-    [letter] = (await app.list_dead_letters())["letters"]
+    [letter] = (await app.list_dead_letters()).letters
     assert letter.name == "user.pdf"
 
 
@@ -402,13 +402,13 @@ async def test_cancel_of_a_document_that_is_busy_in_a_child_takes_effect_within_
 
     async def stuck() -> bool:
         listed = await app.list_documents()
-        return bool(listed) and (await app.status(listed[0]["id"]))["progress"]["pages"] == 16
+        return bool(listed) and (await app.status(listed[0].id)).progress.pages == 16
 
     await until(stuck)
     before = children(app)
     document = await only(app)
     began = time.monotonic()
-    await app.cancel([document["id"]])
+    await app.cancel([document.id])
     summary = await ingest
     assert time.monotonic() - began < 2.0
     assert summary.cancelled == 1
@@ -434,7 +434,7 @@ async def test_sigterm_while_a_page_hangs_ends_soon_keeps_the_work_and_leaves_no
 
     async def stuck() -> bool:
         listed = await app.list_documents()
-        return bool(listed) and (await app.status(listed[0]["id"]))["progress"]["pages"] == 16
+        return bool(listed) and (await app.status(listed[0].id)).progress.pages == 16
 
     await until(stuck)
     listing = [Path(f"/proc/{running.pid}/task/{name}/children") for name in os.listdir(f"/proc/{running.pid}/task")]
@@ -447,8 +447,8 @@ async def test_sigterm_while_a_page_hangs_ends_soon_keeps_the_work_and_leaves_no
     assert running.returncode == 143
     assert json.loads(output)["pending"] == 1
     await gone(*busy, within=0.5)
-    status = await app.status((await only(app))["id"])
-    assert (status["progress"]["pages"], status["steps"][1]["status"]) == (16, "PENDING")
+    status = await app.status((await only(app)).id)
+    assert (status.progress.pages, status.steps[1].status) == (16, "PENDING")
 
 
 # Long
@@ -463,11 +463,11 @@ async def main():
     async with open_app(config) as app:
         summary = await app.ingest([sys.argv[1]])
         [entry] = await app.list_documents()
-        numbers = [page.number async for page in app.show(entry["id"], "pages")]
+        numbers = [page.number async for page in app.show(entry.id, "pages")]
         statuses = [Path(f"/proc/{c._process.pid}/status").read_text() for c in app.resources.parsers._children]
     print(json.dumps({
         "completed": summary.completed,
-        "pages": numbers == list(range(1, entry["pages"] + 1)) and entry["pages"],
+        "pages": numbers == list(range(1, entry.pages + 1)) and entry.pages,
         "parent": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
         "children": max(int(s.split("VmHWM:")[1].split()[0]) >> 10 for s in statuses),
     }))

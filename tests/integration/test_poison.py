@@ -76,15 +76,13 @@ async def claims(app: App) -> dict[str, int]:
 
 
 async def check(app: App, poisoned: set[str], healthy: set[str]) -> None:
-    letters = (await app.list_dead_letters(limit=1000))["letters"]
-    assert sorted(letter.name.removesuffix(".txt") for letter in letters) == sorted(poisoned)
+    letters = (await app.list_dead_letters(limit=1000)).letters
+    assert sorted(str(letter.name).removesuffix(".txt") for letter in letters) == sorted(poisoned)
     for letter in letters:
         assert 0 < len(letter.error.strip()) < 5000, letter
         assert letter.reason, letter
         assert len(letter.traceback or "") < 50_000
-    completed = {
-        entry["name"].removesuffix(".txt") for entry in await app.list_documents(status="COMPLETED", limit=1000)
-    }
+    completed = {entry.name.removesuffix(".txt") for entry in await app.list_documents(status="COMPLETED", limit=1000)}
     assert completed == healthy
     counted = await claims(app)
     assert {name: count for name, count in counted.items() if count > CLAIMS} == {}
@@ -110,10 +108,10 @@ async def test_i8_whatever_a_handler_raises_is_one_dead_letter(one: App) -> None
     await give(one, "told", [*poison.RAISED, *poison.ANSWERED, "healthy"])
     async with asyncio.timeout(60):
         # A run does not wait for deliveries that are due later.
-        while len(letters := (await one.list_dead_letters(limit=1000))["letters"]) < len(poison.RAISED):
+        while len(letters := (await one.list_dead_letters(limit=1000)).letters) < len(poison.RAISED):
             await asyncio.sleep(0.1)
             await one.run()
-    assert sorted(letter.name.removesuffix(".txt") for letter in letters) == sorted(poison.RAISED)
+    assert sorted(str(letter.name).removesuffix(".txt") for letter in letters) == sorted(poison.RAISED)
     assert all(letter.error.strip() and letter.event for letter in letters)
     assert (
         len(await one.list_documents(status="COMPLETED", limit=1000)) == len(poison.RAISED) + len(poison.ANSWERED) + 1
@@ -123,7 +121,7 @@ async def test_i8_whatever_a_handler_raises_is_one_dead_letter(one: App) -> None
 async def test_i9_an_error_with_text_that_no_database_takes_is_written_readably(one: App) -> None:
     define(one, POISONED)
     await give(one, "poisoned", ["nul", "surrogate"])
-    letters = {letter.name: letter.error for letter in (await one.list_dead_letters())["letters"]}
+    letters = {letter.name: letter.error for letter in (await one.list_dead_letters()).letters}
     assert letters == {"nul.txt": r"ValueError: a\x00b", "surrogate.txt": r"ValueError: caf\udce9"}
 
 
@@ -133,7 +131,7 @@ async def test_i9_a_zip_that_calls_itself_something_with_a_nul_is_one_dead_lette
         archive.writestr("mimetype", "application/\0evil")
     await one.ingest(data=buffer.getvalue(), name="evil.zip", wait=False)
     await give(one, "default", ["healthy"])
-    [letter] = (await one.list_dead_letters())["letters"]
+    [letter] = (await one.list_dead_letters()).letters
     assert r"application/\x00evil" in letter.error
 
 
@@ -143,7 +141,7 @@ async def test_i9_an_error_that_the_ledger_refuses_is_written_again_in_plain_wor
     monkeypatch.setattr(foreign, "sentence", lambda error: object())
     define(app, POISONED)
     await give(app, "poisoned", ["panic", "healthy"])
-    [letter] = (await app.list_dead_letters())["letters"]
+    [letter] = (await app.list_dead_letters()).letters
     assert (letter.name, letter.error) == ("panic.txt", UNWRITABLE)
 
 
@@ -159,11 +157,11 @@ async def test_i9_whatever_a_parser_process_answers_is_one_dead_letter(
         await app.ingest(data=data, name=f"{name}.html", workflow="parsed", wait=False)
     async with asyncio.timeout(120):
         await app.run()
-    letters = (await app.list_dead_letters(limit=1000))["letters"]
-    assert sorted(letter.name.removesuffix(".html") for letter in letters) == sorted(poisoned)
+    letters = (await app.list_dead_letters(limit=1000)).letters
+    assert sorted(str(letter.name).removesuffix(".html") for letter in letters) == sorted(poisoned)
     assert all(0 < len(letter.error) < 5000 for letter in letters)
     [entry] = await app.list_documents(status="COMPLETED")
-    assert entry["name"] == "healthy.html"
+    assert entry.name == "healthy.html"
     assert max((await claims(app)).values()) <= CLAIMS
 
 
@@ -210,9 +208,9 @@ async def test_i8_whatever_a_webhook_answers_is_one_dead_letter(
         app = await start_app(database=database_url, webhooks={"ops": hook})
         await give(app, "default", [*Webhook.answers, "healthy"])
         async with asyncio.timeout(60):
-            while (await app.status())["events"]["waiting"]:
+            while (await app.status()).events.waiting:
                 await asyncio.sleep(0.05)
                 await app.run()
-    letters = (await app.list_dead_letters(limit=1000))["letters"]
-    assert sorted(letter.name.removesuffix(".txt") for letter in letters) == sorted(Webhook.answers)
+    letters = (await app.list_dead_letters(limit=1000)).letters
+    assert sorted(str(letter.name).removesuffix(".txt") for letter in letters) == sorted(Webhook.answers)
     assert all(0 < len(letter.error) < 1000 for letter in letters)

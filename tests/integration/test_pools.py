@@ -100,7 +100,7 @@ async def test_all_kinds_together_make_documents_searchable(app: App, files: Fil
     await app.ingest([some(files, 12)], wait=False)
     left = await work_until(app, pools, ("index", "COMPLETED"), 12)
     assert {status for _, status in left} == {"COMPLETED"}
-    assert (await app.status())["documents"] == {"COMPLETED": 12}
+    assert (await app.status()).documents == {"COMPLETED": 12}
 
 
 async def test_a_pool_never_holds_more_steps_than_its_size(
@@ -170,7 +170,7 @@ async def test_workers_of_different_kinds_hand_on_to_each_other_at_once(
     await apps[0].ingest([some(files, 4)], wait=False)
 
     async def done() -> bool:
-        return bool((await apps[0].status())["documents"] == {"COMPLETED": 4})
+        return bool((await apps[0].status()).documents == {"COMPLETED": 4})
 
     await until(done, 10)
     for app in apps:

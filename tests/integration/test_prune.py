@@ -12,11 +12,11 @@ from penstock.app import App, open_app
 from penstock.ledger.upkeep import mending
 from penstock.upkeep.prune import Pruned
 
-NOTHING = msgspec.structs.asdict(Pruned())
+NOTHING = Pruned()
 
 
-def went(**counts: int) -> dict[str, int]:
-    return {**NOTHING, **counts}
+def went(**counts: int) -> Pruned:
+    return msgspec.structs.replace(NOTHING, **counts)
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ async def test_a_deleted_document_goes_when_its_purge_is_done(app: App, home: Pa
     assert blobs(home) == before
     sql(home, "UPDATE purges SET not_before = 0")
     gone = await app.prune(older_than_s=0)
-    assert gone == went(purged=1, runs=1, documents=1, artifacts=4, blobs=5, bytes=gone["bytes"])
+    assert gone == went(purged=1, runs=1, documents=1, artifacts=4, blobs=5, bytes=gone.bytes)
     assert blobs(home) == before - 5
     assert clean(await app.check())
     assert await app.prune(older_than_s=0) == NOTHING
@@ -51,7 +51,7 @@ async def test_what_two_documents_share_stays_until_both_are_gone(app: App, home
     await app.delete([await document_id(app, "same.txt")])
     sql(home, "UPDATE purges SET not_before = 0")
     gone = await app.prune(older_than_s=0)
-    assert (gone["purged"], gone["artifacts"], gone["blobs"]) == (1, 0, 1)
+    assert (gone.purged, gone.artifacts, gone.blobs) == (1, 0, 1)
     assert clean(await app.check())
     assert await finds(app, "topic0", "0.txt")
 
@@ -63,7 +63,7 @@ async def test_the_old_version_goes_and_the_new_one_stays(app: App, home: Path, 
         await app.ingest([path])
     sql(home, "UPDATE purges SET not_before = 0")
     gone = await app.prune(older_than_s=0)
-    assert (gone["purged"], gone["artifacts"], gone["blobs"]) == (1, 4, 5)
+    assert (gone.purged, gone.artifacts, gone.blobs) == (1, 4, 5)
     assert clean(await app.check())
     assert await finds(app, "latter", "new.txt")
 
@@ -93,7 +93,7 @@ async def test_an_artifact_that_is_being_built_stays(app: App, home: Path, tmp_p
         "SELECT owner, 'f', 'extract', 'BUILDING', id, 't', 1, 1 FROM steps WHERE lease_token = 't'")  # fmt: skip
     assert await app.prune() == NOTHING
     sql(home, "UPDATE steps SET status = 'PENDING', lease_token = NULL WHERE lease_token = 't'")
-    assert (await app.prune())["artifacts"] == 1
+    assert (await app.prune()).artifacts == 1
 
 
 async def test_a_kill_between_rows_and_blobs_leaves_only_garbage(app: App, home: Path) -> None:
@@ -105,5 +105,5 @@ async def test_a_kill_between_rows_and_blobs_leaves_only_garbage(app: App, home:
     report = await app.check()
     assert report.ok
     assert kinds(report.garbage) == {"orphan_blob"}
-    assert (await app.prune(older_than_s=0))["blobs"] == 5
+    assert (await app.prune(older_than_s=0)).blobs == 5
     assert clean(await app.check())

@@ -29,9 +29,7 @@ async def test_each_document_has_a_receipt_that_names_it(app: App, tmp_path: Pat
         "a.txt": ("submitted", "PENDING", 18),
         "b.txt": ("submitted", "PENDING", 18),
     }
-    assert {r.id: r.source for r in first.values() if r.id} == {
-        d["id"]: d["source"] for d in await app.list_documents()
-    }
+    assert {r.id: r.source for r in first.values() if r.id} == {d.id: d.source for d in await app.list_documents()}
     assert [r.outcome for r in await submitted(app, folder / "a.txt")] == ["resumed"]
     assert (await app.run()).completed == 2
 

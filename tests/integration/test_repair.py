@@ -139,7 +139,7 @@ async def test_an_index_whose_manifest_is_damaged_is_built_again(home: Path) -> 
         await until(lambda: _paused(home))
         app.stop()
         await working
-        assert (await app.list_dead_letters())["letters"] == [], "no document is to blame"
+        assert (await app.list_dead_letters()).letters == [], "no document is to blame"
         report = await app.check(repair=True)
         assert report.problems == []
         assert kinds(report.repaired) == {"table_broken", "row_missing"}
@@ -287,7 +287,7 @@ async def test_i9_what_is_lost_is_made_again_from_raw_bytes(
     home = tmp_path / "home"
     shutil.copytree(pristine_small, home)
     async with open_app(home=str(home), embedder="fake") as app:
-        documents = {entry["name"]: entry["id"] for entry in await app.list_documents()}
+        documents = {entry.name: entry.id for entry in await app.list_documents()}
         before = {name: await chunks(app, documents[name]) for name in documents}
     for i, loss in enumerate(losses):
         loss(home)
@@ -306,8 +306,8 @@ async def test_i9_what_is_lost_is_made_again_from_raw_bytes(
             assert await chunks(app, document) == before[name]
             if name != "blank.txt":
                 assert await finds(app, f"topic{name[0].replace('s', '0')}", name)
-                progress = (await app.status(document))["progress"]
-                assert progress["chunks"] == progress["indexed"] == len(before[name])
+                progress = (await app.status(document)).progress
+                assert progress.chunks == progress.indexed == len(before[name])
 
 
 async def test_lost_artifacts_are_said_and_a_retry_makes_them_again(app: App, home: Path) -> None:
@@ -335,7 +335,7 @@ async def test_a_document_without_raw_bytes_is_not_queued_to_fail(app: App, home
     report = await app.check(repair=True)
     assert kinds(report.problems) == {"raw_missing", "artifacts_missing"}
     assert report.queued == []
-    assert (await app.list_documents(name="2.txt"))[0]["status"] == "COMPLETED"
+    assert (await app.list_documents(name="2.txt"))[0].status == "COMPLETED"
     assert await finds(app, "topic2", "2.txt")
 
 
@@ -398,7 +398,7 @@ async def test_i9_a_failed_document_gets_its_dead_letter(app: App, home: Path, t
     sql(home, "UPDATE runs SET status = 'FAILED' WHERE status = 'OPEN'")
     sql(home, "UPDATE documents SET status = 'FAILED' WHERE status = 'PENDING'")
     assert (await app.check(repair=True)).ok
-    assert (await app.list_dead_letters())["by_reason"] == {"unknown": 1}
+    assert (await app.list_dead_letters()).by_reason == {"unknown": 1}
     await app.replay()
     assert (await app.run()).completed == 1
 

@@ -52,7 +52,7 @@ async def failed(app: App, files: Files, **options: Any) -> str:
     define(app, PICKY)
     options.setdefault("workflow", "fussy")
     assert (await app.ingest([files(**{"a.txt": text(9)})], **options)).failed == 1
-    document: str = (await only(app))["id"]
+    document: str = (await only(app)).id
     return document
 
 
@@ -113,7 +113,7 @@ async def test_other_values_do_only_that_again_which_they_change(app: App, files
 async def test_i4_a_new_run_goes_on_with_what_was_half_made(app: App, files: Files) -> None:
     define(app, PICKY.replace("extract:", f"extract: {{method: {OWN}.two_pages}}").replace(".picky", ".nothing"))
     await app.ingest([files(**{"a.txt": "words"})], workflow="fussy")
-    document = (await only(app))["id"]
+    document = (await only(app)).id
     own_steps.calls.append("open")
     await app.retry([document], values={"chunk": {"size": 60, "overlap": 0}})
     assert (await app.run()).completed == 1
@@ -193,7 +193,7 @@ async def test_a_definition_that_is_wrong_is_refused(app: App, files: Files) -> 
     define(app, PICKY.replace("  clean:", "  shred:"))
     with pytest.raises(ConfigError, match=r"w.yaml:4: .*'shred'"):
         await app.retry([document])
-    assert (await app.list_dead_letters())["total"] == 1
+    assert (await app.list_dead_letters()).total == 1
 
 
 async def test_a_value_that_fits_one_workflow_only_changes_nothing(app: App, files: Files) -> None:
@@ -202,12 +202,12 @@ async def test_a_value_that_fits_one_workflow_only_changes_nothing(app: App, fil
     for dry_run in (False, True):
         with pytest.raises(ConfigError, match="'default' has no step picky"):
             await app.replay(values={"picky": {"likes": "it"}}, dry_run=dry_run)
-    assert (await app.list_dead_letters())["total"] == 2
-    both = [document["id"] for document in await app.list_documents()]
+    assert (await app.list_dead_letters()).total == 2
+    both = [document.id for document in await app.list_documents()]
     for order in (both, both[::-1]):
         with pytest.raises(ConfigError, match="'default' has no step picky"):
             await app.retry(order, values={"picky": {"likes": "it"}})
-    assert (await app.list_dead_letters())["total"] == 2
+    assert (await app.list_dead_letters()).total == 2
 
 
 async def test_a_retry_keeps_the_priority(app: App, files: Files) -> None:
@@ -218,7 +218,7 @@ async def test_a_retry_keeps_the_priority(app: App, files: Files) -> None:
 
 async def test_a_document_without_text_starts_anew(app: App) -> None:
     await app.ingest(data=b"  ", name="blank.txt")
-    document = (await only(app))["id"]
+    document = (await only(app)).id
     assert await app.retry([document]) == {document}
     assert await runs(app) == 2
 
@@ -244,7 +244,7 @@ async def test_dead_letters_are_taken_page_by_page(app: App, monkeypatch: pytest
     assert await app.list_dead_letters() == before, "nothing was done"
     done = await app.replay(reason="harsh")
     assert (done.count, done.by_reason, len(done.replayed), done.dry_run) == (4, {"harsh": 4}, 3, False)
-    assert (await app.list_dead_letters())["by_reason"] == {"picky": 5}
+    assert (await app.list_dead_letters()).by_reason == {"picky": 5}
     gone = await app.discard()
     assert (gone.count, gone.by_reason, len(gone.discarded)) == (5, {"picky": 5}, 3)
     assert (await app.run()).failed == 4
@@ -266,7 +266,7 @@ async def test_a_letter_that_comes_back_meanwhile_is_left_alone(app: App, monkey
     monkeypatch.setattr(replays.Replayer, "_again", work_too)
     async with asyncio.timeout(20):
         assert (await app.replay()).count == 3
-    assert (await app.list_dead_letters())["total"] == 3
+    assert (await app.list_dead_letters()).total == 3
 
 
 async def test_an_empty_list_is_not_everything(app: App) -> None:

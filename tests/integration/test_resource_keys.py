@@ -39,7 +39,7 @@ async def test_two_workers_are_never_behind_one_key_at_once(
     define(app, press(tmp_path))
     await app.ingest([some(files, 12)], workflow="x", wait=False)
     await asyncio.gather(app.run(), other.run())
-    assert (await app.status())["documents"] == {"COMPLETED": 12}, await app.list_dead_letters()
+    assert (await app.status()).documents == {"COMPLETED": 12}, await app.list_dead_letters()
 
 
 async def test_a_key_is_held_with_a_lease_and_shown(app: App, files: Files, tmp_path: Path) -> None:
@@ -47,23 +47,23 @@ async def test_a_key_is_held_with_a_lease_and_shown(app: App, files: Files, tmp_
     work = asyncio.create_task(app.ingest([some(files, 2)], workflow="x"))
 
     async def held() -> bool:
-        return bool((await app.list_locks())["locks"])
+        return bool((await app.list_locks()).locks)
 
     await until(held, 10)
-    [lock] = (await app.list_locks())["locks"]
+    [lock] = (await app.list_locks()).locks
     assert (lock.key, lock.purpose, lock.steps) == ("step:default/press of default", "step", 1)
 
     async def waits() -> bool:
         steps = [step for step in await app.list_steps(status=StepStatus.PENDING) if step.name == "own"]
-        shown = [one for step in steps for one in (await app.status(step.document_id))["steps"] if one["name"] == "own"]
-        return [step.waiting_on for step in steps] == [one["waiting_on"] for one in shown] == ["lock"]
+        shown = [one for step in steps for one in (await app.status(step.document_id)).steps if one.name == "own"]
+        return [step.waiting_on for step in steps] == [one.waiting_on for one in shown] == ["lock"]
 
     await until(waits, 10)
     await asyncio.sleep(0.8)
-    [later] = (await app.list_locks())["locks"]
+    [later] = (await app.list_locks()).locks
     assert later.until > lock.until, "the heart keeps it"
     assert (await work).completed == 2
-    assert (await app.list_locks())["locks"] == []
+    assert (await app.list_locks()).locks == []
 
 
 async def test_who_loses_the_key_stops(start_app: StartApp, files: Files, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ async def test_a_step_with_a_pool_is_left_to_that_pool(app: App, start_app: Star
     found = await work_until(start_app, "disk=0,*=4", ("embed", "COMPLETED"))
     assert {status for name, status in found if name == "index"} == {"PENDING"}
     await work_until(start_app, "disk=1", ("index", "COMPLETED"))
-    assert (await app.status())["documents"] == {"COMPLETED": 3}
+    assert (await app.status()).documents == {"COMPLETED": 3}
 
 
 @pytest.mark.parametrize("pools", [None, "*=4"])
@@ -162,7 +162,7 @@ async def test_a_worker_learns_of_a_pool_while_it_works(
     await app.ingest([some(files, 1)], workflow="x", wait=False)
 
     async def done() -> bool:
-        return bool((await only(app))["status"] == "COMPLETED")
+        return bool((await only(app)).status == "COMPLETED")
 
     await until(done, 5)
     app.stop()

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.conftest import StartApp
 from tests.kit.apps import chunks, found, metas, named, slow, text, until_status
@@ -47,28 +48,28 @@ def raws(home: Path) -> int:
 async def test_dropped_documents_are_found_and_their_raw_bytes_stay(app: App, home: Path) -> None:
     before, hits = raws(home), await found(app, "topic3")
     gone = await app.prune()
-    assert gone["dropped"] == 8
-    assert gone["artifacts"] > 0
-    assert gone["bytes"] > 0
+    assert gone.dropped == 8
+    assert gone.artifacts > 0
+    assert gone.bytes > 0
     assert segments(home) == 0
     assert raws(home) == before
     assert await found(app, "topic3") == hits == {"3.txt"}
     assert clean(await app.check())
-    assert (await app.prune())["dropped"] == 0
+    assert (await app.prune()).dropped == 0
 
 
 async def test_status_says_so_and_keeps_its_counts(app: App) -> None:
     document = await document_id(app, "1.txt")
     before = await app.status(document)
-    assert before["artifacts_dropped_at"] is None
+    assert before.artifacts_dropped_at is None
     await app.prune()
     after = await app.status(document)
-    assert after["artifacts_dropped_at"] > before["created_at"]
-    for part in (before, after):
-        part["progress"].pop("last_checkpoint")
-    assert after["progress"] == before["progress"]
-    assert after["steps"] == before["steps"]
-    assert after["searchable"]
+    assert after.artifacts_dropped_at is not None
+    assert after.artifacts_dropped_at > before.created_at
+    checkpoint = before.progress.last_checkpoint
+    assert msgspec.structs.replace(after.progress, last_checkpoint=checkpoint) == before.progress
+    assert after.steps == before.steps
+    assert after.searchable
 
 
 async def test_show_says_that_they_were_dropped_and_how_to_get_them_again(app: App) -> None:
@@ -82,7 +83,7 @@ async def test_show_says_that_they_were_dropped_and_how_to_get_them_again(app: A
     assert await found(app, "topic1") == {"1.txt"}
     assert (await app.run()).completed == 1
     assert await chunks(app, document) == before
-    assert (await app.status(document))["artifacts_dropped_at"] is None
+    assert (await app.status(document)).artifacts_dropped_at is None
     assert clean(await app.check())
 
 
@@ -109,7 +110,7 @@ async def test_what_is_dropped_cannot_be_used_again(home: Path, tmp_path: Path) 
             await app.prune()
         async with open_app(**settings, chunk={"size": 300, "overlap": 0}) as app:
             await app.ingest(data=data, name="copy.txt")
-            made = await metas(app, (await named(app, "copy.txt"))["id"])
+            made = await metas(app, (await named(app, "copy.txt")).id)
             reused.append((made["extract"].get("reused", False), made["chunk"].get("reused", False)))
             assert "copy.txt" in await found(app, "topic2")
     assert reused == [(True, False), (False, False)]
@@ -123,7 +124,7 @@ async def test_i9_an_index_that_is_lost_is_made_again_from_raw_bytes(app: App, h
     mended = await app.check(repair=True)
     assert mended.ok, mended.problems
     assert {entry["document_id"] for entry in mended.repaired} == {
-        entry["id"] for entry in await app.list_documents() if entry["status"] == "PENDING"
+        entry.id for entry in await app.list_documents() if entry.status == "PENDING"
     }
     assert "processes it again from its raw bytes" in mended.repaired[0]["what"]
     assert (await app.check()).ok
@@ -147,8 +148,8 @@ async def test_rows_that_went_from_an_index_come_back(app: App, home: Path) -> N
     report = await app.check(repair=True)
     assert report.ok
     assert {entry["generation"] for entry in report.repaired} == {keep, generation_of(home, "3.txt")}
-    assert (await named(app, "4.txt"))["status"] == "COMPLETED"
-    assert (await named(app, "3.txt"))["status"] == "PENDING"
+    assert (await named(app, "4.txt")).status == "COMPLETED"
+    assert (await named(app, "3.txt")).status == "PENDING"
     assert (await app.run()).completed == 1
     assert (await app.check()).ok
     assert len([hit for hit in await app.search("topic3", 50, mode="text") if hit.name == "3.txt"]) == 3
@@ -172,8 +173,8 @@ async def test_each_collection_keeps_as_it_is_told(start_app: StartApp) -> None:
         await app.ingest(data=f"words of {name}".encode(), name=f"{name}.txt", collection=name)
 
     async def dropped() -> set[str]:
-        entries = [await app.status(entry["id"]) for entry in await app.list_documents()]
-        return {entry["collection"] for entry in entries if entry["artifacts_dropped_at"] is not None}
+        entries = [await app.status(entry.id) for entry in await app.list_documents()]
+        return {entry.collection for entry in entries if entry.artifacts_dropped_at is not None}
 
     await app.prune()
     assert await dropped() == {"c"}
@@ -191,9 +192,9 @@ async def test_what_a_collection_that_keeps_shares_stays(start_app: StartApp) ->
     for collection in ("kept", "default"):
         await app.ingest(data=b"shared words", name="same.txt", collection=collection)
     gone = await app.prune()
-    assert (gone["dropped"], gone["artifacts"], gone["blobs"]) == (1, 0, 0)
+    assert (gone.dropped, gone.artifacts, gone.blobs) == (1, 0, 0)
     [kept] = await app.list_documents(collection="kept")
-    assert len(await chunks(app, kept["id"])) == 1
+    assert len(await chunks(app, kept.id)) == 1
 
 
 async def test_i3_a_document_that_works_with_shared_artifacts_keeps_them(app: App, home: Path) -> None:
@@ -208,9 +209,9 @@ async def test_i3_a_document_that_works_with_shared_artifacts_keeps_them(app: Ap
     working = asyncio.create_task(app.run())
     await until_status(app, "EMBEDDING", name="second.txt")
     await app.ingest(data=data, name="third.txt", collection="third", wait=False)
-    assert (await app.prune())["dropped"] == 9
+    assert (await app.prune()).dropped == 9
     assert (await working).completed == 2
-    assert (await metas(app, (await named(app, "second.txt"))["id"]))["chunk"]["reused"]
+    assert (await metas(app, (await named(app, "second.txt")).id))["chunk"]["reused"]
     assert (await app.check()).ok
     for name, collection in (("first.txt", "default"), ("second.txt", "other"), ("third.txt", "third")):
         assert name in await found(app, "subject7", 50, collection=collection)
@@ -232,7 +233,7 @@ async def test_a_dry_run_says_what_would_go_and_takes_nothing(app: App, home: Pa
     assert (segments(home), raws(home), sql(home, "SELECT * FROM generations")) == before
     assert dead.exists()
     did = await app.prune()
-    assert (would["purged"], would["dropped"], would["workers"]) == (1, 7, 1)
+    assert (would.purged, would.dropped, would.workers) == (1, 7, 1)
     assert would == did
     assert not dead.exists()
 
@@ -243,11 +244,11 @@ async def test_history_goes_after_its_days(start_app: StartApp) -> None:
         await app.ingest(data=f"the {word} words".encode(), name="a.txt")
     home = app.config.home_path
     sql(home, "UPDATE purges SET not_before = 0")
-    assert (await app.prune())["runs"] == 0
+    assert (await app.prune()).runs == 0
     for table, column in (("runs", "finished_at"), ("generations", "created_at")):
         sql(home, f"UPDATE {table} SET {column} = {column} - ?", 2 * DAY_S + 1)
-    assert (await app.prune(older_than_s=3 * DAY_S))["runs"] == 0
-    assert (await app.prune())["runs"] == 1
+    assert (await app.prune(older_than_s=3 * DAY_S)).runs == 0
+    assert (await app.prune()).runs == 1
     assert await found(app, "latter") == {"a.txt"}
     assert (await app.check()).ok
     assert (await app.ingest(data=b"the latter words", name="a.txt")).skipped == 1
@@ -256,7 +257,7 @@ async def test_history_goes_after_its_days(start_app: StartApp) -> None:
 async def test_a_live_worker_s_file_stays_however_old(app: App, home: Path) -> None:
     async with app.resources.caretaker.alive() as heart:
         os.utime(home / "workers" / heart.worker, (1, 1))
-        assert (await app.prune())["workers"] == 0
+        assert (await app.prune()).workers == 0
         assert (home / "workers" / heart.worker).exists()
 
 
@@ -269,13 +270,13 @@ async def test_a_worker_prunes_beside_its_work_and_then_rests(
         while segments(home):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         await app.ingest(data=b"words that come later", name="later.txt", wait=False)
-        while (await named(app, "later.txt"))["status"] != "COMPLETED":  # noqa: ASYNC110
+        while (await named(app, "later.txt")).status != "COMPLETED":  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     await asyncio.sleep(0.3)
     app.stop()
     await working
-    later = await app.status((await named(app, "later.txt"))["id"])
-    assert later["artifacts_dropped_at"] is None, "it came less than an hour after the last prune"
+    later = await app.status((await named(app, "later.txt")).id)
+    assert later.artifacts_dropped_at is None, "it came less than an hour after the last prune"
     assert sql(home, "SELECT count(*) FROM locks WHERE resource_key LIKE 'prune:%' AND token IS NULL") == [(2,)]
 
 

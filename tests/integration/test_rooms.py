@@ -30,7 +30,7 @@ steps:
 
 
 async def completed(app: App, name: str) -> bool:
-    return any(entry["status"] == "COMPLETED" for entry in await app.list_documents(name=name))
+    return any(entry.status == "COMPLETED" for entry in await app.list_documents(name=name))
 
 
 @pytest.mark.parametrize("with_a_child", [False, True], ids=["queued", "being read"])

@@ -51,11 +51,11 @@ async def test_every_mode_finds_the_right_document_first(shelf: App, mode: Mode)
 async def test_a_hit_says_where_it_is(shelf: App) -> None:
     [hit] = await shelf.search("nuclear fusion", 1)
     document = await named(shelf, "stars.md")
-    [page] = [page async for page in shelf.show(document["id"], "pages")]
+    [page] = [page async for page in shelf.show(document.id, "pages")]
     assert page.text[hit.start : hit.end] == hit.text
-    assert (hit.document_id, hit.name, hit.page, hit.page_end) == (document["id"], "stars.md", 1, 1)
+    assert (hit.document_id, hit.name, hit.page, hit.page_end) == (document.id, "stars.md", 1, 1)
     assert hit.headings == ("Sky",), "where the chunk begins"
-    assert hit.source == document["source"]
+    assert hit.source == document.source
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "vector", "text"])
@@ -128,7 +128,7 @@ async def test_vectors_of_two_models_never_mix(shelf: App, monkeypatch: pytest.M
         await shelf.search("whale")
     async with open_app(home=str(home), embedder="fake") as app:
         assert (await app.ingest(data=b"one more", name="more.txt")).failed == 1
-        assert (await app.list_dead_letters())["by_reason"] == {"embedder_changed": 1}
+        assert (await app.list_dead_letters()).by_reason == {"embedder_changed": 1}
     assert sql(home, "SELECT embedder FROM collections") == [("fake:16:1",)]
 
 
@@ -190,14 +190,14 @@ def _version(number: int) -> bytes:
 async def test_i5_no_search_after_a_delete_finds_the_document(app: App, files: Files) -> None:
     await app.ingest([files(**{f"{i}.txt": text(2, "gone") for i in range(10)})])
     for entry in await app.list_documents():
-        await app.delete([entry["id"]])
-        assert entry["name"] not in {hit.name for hit in await app.search("gone1 matter1", 50)}
+        await app.delete([entry.id])
+        assert entry.name not in {hit.name for hit in await app.search("gone1 matter1", 50)}
 
 
 async def test_a_search_during_a_delete_sees_its_snapshot(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """The document was there when the search began: it may still be shown, whole."""
     await app.ingest(data=b"the otter swims", name="a.txt")
-    document = (await app.list_documents())[0]["id"]
+    document = (await app.list_documents())[0].id
     table = app.ports.index.open
 
     async def slow(*place: Any) -> object:
@@ -214,7 +214,7 @@ async def test_no_snapshot_is_held_while_a_query_is_embedded(app: App, monkeypat
     """A provider may take its time, and a snapshot keeps what others delete. So a delete meanwhile counts."""
     await app.ingest(data=b"the otter swims", name="a.txt")
     embed = app.ports.embedder.embed_query
-    document = (await app.list_documents())[0]["id"]
+    document = (await app.list_documents())[0].id
 
     async def slow(text: str) -> object:
         await app.delete([document])

@@ -119,9 +119,9 @@ async def test_a_crash_is_no_such_thing(tmp_path: Path, caplog: pytest.LogCaptur
 
 async def test_i1_prune_leaves_bytes_alone_that_the_right_ledger_may_name(home: Path) -> None:
     async with open_app(home=str(home), embedder="fake") as app:
-        assert (await app.prune(older_than_s=0))["blobs"] == 0
+        assert (await app.prune(older_than_s=0)).blobs == 0
         await app.check(repair=True)
-        assert (await app.prune(older_than_s=0))["blobs"] > 0
+        assert (await app.prune(older_than_s=0)).blobs > 0
 
 
 async def test_ids_of_a_new_history_are_above_all_others_and_keep_growing(

@@ -68,7 +68,7 @@ async def epoch(app: App) -> int:
 
 
 async def statuses(app: App, owner: str) -> list[str]:
-    return sorted({entry["status"] for entry in await app.for_owner(owner).list_documents()})
+    return sorted({entry.status for entry in await app.for_owner(owner).list_documents()})
 
 
 async def test_i9_one_owner_s_broken_table_stops_nobody_else_and_is_tried_again(
@@ -88,7 +88,7 @@ async def test_i9_one_owner_s_broken_table_stops_nobody_else_and_is_tried_again(
         await until(lambda: _all_completed(two, "bob"))
         await until(lambda: _failures(two, 3))
         [waiting] = {
-            step["waiting_on"] for step in (await two.for_owner("ann").status(await _newest(two, "ann")))["steps"][-1:]
+            step.waiting_on for step in (await two.for_owner("ann").status(await _newest(two, "ann"))).steps[-1:]
         }
         assert waiting == "index"
         assert not working.done()
@@ -104,7 +104,7 @@ async def test_i9_one_owner_s_broken_table_stops_nobody_else_and_is_tried_again(
     finally:
         two.stop()
         await working
-    assert (await two.for_owner("ann").list_dead_letters())["letters"] == []
+    assert (await two.for_owner("ann").list_dead_letters()).letters == []
     assert await found(two.for_owner("ann"), "sluice") >= {"4.txt"}
     assert any("can be used again" in r.getMessage() for r in caplog.records)
 
@@ -114,7 +114,7 @@ async def _all_completed(app: App, owner: str) -> bool:
 
 
 async def _newest(app: App, owner: str) -> str:
-    return str((await app.for_owner(owner).list_documents())[0]["id"])
+    return str((await app.for_owner(owner).list_documents())[0].id)
 
 
 _FAILURES = Statement("SELECT max(failures) FROM targets")
@@ -133,7 +133,7 @@ async def test_an_index_that_has_no_folder_ends_a_call_with_a_sentence(
         with pytest.raises(StorageError, match="the index table cannot be used"):
             await app.ingest(data=b"the weir", name="a.txt")
     assert targets.TRIES <= await epoch(app) <= targets.TRIES + 2
-    assert (await app.list_dead_letters())["letters"] == []
+    assert (await app.list_dead_letters()).letters == []
     # Whoever tries again is not kept waiting: neither for the same sentence, nor once it is mended.
     monkeypatch.setattr(targets, "FIRST_S", 3600.0)
     monkeypatch.setattr(targets, "LONGEST_S", 3600.0)
@@ -186,7 +186,7 @@ async def test_i9_an_index_that_raises_for_one_document_fails_that_one_alone(
         await app.ingest(data=f"words of {name}".encode(), name=f"{name}.txt", workflow="twice", wait=False)
     async with asyncio.timeout(60):
         await app.run()
-    [letter] = (await app.list_dead_letters())["letters"]
+    [letter] = (await app.list_dead_letters()).letters
     assert letter.name == "poison.txt"
     assert type(error).__name__ in letter.error
     assert await found(app, "words") == {"a.txt", "b.txt"}
@@ -208,8 +208,8 @@ async def test_i9_a_chunk_that_no_table_takes_fails_its_own_document(one: App) -
         await one.ingest(data=f"words of {name}".encode(), name=f"{name}.txt", workflow="own_chunks", wait=False)
     async with asyncio.timeout(60):
         await one.run()
-    letters = (await one.list_dead_letters())["letters"]
-    assert sorted(letter.name for letter in letters) == [
+    letters = (await one.list_dead_letters()).letters
+    assert sorted(str(letter.name) for letter in letters) == [
         "headings_number.txt",
         "page_huge.txt",
         "text_number.txt",
@@ -242,7 +242,7 @@ async def test_storage_that_fails_within_an_index_step_stops_the_worker_and_blam
         with pytest.raises(StorageError, match="may be failing"):
             await app.ingest(data=b"the weir", name="a.txt")
     assert await epoch(app) == 1
-    assert (await app.list_dead_letters())["letters"] == []
+    assert (await app.list_dead_letters()).letters == []
     monkeypatch.undo()
     assert (await app.run()).completed == 1
 

@@ -35,8 +35,8 @@ async def test_i9_one_that_hangs_every_time_is_a_dead_letter_that_says_so(app: A
     define(app, ending(f"{{kind: enrich, method: {OWN}.hang, timeout: 0.4, retries: 2, parameters: {{times: 9}}}}"))
     assert (await app.ingest([files(**{"a.txt": text(3)})], workflow="x")).failed == 1
     letters = await app.list_dead_letters()
-    assert letters["by_reason"] == {"timeout": 1}
-    assert "no progress for 0.4 s" in letters["letters"][0].error
+    assert letters.by_reason == {"timeout": 1}
+    assert "no progress for 0.4 s" in letters.letters[0].error
     assert own_steps.calls == ["hang"] * 2
 
 
@@ -53,15 +53,15 @@ async def test_one_that_waits_or_gets_on_is_left_alone(start_app: StartApp, file
 
     if how == "waits":
         await until(shown, 5)
-        [own] = [step for step in (await app.status((await only(app))["id"]))["steps"] if step["name"] == "own"]
-        assert own["waiting_on"] == "limit"
+        [own] = [step for step in (await app.status((await only(app)).id)).steps if step.name == "own"]
+        assert own.waiting_on == "limit"
     assert (await ingest).completed == 1
     assert own_steps.calls == ["linger"]
     other.stop()
     await working
     if how != "waits":
-        [own] = [step for step in (await app.status((await only(app))["id"]))["steps"] if step["name"] == "own"]
-        assert own["started_at"] < own["last_progress"] < own["finished_at"]
+        [own] = [step for step in (await app.status((await only(app)).id)).steps if step.name == "own"]
+        assert (own.started_at or 0) < (own.last_progress or 0) < (own.finished_at or 0)
 
 
 async def test_one_that_waits_for_room_in_its_worker_is_left_alone(
@@ -119,15 +119,15 @@ async def test_i3_a_worker_that_stands_still_loses_its_step_to_another(
 
         await until(blocked, 20)
         assert (await app.run()).completed == 1
-        document = (await only(app))["id"]
+        document = (await only(app)).id
         assert (await metas(app, document))["own"] == {"pid": os.getpid()}
-        assert {worker["pid"]: worker["alive"] for worker in await app.list_workers()} == {hung.pid: True}
+        assert {worker.pid: worker.alive for worker in await app.list_workers()} == {hung.pid: True}
         (mark / "go").touch()
         hung.send_signal(signal.SIGTERM)
         assert await asyncio.wait_for(hung.wait(), 10) in (0, 130, 143)
         assert not await written(), "what it wrote was refused"
         assert (await metas(app, document))["own"] == {"pid": os.getpid()}
-        assert (await app.status())["documents"] == {"COMPLETED": 1}
+        assert (await app.status()).documents == {"COMPLETED": 1}
     finally:
         if hung.returncode is None:
             hung.kill()

@@ -16,6 +16,6 @@ async def test_more_twins_than_slots_do_not_wait_for_each_other_for_ever(tmp_pat
         assert summary.completed == 60
         reused = 0
         for document in await app.list_documents():
-            steps = {step["name"]: step["meta"] for step in (await app.status(document["id"]))["steps"]}
+            steps = {step.name: step.meta for step in (await app.status(document.id)).steps}
             reused += bool(steps["extract"].get("reused"))
         assert reused == 59

@@ -126,7 +126,7 @@ async def test_an_empty_collection_is_vacuumed_without_a_checksum(start_app: Sta
     await app.ingest(data=b" \n ", name="blank.txt")
     [done] = (await app.vacuum()).collections
     assert (done.rows, done.bytes_before, done.bytes_after, done.checksum) == (0, 0, 0, None)
-    assert (await app.list_locks())["locks"] == []
+    assert (await app.list_locks()).locks == []
     assert (await app.check()).ok
 
 
@@ -140,7 +140,7 @@ async def test_a_held_index_is_left_alone_and_its_holder_named(app: App, home: P
         waiting = asyncio.create_task(app.vacuum("default"))
         await asyncio.sleep(0.2)
     assert (await waiting).busy == []
-    assert (await app.list_locks())["locks"] == []
+    assert (await app.list_locks()).locks == []
 
 
 async def test_force_takes_the_lock_away_and_that_is_written_down(app: App, home: Path) -> None:
@@ -157,10 +157,10 @@ async def test_force_takes_the_lock_away_and_that_is_written_down(app: App, home
         with pytest.raises(LeaseLost):
             await holding
     assert len(report.collections) == 1
-    [released] = (await app.list_locks())["released"]
+    [released] = (await app.list_locks()).released
     assert (released.key, released.purpose, released.released_by) == (KEY, "hold", "carl@desk")
     await app.vacuum(force=True)
-    assert len((await app.list_locks())["released"]) == 1, "nobody held it"
+    assert len((await app.list_locks()).released) == 1, "nobody held it"
 
 
 async def test_i3_a_vacuum_whose_lock_is_taken_away_commits_and_seals_nothing(
@@ -170,7 +170,7 @@ async def test_i3_a_vacuum_whose_lock_is_taken_away_commits_and_seals_nothing(
     compact = LanceTable.compact
 
     async def late(table: LanceTable, verify: Fence) -> None:
-        [lock] = (await app.list_locks())["locks"]
+        [lock] = (await app.list_locks()).locks
         assert lock.purpose == "vacuum"
         await app.release_lock(KEY, force=True)
         await compact(table, verify)

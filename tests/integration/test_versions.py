@@ -146,7 +146,7 @@ async def test_i7_a_worker_that_is_too_old_hands_its_work_over(start_app: StartA
     working = await at_work(app)
 
     async def embedding() -> bool:
-        return bool((await app.status())["documents"].get("EMBEDDING"))
+        return bool((await app.status()).documents.get("EMBEDDING"))
 
     await until(embedding, 20)
     await migrate_by_force(url)

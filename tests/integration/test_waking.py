@@ -51,7 +51,7 @@ async def heard(postgres: str) -> AsyncIterator[Callable[[float], Awaitable[int]
 
 async def completed(app: App, count: int) -> None:
     async def reached() -> bool:
-        return bool((await app.status())["documents"].get("COMPLETED", 0) == count)
+        return bool((await app.status()).documents.get("COMPLETED", 0) == count)
 
     await until(reached, 10)
 

@@ -98,13 +98,13 @@ async def submit(app: App, data: bytes = b"words", **options: Any) -> None:
 async def run_until_told(app: App) -> None:
     async def told() -> bool:
         await app.run()
-        return bool((await app.status())["events"]["waiting"] == 0)
+        return bool((await app.status()).events.waiting == 0)
 
     await until(told)
 
 
 async def letters(app: App) -> list[Any]:
-    return list((await app.list_dead_letters())["letters"])
+    return list((await app.list_dead_letters()).letters)
 
 
 def verify(headers: dict[str, str], body: bytes) -> None:
@@ -243,7 +243,7 @@ async def test_i8_a_server_that_is_down_is_told_when_it_is_up_again(start_app: S
         port = taken.getsockname()[1]
     app = await start_app(**hooks(f"http://127.0.0.1:{port}{PATH}", retries=50))
     await submit(app)
-    assert (await app.status())["events"] == {"waiting": 1}, "a backed-off delivery holds nobody up"
+    assert (await app.status()).events.waiting == 1, "a backed-off delivery holds nobody up"
     receiver = Receiver(port)
     try:
         await run_until_told(app)

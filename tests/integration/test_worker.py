@@ -17,6 +17,8 @@ from penstock.extractors import formats
 from penstock.extractors.formats import FORMATS, HTML
 from penstock.extractors.text import TextExtractor
 from penstock.model.items import Vectors
+from penstock.model.states import DocumentStatus
+from penstock.verbs.views import DocumentProgress
 from penstock.workflows.catalog import Catalog
 
 Files = Callable[..., Path]
@@ -36,7 +38,7 @@ async def test_a_folder_becomes_searchable(
     assert (summary.submitted, summary.completed, summary.not_indexable) == (32, 30, 2)
     assert (summary.failed, summary.pending, summary.problems) == (0, 0, [])
     assert await found(app, "topic17") == {"17.txt"}
-    assert (await app.status())["documents"] == {"COMPLETED": 30, "NOT_INDEXABLE": 2}
+    assert (await app.status()).documents == {"COMPLETED": 30, "NOT_INDEXABLE": 2}
     assert (await app.check()).ok
     again = await app.ingest([files()])
     assert (again.submitted, again.skipped) == (0, 32)
@@ -45,19 +47,19 @@ async def test_a_folder_becomes_searchable(
 async def test_a_document_shows_its_steps_and_how_far_it_is(app: App, files: Files) -> None:
     await app.ingest([files(**{"a.txt": text(100)})])
     document = await only(app)
-    status = await app.status(document["id"])
-    assert [step["name"] for step in status["steps"]] == ["validate", "extract", "clean", "chunk", "embed", "index"]
-    assert {step["status"] for step in status["steps"]} == {"COMPLETED"}
-    assert all(step["started_at"] <= step["finished_at"] for step in status["steps"])
-    count = len(await chunks(app, document["id"]))
-    assert document["chunks"] == count
-    progress = status["progress"]
-    assert progress.pop("last_checkpoint") > 0
-    assert progress == {
-        "phase": "COMPLETED", "pages": 1, "total_pages": 1, "chunks": count, "total_chunks": count,
-        "embedded": count, "indexed": count,
-    }  # fmt: skip
-    assert (status["searchable"], status["stale"], status["error"], status["retry_count"]) == (True, False, None, 0)
+    status = await app.status(document.id)
+    assert [step.name for step in status.steps] == ["validate", "extract", "clean", "chunk", "embed", "index"]
+    assert {step.status for step in status.steps} == {"COMPLETED"}
+    assert all((step.started_at or 0) <= (step.finished_at or 0) for step in status.steps)
+    count = len(await chunks(app, document.id))
+    assert document.chunks == count
+    progress = status.progress
+    assert (progress.last_checkpoint or 0) > 0
+    assert msgspec.structs.replace(progress, last_checkpoint=None) == DocumentProgress(
+        phase=DocumentStatus.COMPLETED, pages=1, total_pages=1, chunks=count, total_chunks=count, embedded=count,
+        indexed=count, last_checkpoint=None,
+    )  # fmt: skip
+    assert (status.searchable, status.stale, status.error, status.retry_count) == (True, False, None, 0)
 
 
 async def test_a_document_at_work_shows_what_is_done_and_what_is_to_come(app: App, files: Files) -> None:
@@ -66,15 +68,15 @@ async def test_a_document_at_work_shows_what_is_done_and_what_is_to_come(app: Ap
     document = await until_status(app, "EMBEDDING")
 
     async def embedded() -> bool:
-        return bool((await app.status(document["id"]))["progress"]["embedded"])
+        return bool((await app.status(document.id)).progress.embedded)
 
     await until(embedded)
-    status = await app.status(document["id"])
-    progress = status["progress"]
-    assert (progress["phase"], progress["indexed"]) == ("EMBEDDING", 0)
-    assert 0 < progress["embedded"] < progress["total_chunks"] == progress["chunks"]
-    assert [(s["name"], s["status"]) for s in status["steps"]][-2:] == [("embed", "RUNNING"), ("index", "PENDING")]
-    assert not status["searchable"]
+    status = await app.status(document.id)
+    progress = status.progress
+    assert (progress.phase, progress.indexed) == ("EMBEDDING", 0)
+    assert 0 < progress.embedded < (progress.total_chunks or 0) == progress.chunks
+    assert [(s.name, s.status) for s in status.steps][-2:] == [("embed", "RUNNING"), ("index", "PENDING")]
+    assert not status.searchable
     assert await found(app, "matter5") == set()
     app.stop()
     await ingest
@@ -85,10 +87,10 @@ async def test_done_is_kept_the_same_bytes_under_another_name_are_not_worked_on_
     summary = await app.ingest([files(**{"b.txt": text(50)})])
     assert (summary.submitted, summary.completed, summary.skipped) == (1, 1, 1)
     first, second = [await named(app, name) for name in ("a.txt", "b.txt")]
-    reused = {name for name, meta in (await metas(app, second["id"])).items() if meta.get("reused")}
+    reused = {name for name, meta in (await metas(app, second.id)).items() if meta.get("reused")}
     assert reused == {"extract", "clean", "chunk", "embed"}
-    assert not any(meta.get("reused") for meta in (await metas(app, first["id"])).values())
-    assert await chunks(app, first["id"]) == await chunks(app, second["id"])
+    assert not any(meta.get("reused") for meta in (await metas(app, first.id)).values())
+    assert await chunks(app, first.id) == await chunks(app, second.id)
     assert await found(app, "matter7") == {"a.txt", "b.txt"}
 
 
@@ -98,9 +100,9 @@ async def test_another_chunk_size_does_not_extract_again(start_app: StartApp, fi
     await app.ingest([folder])
     await app.ingest([folder], collection="fine")
     first, second = [await only(app, collection=name) for name in ("default", "fine")]
-    made = await metas(app, second["id"])
+    made = await metas(app, second.id)
     assert {name for name, meta in made.items() if meta.get("reused")} == {"extract", "clean"}
-    assert second["chunks"] > 2 * first["chunks"]
+    assert (second.chunks or 0) > 2 * (first.chunks or 0) > 0
 
 
 @pytest.mark.parametrize("kind", ["extract", "chunk", "embed"])
@@ -108,7 +110,7 @@ async def test_a_torn_segment_is_made_again(app: App, files: Files, tmp_path: Pa
     from tests.kit.damage import segment_of
 
     await app.ingest([files(**{"a.txt": text(80)})])
-    before = await chunks(app, (await only(app))["id"])
+    before = await chunks(app, (await only(app)).id)
     segment = segment_of(tmp_path / "home", "a.txt", kind)
     segment.write_bytes(segment.read_bytes()[:-3])
     if kind == "extract":
@@ -117,7 +119,7 @@ async def test_a_torn_segment_is_made_again(app: App, files: Files, tmp_path: Pa
         segment_of(tmp_path / "home", "a.txt", "chunk").unlink()
     summary = await app.ingest([files(**{"b.txt": text(80)})])
     assert (summary.completed, summary.failed) == (1, 0)
-    assert await chunks(app, (await named(app, "b.txt"))["id"]) == before
+    assert await chunks(app, (await named(app, "b.txt")).id) == before
     assert (await app.check()).ok
 
 
@@ -125,10 +127,10 @@ async def test_i5_a_document_deleted_while_it_is_worked_on_stays_deleted(app: Ap
     slow(app)
     ingest = asyncio.create_task(app.ingest([files(**{"big.txt": text(BIG), "small.txt": "a small one"})]))
     document = await until_status(app, "EMBEDDING", name="big.txt")
-    await app.delete([document["id"]])
+    await app.delete([document.id])
     summary = await ingest
     assert (summary.completed, summary.cancelled) == (1, 1)
-    assert [entry["name"] for entry in await app.list_documents()] == ["small.txt"]
+    assert [entry.name for entry in await app.list_documents()] == ["small.txt"]
     assert await found(app, "matter5") == set()
     assert (await app.check()).ok
 
@@ -156,7 +158,7 @@ async def test_i5_a_document_that_lost_its_text_disappears_from_search(app: App,
     files(**{"a.txt": "  \n"})
     assert (await app.ingest([folder])).not_indexable == 1
     document = await only(app)
-    assert (document["status"], document["searchable"], document["stale"]) == ("NOT_INDEXABLE", False, False)
+    assert (document.status, document.searchable, document.stale) == ("NOT_INDEXABLE", False, False)
     assert await found(app, "matter5") == set()
 
 
@@ -166,15 +168,15 @@ async def test_i5_a_new_version_that_fails_leaves_the_old_one_searchable(app: Ap
     files(**{"a.txt": b"\x7fELF" + bytes(range(256)) * 20})
     assert (await app.ingest([folder])).failed == 1
     document = await only(app)
-    assert (document["status"], document["searchable"], document["stale"]) == ("FAILED", True, True)
-    assert "Penstock reads" in document["error"]
+    assert (document.status, document.searchable, document.stale) == ("FAILED", True, True)
+    assert "Penstock reads" in (document.error or "")
     assert await found(app, "matter5") == {"a.txt"}
     letters = await app.list_dead_letters()
-    assert (letters["total"], letters["by_reason"]) == (1, {"unsupported_type": 1})
+    assert (letters.total, letters.by_reason) == (1, {"unsupported_type": 1})
     files(**{"a.txt": text(20, "fresh")})
     assert (await app.ingest([folder])).completed == 1
-    assert (await only(app))["stale"] is False
-    assert (await app.list_dead_letters())["total"] == 0
+    assert (await only(app)).stale is False
+    assert (await app.list_dead_letters()).total == 0
     assert await found(app, "fresh7") == {"a.txt"}
 
 
@@ -207,17 +209,18 @@ async def test_i9_an_error_that_stays_ends_as_a_dead_letter_that_can_be_replayed
         summary = await app.ingest([files(**{"a.txt": text(5), "b.txt": " "})])
     assert (summary.failed, summary.not_indexable) == (1, 1)
     letters = await app.list_dead_letters()
-    [letter] = letters["letters"]
+    [letter] = letters.letters
     assert (letter.reason, letter.error, letter.step) == ("error", "ValueError: no such luck", "embed")
-    assert "test_worker.py" in letter.traceback
+    assert "test_worker.py" in (letter.traceback or "")
     [retries] = [
         step.retries for step in Catalog(Path("none"), Path("none")).workflow("default").steps if step.name == "embed"
     ]
     assert letter.attempts == retries
     assert (await app.replay([letter.id])).replayed == [letter.document_id]
     assert (await app.run()).completed == 1
-    assert (await app.status(letter.document_id))["retry_count"] == 1
-    assert (await app.list_dead_letters())["total"] == 0
+    assert letter.document_id is not None
+    assert (await app.status(letter.document_id)).retry_count == 1
+    assert (await app.list_dead_letters()).total == 0
 
 
 @pytest.mark.parametrize("limits", [{"max_texts": 3}, {"max_tokens": 2000}])
@@ -250,7 +253,7 @@ async def test_a_new_version_of_one_reader_leaves_artifacts_of_other_formats_alo
     assert (await later.ingest([folder], collection="other")).completed == 2
     made = {}
     for document in await later.list_documents(collection="other"):
-        made[document["name"]] = (await metas(later, document["id"]))["extract"].get("reused", False)
+        made[document.name] = (await metas(later, document.id))["extract"].get("reused", False)
     assert made == {"a.txt": True, "a.html": False}
 
 

@@ -4,13 +4,14 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from penstock.app import App
 from penstock.model.items import Chunk, Vectors
 from penstock.verbs.owner import OwnerScope
+from penstock.verbs.views import DocumentView
 
 
 def text(paragraphs: int, word: str = "subject") -> str:
@@ -37,13 +38,13 @@ def fast(app: App) -> None:
     vars(app.ports.embedder).pop("embed_documents", None)
 
 
-async def only(app: App, **filters: Any) -> dict[str, Any]:
+async def only(app: App, **filters: Any) -> DocumentView:
     """The one document there is."""
     [entry] = await app.list_documents(**filters)
     return entry
 
 
-async def named(app: App, name: str) -> dict[str, Any]:
+async def named(app: App, name: str) -> DocumentView:
     return await only(app, name=name)
 
 
@@ -51,8 +52,8 @@ async def chunks(app: App, document: str) -> list[Chunk]:
     return [chunk async for chunk in app.show(document, "chunks")]
 
 
-async def metas(app: App, document: str) -> dict[str, dict[str, Any]]:
-    return {step["name"]: step["meta"] for step in (await app.status(document))["steps"]}
+async def metas(app: App, document: str) -> dict[str, Mapping[str, Any]]:
+    return {step.name: step.meta for step in (await app.status(document)).steps}
 
 
 async def found(app: OwnerScope, query: str, k: int = 20, **options: Any) -> set[str]:
@@ -66,12 +67,12 @@ async def until(true: Callable[[], Awaitable[bool]], seconds: float = 20.0) -> N
             await asyncio.sleep(0.02)
 
 
-async def until_status(app: App, status: str, **filters: Any) -> dict[str, Any]:
+async def until_status(app: App, status: str, **filters: Any) -> DocumentView:
     """Wait until the one document shows a status."""
 
     async def reached() -> bool:
         entries = await app.list_documents(**filters)
-        return bool(entries) and entries[0]["status"] == status
+        return bool(entries) and entries[0].status == status
 
     await until(reached)
     return await only(app, **filters)

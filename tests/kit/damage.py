@@ -93,7 +93,7 @@ async def verify() -> None:
 
 
 async def document_id(app: App, name: str) -> str:
-    return next(str(entry["id"]) for entry in await app.list_documents() if entry["name"] == name)
+    return next(str(entry.id) for entry in await app.list_documents() if entry.name == name)
 
 
 async def finds(app: App, query: str, name: str) -> bool:

@@ -106,7 +106,7 @@ async def app(start_app: StartApp) -> App:
 
 
 async def test_i10_the_same_file_under_two_owners_is_two_documents(app: App, tmp_path: Path) -> None:
-    ids = {owner: {e["id"] for e in await app.for_owner(owner).list_documents()} for owner in ("anna", "bert")}
+    ids = {owner: {e.id for e in await app.for_owner(owner).list_documents()} for owner in ("anna", "bert")}
     assert [len(found) for found in ids.values()] == [2, 2]
     assert ids["anna"].isdisjoint(ids["bert"])
     for owner in ("anna", "bert"):
@@ -117,21 +117,21 @@ async def test_i10_the_same_file_under_two_owners_is_two_documents(app: App, tmp
 async def test_i10_work_is_not_shared_across_owners(app: App) -> None:
     for owner in ("anna", "bert"):
         [document] = await app.for_owner(owner).list_documents(name="same.txt")
-        status = await app.for_owner(owner).status(document["id"])
-        assert not any(step["meta"].get("reused") for step in status["steps"])
+        status = await app.for_owner(owner).status(document.id)
+        assert not any(step.meta.get("reused") for step in status.steps)
 
 
 async def test_i10_lists_counts_and_searches_stay_within_the_owner(app: App) -> None:
-    assert {e["name"] for e in await app.for_owner("anna").list_documents()} == {"anna.txt", "same.txt"}
-    assert (await app.for_owner("anna").status())["documents"] == {"COMPLETED": 2}
+    assert {e.name for e in await app.for_owner("anna").list_documents()} == {"anna.txt", "same.txt"}
+    assert (await app.for_owner("anna").status()).documents == {"COMPLETED": 2}
     assert {hit.name for hit in await app.for_owner("anna").search("secret", 50)} == {"anna.txt", "same.txt"}
     assert await app.list_documents() == []
     assert await app.search("secret") == []
-    assert (await app.status())["documents"] == {}
+    assert (await app.status()).documents == {}
 
 
 async def test_i10_another_owner_s_document_is_not_there(app: App) -> None:
-    [document] = [e["id"] for e in await app.for_owner("bert").list_documents(name="bert.txt")]
+    [document] = [e.id for e in await app.for_owner("bert").list_documents(name="bert.txt")]
     anna = app.for_owner("anna")
     for change in (anna.cancel, anna.delete, anna.retry):
         with pytest.raises(NotFound):
@@ -144,15 +144,15 @@ async def test_i10_another_owner_s_document_is_not_there(app: App) -> None:
 
 
 async def test_i10_a_short_id_is_looked_for_among_the_owner_s_own(app: App) -> None:
-    [document] = [e["id"] for e in await app.for_owner("bert").list_documents(name="bert.txt")]
+    [document] = [e.id for e in await app.for_owner("bert").list_documents(name="bert.txt")]
     with pytest.raises(NotFound):
         await app.for_owner("anna").status(document[:25])
 
 
 async def test_i10_dead_letters_are_the_owner_s(app: App) -> None:
     await app.for_owner("bert").ingest(data=b"\x7fELF" + bytes(range(256)) * 9, name="bad.bin")
-    [letter] = (await app.for_owner("bert").list_dead_letters())["letters"]
-    assert (await app.for_owner("anna").list_dead_letters())["total"] == 0
+    [letter] = (await app.for_owner("bert").list_dead_letters()).letters
+    assert (await app.for_owner("anna").list_dead_letters()).total == 0
     with pytest.raises(NotFound):
         await app.for_owner("anna").dead_letter(letter.id)
     anna = app.for_owner("anna")
@@ -195,4 +195,4 @@ async def test_i10_names_that_lead_elsewhere_are_refused(app: App, name: str) ->
 async def test_owners_that_differ_only_in_case_are_two(app: App) -> None:
     await app.for_owner("Anna").ingest(data=b"capital words", name="a.txt")
     assert {hit.name for hit in await app.for_owner("Anna").search("capital", 5)} == {"a.txt"}
-    assert {e["name"] for e in await app.for_owner("anna").list_documents()} == {"anna.txt", "same.txt"}
+    assert {e.name for e in await app.for_owner("anna").list_documents()} == {"anna.txt", "same.txt"}

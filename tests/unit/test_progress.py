@@ -12,6 +12,7 @@ from rich.text import Text
 from penstock.cli.live import Row, Screen, table
 from penstock.cli.progress import Meter, ProgressDisplay, about, line, picture, waits
 from penstock.ledger.engine.documents import ArtifactProgress
+from penstock.model.states import DocumentStatus
 from penstock.verbs import views
 from penstock.verbs.jobs import Progress
 from penstock.worker.look import InHand, Tally, left_s, to_come
@@ -132,9 +133,9 @@ def test_the_time_left_counts_every_stage_by_what_it_took() -> None:
 
 def test_the_pages_of_a_pdf_are_known_while_it_is_read() -> None:
     reading = ArtifactProgress("extract", "extract", False, 32, '{"pages": 32, "of": 619}', 1.0)
-    assert views._progress("EXTRACTING", {"extract": reading})["total_pages"] == 619
+    assert views._progress(DocumentStatus.EXTRACTING, {"extract": reading}).total_pages == 619
     of_text = ArtifactProgress("extract", "extract", False, 3, '{"offset": 9000}', 1.0)
-    assert views._progress("EXTRACTING", {"extract": of_text})["total_pages"] is None
+    assert views._progress(DocumentStatus.EXTRACTING, {"extract": of_text}).total_pages is None
 
 
 ROWS = [

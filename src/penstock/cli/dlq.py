@@ -7,7 +7,7 @@ import click
 
 from penstock.cli.call import Call, InOrder, body
 from penstock.cli.changes import by_step, changes
-from penstock.cli.output import Answer, count, encode, labelled, table, visible, when, with_times
+from penstock.cli.output import Answer, as_data, count, encode, labelled, table, visible, when, with_times
 from penstock.cli.passwords import chosen, passwords
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -26,15 +26,12 @@ def dlq() -> None:
 @body
 async def list_letters(call: Call, limit: int) -> Answer:
     """List the number of dead letters for each reason, and the newest ones."""
-    import msgspec
-
     async with call.scope() as scope:
         found = await scope.list_dead_letters(limit=limit)
-    letters = found["letters"]
-    data = with_times(found) | {"letters": [with_times(msgspec.to_builtins(letter)) for letter in letters]}
+    letters, data = found.letters, as_data(found)
     if not letters:
         return Answer(data, "no dead letters")
-    reasons = table([["REASON", "COUNT"], *([reason, f"{n:,}"] for reason, n in found["by_reason"].items())])
+    reasons = table([["REASON", "COUNT"], *([reason, f"{n:,}"] for reason, n in found.by_reason.items())])
     rows = [[n.id, n.reason, n.step, n.name or (n.event and n.event.id)] for n in letters]
     lines = [*reasons, "", *table([["N", "REASON", "STEP", "NAME"], *rows]), ""]
     lines.append("penstock dlq show N · replay N | --reason R | --all · discard N | --reason R | --all")

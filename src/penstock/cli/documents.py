@@ -8,11 +8,13 @@ import click
 
 from penstock.cli.call import Call, body
 from penstock.cli.changes import by_step, changes
-from penstock.cli.output import Answer, bytes_size, count, duration, labelled, table, visible, when, with_times
+from penstock.cli.output import Answer, as_data, bytes_size, count, duration, labelled, table, visible, when
 from penstock.cli.passwords import chosen, passwords
 
 if TYPE_CHECKING:
+    from penstock.model.nouns import StepView
     from penstock.verbs.owner import OwnerScope
+    from penstock.verbs.views import Counts, DocumentDetails, DocumentView
 
 IDS = click.argument("ids", metavar="ID...", nargs=-1, required=True)
 
@@ -56,9 +58,9 @@ async def list_documents(
         found = await scope.list_documents(
             status=status.upper() if status else None, collection=collection, name=name, limit=limit
         )
-    rows = [[d["id"], d["status"], d["pages"], d["chunks"], visible(d["name"]) + _remark(d)] for d in found]
+    rows = [[d.id, d.status, d.pages, d.chunks, visible(d.name) + _remark(d)] for d in found]
     lines = table([["ID", "STATUS", "PAGES", "CHUNKS", "NAME"], *rows]) if rows else ["no documents"]
-    return Answer({"documents": [with_times(d) for d in found]}, "\n".join(lines))
+    return Answer({"documents": [as_data(d) for d in found]}, "\n".join(lines))
 
 
 @click.command()
@@ -130,73 +132,70 @@ async def _change(
     async with call.scope() as scope:
         before = [await scope.status(name) for name in dict.fromkeys(ids)]
         changed = await verb(scope)
-    names = {d["id"]: d for d in before}
-    other = [d for d in names.values() if d["id"] not in changed]
+    names = {d.id: d for d in before}
+    other = [d for d in names.values() if d.id not in changed]
     lines = [f"{count(len(changed), 'document')} {done}"]
-    lines += table([[i, visible(names[i]["name"])] for i in names if i in changed], "  ")
-    lines += [f"unchanged: {d['id']} is {d['status']}" for d in other]
-    data = {field: [i for i in names if i in changed], "unchanged": [d["id"] for d in other]}
+    lines += table([[i, visible(names[i].name)] for i in names if i in changed], "  ")
+    lines += [f"unchanged: {d.id} is {d.status}" for d in other]
+    data = {field: [i for i in names if i in changed], "unchanged": [d.id for d in other]}
     return Answer(data, "\n".join(lines))
 
 
 async def _status(scope: "OwnerScope", document: str | None) -> Answer:
-    found = await scope.status(document)
     if document is None:
-        return Answer(found, "\n".join(counts(found)))
-    data = with_times(found) | {"progress": with_times(found["progress"])}
-    data["steps"] = [with_times(step) for step in found["steps"]]
-    return Answer(data, "\n".join(overview(found)))
+        totals = await scope.status()
+        return Answer(as_data(totals), "\n".join(counts(totals)))
+    found = await scope.status(document)
+    return Answer(as_data(found), "\n".join(overview(found)))
 
 
-def counts(found: dict[str, Any]) -> list[str]:
-    documents, steps, letters = found["documents"], found["steps"], found["dead_letters"]
+def counts(found: "Counts") -> list[str]:
+    documents, steps, letters = found.documents, found.steps, found.dead_letters
     rows: list[Sequence[object]] = [[f"documents {name}", f"{n:,}"] for name, n in documents.items()]
     rows += [[f"steps {name}", f"{n:,}"] for name, n in steps.items()]
-    if waiting := found["events"]["waiting"]:
+    if waiting := found.events.waiting:
         rows.append(["events waiting", f"{waiting:,}"])
     rows.append(["dead letters", f"{letters:,}"])
     lines = table(rows) if documents else ["no documents; add some with: penstock ingest PATH"]
     return lines + (["", "To see why documents failed: penstock dlq list"] if letters else [])
 
 
-def overview(d: dict[str, Any]) -> list[str]:
+def overview(d: "DocumentDetails") -> list[str]:
     """The lines that describe one document and its steps."""
-    p = d["progress"]
-    pages, chunks = count(p["pages"], "page"), count(p["chunks"], "chunk")
+    p = d.progress
+    pages, chunks = count(p.pages, "page"), count(p.chunks, "chunk")
     fields = {
-        "id": d["id"],
-        "name": d["name"],
-        "source": d["source"],
-        "collection": d["collection"],
-        "status": d["status"] + _remark(d),
-        "content": f"{d['media_type'] or 'unknown type'}, {bytes_size(d['size'])}",
-        "progress": f"{pages}, {chunks}, {p['embedded']:,} embedded, {p['indexed']:,} indexed",
-        "artifacts": f"dropped {when(d['artifacts_dropped_at'])}: cannot be shown or reused"
-        if d["artifacts_dropped_at"]
+        "id": d.id,
+        "name": d.name,
+        "source": d.source,
+        "collection": d.collection,
+        "status": d.status + _remark(d),
+        "content": f"{d.media_type or 'unknown type'}, {bytes_size(d.size)}",
+        "progress": f"{pages}, {chunks}, {p.embedded:,} embedded, {p.indexed:,} indexed",
+        "artifacts": f"dropped {when(d.artifacts_dropped_at)}: cannot be shown or reused"
+        if d.artifacts_dropped_at
         else None,
-        "attempts": f"{d['attempts']}" + (f", retried {d['retry_count']} times" if d["retry_count"] else ""),
-        "submitted": when(d["created_at"]),
-        "checkpoint": when(p["last_checkpoint"]),
-        "progress at": when(max((s["last_progress"] for s in _at_work(d) if s["last_progress"]), default=None)),
-        "error": d["error"],
+        "attempts": f"{d.attempts}" + (f", retried {d.retry_count} times" if d.retry_count else ""),
+        "submitted": when(d.created_at),
+        "checkpoint": when(p.last_checkpoint),
+        "progress at": when(max((s.last_progress for s in _at_work(d) if s.last_progress), default=None)),
+        "error": d.error,
     }
-    steps = [
-        [step["name"], step["status"], step["attempts"], _took(step), step["waiting_on"] or ""] for step in d["steps"]
-    ]
+    steps = [[step.name, step.status, step.attempts, _took(step), step.waiting_on or ""] for step in d.steps]
     return [*labelled(fields), "", *table([["STEP", "STATUS", "ATTEMPTS", "TOOK", "WAITING ON"], *steps])]
 
 
-def _at_work(d: dict[str, Any]) -> list[dict[str, Any]]:
-    return [step for step in d["steps"] if step["status"] == "RUNNING"]
+def _at_work(d: "DocumentDetails") -> "list[StepView]":
+    return [step for step in d.steps if step.status == "RUNNING"]
 
 
-def _took(step: dict[str, Any]) -> str:
-    if step["started_at"] is None or step["finished_at"] is None:
+def _took(step: "StepView") -> str:
+    if step.started_at is None or step.finished_at is None:
         return ""
-    return duration(step["finished_at"] - step["started_at"])
+    return duration(step.finished_at - step.started_at)
 
 
-def _remark(d: dict[str, Any]) -> str:
-    if d["stale"]:
-        return " (an older version is searchable)" if d["searchable"] else " (an older version is active)"
+def _remark(d: "DocumentView") -> str:
+    if d.stale:
+        return " (an older version is searchable)" if d.searchable else " (an older version is active)"
     return ""

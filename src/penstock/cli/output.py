@@ -129,6 +129,18 @@ def with_times(data: dict[str, Any]) -> dict[str, Any]:
     return {key: when(value) if key in TIMES else value for key, value in data.items()}
 
 
+def as_data(value: Any) -> Any:
+    """A struct as its JSON fields, with the times as ISO 8601; so are structs inside it, but nothing inside a dict."""
+    import msgspec
+
+    if isinstance(value, msgspec.Struct):
+        return {
+            name: when(inner) if name in TIMES else as_data(inner)
+            for name, inner in msgspec.structs.asdict(value).items()
+        }
+    return [as_data(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
 def drawable(stream: TextIO) -> bool:
     """Whether lines can be redrawn: a terminal that supports it and uses UTF-8."""
     letters = (stream.encoding or "").lower().replace("-", "") == "utf8"

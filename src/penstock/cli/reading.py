@@ -9,7 +9,7 @@ import click
 
 from penstock.cli.call import Call, body
 from penstock.cli.documents import overview
-from penstock.cli.output import Answer, encode, readable, visible, width, with_times
+from penstock.cli.output import Answer, as_data, encode, readable, visible, width
 
 if TYPE_CHECKING:
     from penstock.model.items import Block, Chunk, Page
@@ -80,13 +80,11 @@ async def show(call: Call, document: str, pages: bool, chunks: bool, blocks: boo
     async with call.scope() as scope:
         found = await scope.status(document)
         if not (pages or chunks or blocks):
-            data = with_times(found) | {"progress": with_times(found["progress"])}
-            data["steps"] = [with_times(step) for step in found["steps"]]
-            return Answer(data, "\n".join(overview(found)))
+            return Answer(as_data(found), "\n".join(overview(found)))
         what = "pages" if pages else "chunks" if chunks else "blocks"
-        spool = await _spooled(scope, call, found["id"], what)
+        spool = await _spooled(scope, call, found.id, what)
     empty = not call.json and spool.tell() == 0
-    return Answer({}, spool=spool, hints=[f"no {what}: {found['id']} is {found['status']}"] if empty else [])
+    return Answer({}, spool=spool, hints=[f"no {what}: {found.id} is {found.status}"] if empty else [])
 
 
 async def _spooled(scope: "OwnerScope", call: Call, document: str, what: str) -> IO[bytes]:

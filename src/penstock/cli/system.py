@@ -1,12 +1,9 @@
 """`steps`, `workers`, `lock`: inspect the engine."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import click
 
 from penstock.cli.call import Call, InOrder, body
-from penstock.cli.output import Answer, count, table, visible, when, with_times
+from penstock.cli.output import Answer, as_data, count, table, visible, when
 from penstock.cli.work import parse_duration
 
 
@@ -33,7 +30,7 @@ async def steps(call: Call, status: str | None, kind: str | None, stuck: str | N
         for s in found
     ]
     lines = table([head, *rows]) if rows else ["no such steps" if status or kind or stuck else "no steps"]
-    return Answer({"steps": _data(found)}, "\n".join(lines))
+    return Answer({"steps": as_data(found)}, "\n".join(lines))
 
 
 @click.command()
@@ -42,13 +39,11 @@ async def workers(call: Call) -> Answer:
     """List the workers of this ledger, for all owners."""
     async with call.app() as app:
         found = await app.list_workers()
-    rows = [
-        [w["id"], w["host"], w["pid"], when(w["started_at"]), w["steps"], "" if w["alive"] else "dead"] for w in found
-    ]
+    rows = [[w.id, w.host, w.pid, when(w.started_at), w.steps, "" if w.alive else "dead"] for w in found]
     lines = table([["ID", "HOST", "PID", "SINCE", "STEPS", ""], *rows]) if rows else ["no workers"]
-    dead = sum(not w["alive"] for w in found)
+    dead = sum(not w.alive for w in found)
     hints = [f"{count(dead, 'worker')} died: the next worker takes their steps and locks back."] if dead else []
-    return Answer({"workers": [with_times(w) for w in found]}, "\n".join(lines), hints=hints)
+    return Answer({"workers": as_data(found)}, "\n".join(lines), hints=hints)
 
 
 @click.group(cls=InOrder, no_args_is_help=False)
@@ -62,7 +57,7 @@ async def list_locks(call: Call) -> Answer:
     """List locks with their holder, purpose and expiry, and forced releases."""
     async with call.scope() as scope:
         found = await scope.list_locks()
-    held, released = found["locks"], found["released"]
+    held, released = found.locks, found.released
     lines = ["no locks are held"]
     if held:
         rows = [[x.key, x.purpose, x.steps, x.worker, x.host, x.pid, when(x.until)] for x in held]
@@ -70,7 +65,7 @@ async def list_locks(call: Call) -> Answer:
     if released:
         rows = [[x.key, x.purpose, x.worker, x.released_by, when(x.released_at)] for x in released]
         lines += ["", *table([["RELEASED", "FOR", "FROM", "BY", "AT"], *rows])]
-    return Answer({"locks": _data(held), "released": _data(released)}, "\n".join(lines))
+    return Answer(as_data(found), "\n".join(lines))
 
 
 @lock.command()
@@ -89,12 +84,6 @@ async def release(call: Call, key: str, force: bool) -> Answer:
     return Answer(
         data, f"{visible(key)} was taken from {done.worker}; {count(done.steps, 'step')} returned to the queue"
     )
-
-
-def _data(found: Sequence[Any]) -> list[dict[str, Any]]:
-    import msgspec
-
-    return [with_times(msgspec.structs.asdict(one)) for one in found]
 
 
 def _with_error(name: str, error: str | None) -> str:

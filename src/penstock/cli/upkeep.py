@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli.call import Call, body
-from penstock.cli.output import Answer, bytes_size, count, drawable, table, visible, with_times
+from penstock.cli.output import Answer, as_data, bytes_size, count, drawable, table, visible, with_times
 from penstock.cli.work import parse_duration
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ async def prune(call: Call, older_than: str | None, dry_run: bool) -> Answer:
             f"--older-than {older_than}: use at least 1d, because younger bytes may belong to a submit in progress"
         )
     async with call.app() as app:
-        removed = await app.prune(older_than_s=age, dry_run=dry_run)
+        removed = as_data(await app.prune(older_than_s=age, dry_run=dry_run))
     rows = [[WORDS[name], bytes_size(n) if name == "bytes" else f"{n:,}"] for name, n in removed.items() if n]
     title = "would remove at least:" if dry_run else "removed:"
     lines = [title, *table(rows, "  ")] if rows else ["nothing to remove"]

@@ -21,6 +21,7 @@ from penstock.demo.samples import HANDBOOK, HANDBOOK_PAGES, Question, change, qu
 from penstock.demo.teller import Teller
 from penstock.errors import PenstockError
 from penstock.extractors.pdf import CALLS, PAGES
+from penstock.verbs.views import DocumentDetails
 
 FOLDER = "documents"
 LOOK_S = 0.01
@@ -39,18 +40,18 @@ class Held:
 
     accepted: int
     completed: int
-    handbook: dict[str, Any] | None
+    handbook: DocumentDetails | None
     """The status of the handbook, once it is accepted."""
     made: Mapping[str, int]
     """Pages, chunks and vectors of all documents."""
 
     @property
     def handbook_pages(self) -> int:
-        return self.handbook["progress"]["pages"] if self.handbook is not None else 0
+        return self.handbook.progress.pages if self.handbook is not None else 0
 
     @property
     def half_done(self) -> bool:
-        return self.handbook_pages > 0 and self.handbook is not None and self.handbook["status"] != "COMPLETED"
+        return self.handbook_pages > 0 and self.handbook is not None and self.handbook.status != "COMPLETED"
 
 
 @dataclass
@@ -94,7 +95,7 @@ class Story:
         async with self._started("ingest", FOLDER) as process:
             while process.returncode is None:
                 handbook = await _handbook(app)
-                if handbook is not None and handbook["progress"]["pages"] >= THE_MIDDLE:
+                if handbook is not None and handbook.progress.pages >= THE_MIDDLE:
                     process.kill()
                     break
                 await app.runtime.sleep(LOOK_S)
@@ -155,7 +156,7 @@ class Story:
         self._claim(
             summary["completed"] == 1
             and summary["skipped"] == documents - 1
-            and (made["pages"], made["chunks"]) == (entry["pages"], entry["chunks"]),
+            and (made["pages"], made["chunks"]) == (entry.pages, entry.chunks),
             f"Only {asked.document} was made again: {_figures(made)}. The other {documents - 1} cost nothing.",
         )
         return asked
@@ -218,20 +219,20 @@ class Story:
         self.teller.claim(ok, text)
 
 
-async def _handbook(app: App) -> dict[str, Any] | None:
+async def _handbook(app: App) -> DocumentDetails | None:
     for entry in await app.list_documents(name=HANDBOOK):
-        return await app.status(entry["id"])
+        return await app.status(entry.id)
     return None
 
 
 async def _held(app: App) -> Held:
     listed = await app.list_documents()
-    found = [await app.status(entry["id"]) for entry in listed]
+    found = [await app.status(entry.id) for entry in listed]
     return Held(
         len(found),
-        sum(document["status"] == "COMPLETED" for document in found),
-        next((document for document in found if document["name"] == HANDBOOK), None),
-        {name: sum(document["progress"][name] for document in found) for name in COUNTED},
+        sum(document.status == "COMPLETED" for document in found),
+        next((document for document in found if document.name == HANDBOOK), None),
+        {name: sum(getattr(document.progress, name) for document in found) for name in COUNTED},
     )
 
 

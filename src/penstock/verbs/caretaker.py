@@ -8,8 +8,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import msgspec
-
 from penstock.blobs.base import Blobs
 from penstock.config import Config, check_name
 from penstock.errors import NotFound, PenstockError, UsageError
@@ -24,7 +22,7 @@ from penstock.metrics.base import Metrics
 from penstock.model.nouns import Owner, WorkerId
 from penstock.runtime import Runtime
 from penstock.upkeep.backup import Backup, BackupReport, Tell
-from penstock.upkeep.prune import DAY_S, Ages, Prune, tend
+from penstock.upkeep.prune import DAY_S, Ages, Prune, Pruned, tend
 from penstock.upkeep.report import CheckReport, Stores
 from penstock.upkeep.vacuum import VacuumReport, vacuum
 from penstock.worker.holding import Held, hold
@@ -67,12 +65,12 @@ class Caretaker:
         async with self.alive() as heart:
             return await check(stores, heart.worker, repair=True, progress=progress)
 
-    async def prune(self, older_than_s: float | None, *, dry_run: bool) -> dict[str, int]:
+    async def prune(self, older_than_s: float | None, *, dry_run: bool) -> Pruned:
         async with self.alive() as heart:
             prune = Prune(self.stores(None), heart.worker, self._ages(older_than_s), dry_run=dry_run)
             await prune.rows()
             await prune.leftovers(self._liveness())
-        return msgspec.structs.asdict(prune.pruned)
+        return prune.pruned
 
     async def backup(self, folder: Path, tell: Tell | None) -> BackupReport:
         async with self.alive() as heart, self._hold(heart, backing.LOCK, BACKUP_WAIT_S, "backup") as held:

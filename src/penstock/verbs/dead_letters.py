@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from penstock.errors import NotFound
 from penstock.ledger.engine import dead_letters
 from penstock.ledger.engine.dead_letters import DeadLetter
@@ -12,16 +14,26 @@ from penstock.verbs.replays import Discard, Replay
 from penstock.verbs.scope import Scope
 
 
-async def list_dead_letters(scope: Scope, *, limit: int = 100) -> dict[str, Any]:
+class DeadLetters(msgspec.Struct, frozen=True):
+    """The open dead letters of an owner."""
+
+    total: int
+    by_reason: dict[str, int]
+    oldest: float | None
+    letters: list[DeadLetter]
+    """The newest of them."""
+
+
+async def list_dead_letters(scope: Scope, *, limit: int = 100) -> DeadLetters:
     """Open dead letters: their number by reason, and the newest of them."""
     reasons = await scope.ledger.read(lambda c: dead_letters.by_reason(scope.owner, c))
     letters = await scope.ledger.read(partial(dead_letters.newest, scope.owner), arguments.count("limit", limit))
-    return {
-        "total": sum(count for _, count, _ in reasons),
-        "by_reason": {reason: count for reason, count, _ in reasons},
-        "oldest": min((since for _, _, since in reasons), default=None),
-        "letters": letters,
-    }
+    return DeadLetters(
+        total=sum(count for _, count, _ in reasons),
+        by_reason={reason: count for reason, count, _ in reasons},
+        oldest=min((since for _, _, since in reasons), default=None),
+        letters=letters,
+    )
 
 
 async def dead_letter(scope: Scope, letter: int) -> DeadLetter:

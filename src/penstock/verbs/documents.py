@@ -3,7 +3,7 @@
 import fnmatch
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 from penstock.errors import UsageError
 from penstock.ledger.database.writer import Verb
@@ -15,6 +15,7 @@ from penstock.model.states import DocumentStatus, StepStatus
 from penstock.verbs import arguments, views
 from penstock.verbs.replays import replayer
 from penstock.verbs.scope import Scope, chosen_collection
+from penstock.verbs.views import Counts, DocumentDetails, DocumentView
 
 PAGE = 500
 REMAKE_BATCH = 500
@@ -29,7 +30,7 @@ async def list_documents(
     collection: str | None = None,
     name: str | None = None,
     limit: int = 100,
-) -> list[dict[str, Any]]:
+) -> list[DocumentView]:
     """Documents, newest first. `name` is a glob."""
     newest = partial(documents.newest, scope.owner)
     wanted = arguments.one_of("status", status, DocumentStatus) or ""
@@ -37,7 +38,7 @@ async def list_documents(
     arguments.maybe("name", name)
     arguments.count("limit", limit)
     before = ""
-    out: list[dict[str, Any]] = []
+    out: list[DocumentView] = []
     while len(out) < limit:
         page = await scope.ledger.read(newest, status=wanted, collection=where, before=before, count=PAGE)
         out += [views.listed(e) for e in page if name is None or fnmatch.fnmatchcase(e.document.name, name)]
@@ -47,18 +48,19 @@ async def list_documents(
     return out[:limit]
 
 
-async def status(scope: Scope, document: str | None = None) -> dict[str, Any]:
+@overload
+async def status(scope: Scope, document: None = None) -> Counts: ...
+
+
+@overload
+async def status(scope: Scope, document: str) -> DocumentDetails: ...
+
+
+async def status(scope: Scope, document: str | None = None) -> Counts | DocumentDetails:
     """One document with its steps, progress, attempts and error; without a name, counts of all."""
-    if document is not None:
-        return await views.status(scope.owner, scope.ledger, arguments.text("document", document))
-    async with scope.ledger.snapshot() as snapshot:
-        return {
-            "documents": await snapshot.read(lambda c: stats.documents(scope.owner, c)),
-            "steps": await snapshot.read(lambda c: stats.steps(scope.owner, c)),
-            "dead_letters": await snapshot.read(lambda c: stats.dead_letters(scope.owner, c)),
-            "running": await snapshot.read(lambda c: stats.running(scope.owner, c)),
-            "events": await snapshot.read(lambda c: stats.events(scope.owner, c)),
-        }
+    if document is None:
+        return await views.counts(scope.owner, scope.ledger)
+    return await views.details(scope.owner, scope.ledger, arguments.text("document", document))
 
 
 async def show(scope: Scope, document: str, what: Literal["pages", "chunks", "blocks"]) -> AsyncIterator[Any]:

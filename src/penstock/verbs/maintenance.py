@@ -2,10 +2,13 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from penstock.ledger.engine.locks import Forced
 from penstock.ledger.reads import stats
+from penstock.ledger.reads.stats import ListedLock, LockRelease
 from penstock.verbs import arguments
 from penstock.verbs.scope import Scope, chosen_collection
 
@@ -59,13 +62,21 @@ async def hold_index(
         yield held
 
 
-async def list_locks(scope: Scope) -> dict[str, list[Any]]:
+class Locks(msgspec.Struct, frozen=True):
+    """The locks of an owner."""
+
+    locks: list[ListedLock]
+    released: list[LockRelease]
+    """The newest of those that were taken away by force."""
+
+
+async def list_locks(scope: Scope) -> Locks:
     """The locks that are held, and the newest of those that were taken away by force."""
     async with scope.ledger.snapshot() as snapshot:
-        return {
-            "locks": await snapshot.read(lambda c: stats.locks(scope.owner, c)),
-            "released": await snapshot.read(lambda c: stats.lock_releases(scope.owner, c, LOCK_RELEASES)),
-        }
+        return Locks(
+            await snapshot.read(lambda c: stats.locks(scope.owner, c)),
+            await snapshot.read(lambda c: stats.lock_releases(scope.owner, c, LOCK_RELEASES)),
+        )
 
 
 async def release_lock(scope: Scope, key: str, *, force: bool = False, by: str | None = None) -> Forced:

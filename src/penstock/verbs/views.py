@@ -4,43 +4,115 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+import msgspec
+
 from penstock.artifacts.reader import ArtifactReader
 from penstock.errors import NotFound
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import checkpoints, documents
 from penstock.ledger.engine.documents import ArtifactProgress, Listed
-from penstock.model.nouns import Artifact, DocumentId, GenerationId, Owner, StepView
+from penstock.ledger.reads import stats
+from penstock.ledger.reads.stats import RunningSteps, WaitingEvents
+from penstock.model.nouns import Artifact, DocumentId, GenerationId, Json, Owner, StepView
+from penstock.model.states import DocumentStatus, StepStatus
 from penstock.workflows.load import decode
 from penstock.workflows.way import ahead
 
 
-def listed(entry: Listed) -> dict[str, Any]:
+class DocumentView(msgspec.Struct, frozen=True):
+    """A document as lists show it."""
+
+    id: DocumentId
+    name: str
+    source: str
+    collection: str
+    status: DocumentStatus
+    media_type: str | None
+    size: int
+    pages: int | None
+    chunks: int | None
+    searchable: bool
+    stale: bool
+    """The searchable version is not the newest one."""
+    error: str | None
+    created_at: float
+
+
+class DocumentProgress(msgspec.Struct, frozen=True):
+    """How far the processing of a document is."""
+
+    phase: DocumentStatus
+    pages: int
+    total_pages: int | None
+    """None: not known yet; the same holds for `total_chunks`."""
+    chunks: int
+    total_chunks: int | None
+    embedded: int
+    indexed: int
+    last_checkpoint: float | None
+
+
+class DocumentDetails(DocumentView, frozen=True):
+    """One document with its progress and its steps."""
+
+    attempts: int
+    retry_count: int
+    metadata: Json
+    artifacts_dropped_at: float | None
+    progress: DocumentProgress
+    steps: list[StepView]
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """What there is of an owner."""
+
+    documents: dict[str, int]
+    """By status."""
+    steps: dict[str, int]
+    """By status; completed ones are not counted."""
+    dead_letters: int
+    running: list[RunningSteps]
+    events: WaitingEvents
+
+
+def listed(entry: Listed) -> DocumentView:
     d = entry.document
-    return {
-        "id": d.id,
-        "name": d.name,
-        "source": d.source,
-        "collection": d.collection,
-        "status": d.status,
-        "media_type": d.media_type,
-        "size": d.size,
-        "pages": d.pages,
-        "chunks": d.chunks,
-        "searchable": entry.searchable,
-        "stale": entry.stale,
-        "error": d.error,
-        "created_at": d.created_at,
-    }
+    return DocumentView(
+        d.id,
+        d.name,
+        d.source,
+        d.collection,
+        d.status,
+        d.media_type,
+        d.size,
+        d.pages,
+        d.chunks,
+        entry.searchable,
+        entry.stale,
+        d.error,
+        d.created_at,
+    )
 
 
-async def status(owner: Owner, ledger: Ledger, document: str) -> dict[str, Any]:
+async def counts(owner: Owner, ledger: Ledger) -> Counts:
+    async with ledger.snapshot() as snapshot:
+        return Counts(
+            await snapshot.read(lambda c: stats.documents(owner, c)),
+            await snapshot.read(lambda c: stats.steps(owner, c)),
+            await snapshot.read(lambda c: stats.dead_letters(owner, c)),
+            await snapshot.read(lambda c: stats.running(owner, c)),
+            await snapshot.read(lambda c: stats.events(owner, c)),
+        )
+
+
+async def details(owner: Owner, ledger: Ledger, document: str) -> DocumentDetails:
     """One document with its steps, progress, attempts and error."""
     async with ledger.snapshot() as snapshot:
-        return await snapshot.read(lambda c: _status(owner, c, document))
+        return await snapshot.read(lambda c: _details(owner, c, document))
 
 
-def _status(owner: Owner, connection: Connection, name: str) -> dict[str, Any]:
+def _details(owner: Owner, connection: Connection, name: str) -> DocumentDetails:
     found = resolve(owner, connection, name)
     entry = documents.get(owner, connection, found)
     run = documents.last_run(owner, connection, found)
@@ -49,43 +121,21 @@ def _status(owner: Owner, connection: Connection, name: str) -> dict[str, Any]:
     steps = documents.steps(owner, connection, found)
     made = {p.kind: p for p in documents.progress(owner, connection, run.generation)}
     workflow = decode(run.body)
-    later = ahead(workflow, workflow.position(steps[-1].name))
-    waiting = "PENDING" if run.status == "OPEN" else "CANCELLED"
-    return {
-        **listed(entry),
-        "attempts": max((step.attempts for step in steps), default=0),
-        "retry_count": entry.document.retry_count,
-        "metadata": entry.document.metadata,
-        "artifacts_dropped_at": entry.artifacts_dropped_at,
-        "progress": _counted(entry, steps)
-        if run.status == "COMPLETED" and entry.artifacts_dropped_at is not None
-        else _progress(str(entry.document.status), made),
-        "steps": [
-            {
-                "name": step.name,
-                "kind": step.kind,
-                "status": step.status,
-                "attempts": step.attempts,
-                "waiting_on": step.waiting_on,
-                "started_at": step.started_at,
-                "finished_at": step.finished_at,
-                "meta": step.meta,
-                "last_progress": step.last_progress,
-            }
-            for step in steps
-        ]
-        + ([] if run.status == "COMPLETED" else [_later(step.name, step.kind, waiting) for step in later]),
-    }
+    later = ahead(workflow, workflow.position(steps[-1].name)) if run.status != "COMPLETED" else []
+    waiting = StepStatus.PENDING if run.status == "OPEN" else StepStatus.CANCELLED
+    dropped = run.status == "COMPLETED" and entry.artifacts_dropped_at is not None
+    return DocumentDetails(
+        **msgspec.structs.asdict(listed(entry)),
+        attempts=max((step.attempts for step in steps), default=0),
+        retry_count=entry.document.retry_count,
+        metadata=entry.document.metadata,
+        artifacts_dropped_at=entry.artifacts_dropped_at,
+        progress=_counted(entry, steps) if dropped else _progress(entry.document.status, made),
+        steps=[*steps, *(StepView(step.name, step.kind, waiting, 0, None, None, None, {}) for step in later)],
+    )
 
 
-def _later(name: str, kind: str, status: str) -> dict[str, Any]:
-    return {
-        "name": name, "kind": kind, "status": status, "attempts": 0, "waiting_on": None, "started_at": None,
-        "finished_at": None, "meta": {}, "last_progress": None,
-    }  # fmt: skip
-
-
-def _progress(phase: str, made: dict[str, ArtifactProgress]) -> dict[str, Any]:
+def _progress(phase: DocumentStatus, made: dict[str, ArtifactProgress]) -> DocumentProgress:
     def items(kind: str) -> int:
         return made[kind].items if kind in made else 0
 
@@ -94,27 +144,23 @@ def _progress(phase: str, made: dict[str, ArtifactProgress]) -> dict[str, Any]:
 
     of = json.loads(made["extract"].cursor).get("of") if "extract" in made else None
     rows = json.loads(made["index"].cursor).get("rows", 0) if "index" in made else 0
-    indexed = total("chunk") or 0 if phase == "COMPLETED" else rows
-    return {
-        "phase": phase,
-        "pages": items("extract"),
-        "total_pages": total("extract") or of,
-        "chunks": items("chunk"),
-        "total_chunks": total("chunk"),
-        "embedded": items("embed"),
-        "indexed": indexed,
-        "last_checkpoint": max((p.updated_at for p in made.values()), default=None),
-    }
+    return DocumentProgress(
+        phase=phase,
+        pages=items("extract"),
+        total_pages=total("extract") or of,
+        chunks=items("chunk"),
+        total_chunks=total("chunk"),
+        embedded=items("embed"),
+        indexed=total("chunk") or 0 if phase == DocumentStatus.COMPLETED else rows,
+        last_checkpoint=max((p.updated_at for p in made.values()), default=None),
+    )
 
 
-def _counted(entry: Listed, steps: Sequence[StepView]) -> dict[str, Any]:
+def _counted(entry: Listed, steps: Sequence[StepView]) -> DocumentProgress:
     """The same of a document whose artifacts were dropped: what was counted when it became searchable."""
     pages, chunks = entry.document.pages or 0, entry.document.chunks or 0
-    return {
-        "phase": str(entry.document.status), "pages": pages, "total_pages": pages, "chunks": chunks,
-        "total_chunks": chunks, "embedded": chunks, "indexed": chunks,
-        "last_checkpoint": max((step.finished_at for step in steps if step.finished_at is not None), default=None),
-    }  # fmt: skip
+    last = max((step.finished_at for step in steps if step.finished_at is not None), default=None)
+    return DocumentProgress(entry.document.status, pages, pages, chunks, chunks, chunks, chunks, last)
 
 
 def resolve(owner: Owner, connection: Connection, name: str) -> DocumentId:

@@ -1,7 +1,5 @@
 """For people: what `status`, `steps` and `lock list` show."""
 
-from typing import Any
-
 import msgspec
 
 from penstock.ledger.database.connection import Connection
@@ -52,14 +50,25 @@ def steps(owner: Owner, connection: Connection) -> dict[str, int]:
     return {status: count for status, count in counts.items() if count > 0}
 
 
-def running(owner: Owner, connection: Connection) -> list[dict[str, Any]]:
-    rows = connection.run(_RUNNING, owner=owner)
-    return [{"kind": kind, "waiting_on": waiting_on, "steps": count} for kind, waiting_on, count in rows]
+class RunningSteps(msgspec.Struct, frozen=True):
+    """Steps of one kind that run, by what they wait on."""
+
+    kind: str
+    waiting_on: str | None
+    steps: int
 
 
-def events(owner: Owner, connection: Connection) -> dict[str, int]:
-    """How many are on their way to their handlers."""
-    return {"waiting": connection.run(_EVENTS, owner=owner)[0][0]}
+class WaitingEvents(msgspec.Struct, frozen=True):
+    waiting: int
+    """Events that were not delivered to all their handlers yet."""
+
+
+def running(owner: Owner, connection: Connection) -> list[RunningSteps]:
+    return [RunningSteps(*row) for row in connection.run(_RUNNING, owner=owner)]
+
+
+def events(owner: Owner, connection: Connection) -> WaitingEvents:
+    return WaitingEvents(connection.run(_EVENTS, owner=owner)[0][0])
 
 
 def dead_letters(owner: Owner, connection: Connection) -> int:
