@@ -58,7 +58,7 @@ class _Cutting(PostgresConnection):
         def run() -> list[Row]:
             return super(_Cutting, self).run(statement, rows, more, **params)
 
-        return self._pass(run) if self.alone else run()
+        return self._pass(run) if self.single_statement else run()
 
     def _pass(self, action: Callable[[], T], send: Callable[[], None] | None = None) -> T:
         """`send`: the same, without waiting for the answer. Where there is none, nothing can be read any more, and it

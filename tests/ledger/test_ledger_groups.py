@@ -140,10 +140,10 @@ async def test_i8_what_is_told_is_written_with_what_caused_it(desk: Desk) -> Non
     loud, silent = await desk.claim(2)
     for step, alone in ((loud, False), (silent, True)):
         flip = flips.Flip(step, DocumentStatus.COMPLETED, 2, 3, "{}")
-        assert flips.FLIP.at_once([flip]) == alone
-        assert completions.COMPLETE.at_once([desk.completion(step)]) == alone
+        assert flips.FLIP.single_statement([flip]) == alone
+        assert completions.COMPLETE.single_statement([desk.completion(step)]) == alone
     unknown = msgspec.structs.replace(silent, snapshot="nobody has looked at it yet")
-    assert not completions.COMPLETE.at_once([desk.completion(unknown)])
+    assert not completions.COMPLETE.single_statement([desk.completion(unknown)])
 
 
 async def test_i8_a_retry_opens_the_group_and_it_ends_again(desk: Desk) -> None:

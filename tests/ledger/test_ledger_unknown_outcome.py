@@ -193,10 +193,10 @@ def test_every_verb_has_a_scenario() -> None:
 
 def test_every_verb_that_is_one_statement_can_recall_what_it_answered() -> None:
     ours = [verb for verb in writer.verbs if verb.function.__module__.startswith("penstock.")]
-    never = {field.name: field.default for field in dataclasses.fields(writer.Verb)}["at_once"]
-    at_once = [verb for verb in ours if verb.at_once is not never]
-    assert {verb.name for verb in at_once} == {"complete", "flip", "submit"}
-    assert all(verb.recall is not None for verb in at_once)
+    never = {field.name: field.default for field in dataclasses.fields(writer.Verb)}["single_statement"]
+    single = [verb for verb in ours if verb.single_statement is not never]
+    assert {verb.name for verb in single} == {"complete", "flip", "submit"}
+    assert all(verb.recall is not None for verb in single)
 
 
 async def _many(desk: Desk) -> list[Written]:

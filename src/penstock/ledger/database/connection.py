@@ -11,7 +11,7 @@ Outcome = Literal["committed", "aborted", "in progress"]
 
 class Connection(Protocol):
     dialect: DialectName
-    alone: bool
+    single_statement: bool
     """The next statement is a whole transaction."""
     rings: bool
     """And it is to wake whoever listens."""

@@ -52,7 +52,7 @@ class PostgresServer:
 
 class PostgresConnection:
     dialect: DialectName = "postgres"
-    alone = False
+    single_statement = False
     rings = False
     receipt: str | None = None
 

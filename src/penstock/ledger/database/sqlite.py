@@ -16,7 +16,7 @@ BUSY_LIMIT_S = 30.0
 
 class SqliteConnection:
     dialect: DialectName = "sqlite"
-    alone = False
+    single_statement = False
     rings = False
     receipt: str | None = None
     broken = False

@@ -32,9 +32,9 @@ class Verb(Generic[Item, Result]):
 
     name: str
     function: Callable[[Connection, Sequence[Item]], Sequence[Result]]
-    at_once: Callable[[Sequence[Item]], bool] = lambda items: False
+    single_statement: Callable[[Sequence[Item]], bool] = lambda items: False
     """Whether it is one statement for these items on PostgreSQL: alone, that needs no transaction around it. One that
-    finds nothing to do, and wants to do something else instead, raises `NotAtOnce`."""
+    finds nothing to do, and wants to do something else instead, raises `NeedsTransaction`."""
     of: Callable[[Item], object] | None = None
     """The step that an item is about. A set tells by step what took, so two leases of one step never share a set."""
     wakes: Callable[[Sequence[Result]], bool] | None = None
@@ -43,13 +43,13 @@ class Verb(Generic[Item, Result]):
     """A user is told that it is done: see `Connection.count`."""
     recall: Callable[[Connection, Sequence[Item]], Sequence[Result | None]] | None = None
     """What was answered to those items that took, if that answer was lost on its way; None for the others. Every verb
-    has one that may be `at_once`: there is no transaction whose number could be asked for."""
+    has one that may be `single_statement`: there is no transaction whose number could be asked for."""
 
     def __post_init__(self) -> None:
         verbs.append(self)
 
 
-class NotAtOnce(Exception):
+class NeedsTransaction(Exception):
     """Nothing was done; it takes a transaction."""
 
 
@@ -62,7 +62,7 @@ def failpoints() -> list[str]:
 class _Attempt:
     """One try to commit a group, as far as it got."""
 
-    alone: bool
+    single_statement: bool
     results: list[Any]
     connection: Connection
     unsure: bool = False
@@ -173,7 +173,7 @@ class Writer:
         by_verb: dict[Verb[Any, Any], list[int]] = {}
         for i, write in enumerate(group):
             by_verb.setdefault(write.verb, []).append(i)
-        may_be_alone = self._database.dialect == "postgres" and _is_one_statement(by_verb, group)
+        may_be_single = self._database.dialect == "postgres" and _is_one_statement(by_verb, group)
         busy = 0
         doubt: _Attempt | None = None
         while True:
@@ -184,12 +184,12 @@ class Writer:
                 if doubt is not None and (answers := self._ask(connection, doubt, group)) is not None:
                     return answers
                 doubt = None
-                attempt = _Attempt(may_be_alone and not self._bell.due, [None] * len(group), connection)
+                attempt = _Attempt(may_be_single and not self._bell.due, [None] * len(group), connection)
                 self._run(attempt, by_verb, group)
                 self._database.patience.answered("write")
                 return attempt.results
-            except NotAtOnce:
-                may_be_alone = False
+            except NeedsTransaction:
+                may_be_single = False
                 continue
             except LedgerAway as error:
                 if attempt is not None and attempt.unsure and attempt.connection.broken:
@@ -211,13 +211,13 @@ class Writer:
             self._bell.owed = self._bell.is_heard
 
     def _run(self, attempt: _Attempt, by_verb: dict[Verb[Any, Any], list[int]], group: list[_Write]) -> None:
-        connection, alone = attempt.connection, attempt.alone
-        connection.alone, connection.rings = alone, alone and self._bell.may_ring
-        if alone and self._failpoints.armed:
+        connection, single = attempt.connection, attempt.single_statement
+        connection.single_statement, connection.rings = single, single and self._bell.may_ring
+        if single and self._failpoints.armed:
             self._pass(by_verb, "before")
-        if not alone:
+        if not single:
             connection.begin()
-        attempt.unsure = alone
+        attempt.unsure = single
         for verb, places in by_verb.items():
             answers = verb.function(connection, [group[i].item for i in places])
             for place, answer in zip(places, answers, strict=True):
@@ -229,7 +229,7 @@ class Writer:
                     self._bell.owed = True
         if any(verb.counts for verb in by_verb):
             connection.count()
-        if not alone:
+        if not single:
             if ring := self._bell.due:
                 self._bell.is_rung()
             if self._failpoints.armed:
@@ -247,7 +247,7 @@ class Writer:
     def _ask(self, connection: Connection, doubt: _Attempt, group: list[_Write]) -> list[Any] | None:
         """The answers of a group whose connection was lost, if it took; None: nothing of it did."""
         gone = doubt.connection
-        if not doubt.alone:
+        if not doubt.single_statement:
             assert gone.receipt is not None
             outcome = connection.outcome(gone.receipt)
             if outcome == "in progress":
@@ -305,7 +305,7 @@ def _meet(group: list[_Write]) -> bool:
 
 
 def _is_one_statement(by_verb: dict[Verb[Any, Any], list[int]], group: list[_Write]) -> bool:
-    return len(by_verb) == 1 and next(iter(by_verb)).at_once([write.item for write in group])
+    return len(by_verb) == 1 and next(iter(by_verb)).single_statement([write.item for write in group])
 
 
 def _resolve(outcomes: list[tuple[_Write, Any, Exception | None]]) -> None:

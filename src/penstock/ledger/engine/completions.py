@@ -230,7 +230,7 @@ def _recall_completed(connection: Connection, completions: Sequence[Completion])
 COMPLETE = Verb(
     "complete",
     _complete,
-    at_once=_is_one_statement,
+    single_statement=_is_one_statement,
     of=lambda done: done.step.lease.step_id,
     recall=_recall_completed,
 )

@@ -102,7 +102,7 @@ def _recall_flipped(connection: Connection, flips: Sequence[Flip]) -> list[bool 
 FLIP = Verb(
     "flip",
     _flip,
-    at_once=lambda flips: outbox.is_silent(flip.step.snapshot for flip in flips),
+    single_statement=lambda flips: outbox.is_silent(flip.step.snapshot for flip in flips),
     of=lambda flip: flip.step.lease.step_id,
     recall=_recall_flipped,
 )

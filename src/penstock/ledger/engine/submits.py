@@ -9,7 +9,7 @@ import msgspec
 from penstock.errors import UsageError
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.statements import Statement
-from penstock.ledger.database.writer import NotAtOnce, Verb
+from penstock.ledger.database.writer import NeedsTransaction, Verb
 from penstock.ledger.engine import groups, submissions
 from penstock.ledger.engine.runs import Known, hold, keep_password, known, replay_runs, start_runs
 from penstock.ledger.engine.submissions import NewDocument, Submission
@@ -106,8 +106,8 @@ def _enter(
     for _ in range(ENTER_TRIES):
         new |= submissions.enter(connection, s, unknown, seal=seal)
         rest = [d for d in asked if d.id not in new]
-        if rest and connection.alone:
-            raise NotAtOnce
+        if rest and connection.single_statement:
+            raise NeedsTransaction
         there = _known_and_held(connection, s, [d.source for d in rest])
         # Deleted while we waited for them: now they are new.
         unknown = [d for d in rest if d.raw_key is not None and d.source not in there]
@@ -182,7 +182,7 @@ def _recall_submitted(connection: Connection, orders: Sequence[Submission]) -> l
 SUBMIT = Verb(
     "submit",
     _submit,
-    at_once=lambda orders: len(orders) == 1 and submissions.is_one_statement(orders[0]),
+    single_statement=lambda orders: len(orders) == 1 and submissions.is_one_statement(orders[0]),
     wakes=lambda answers: any(one.outcome != "skipped" for answer in answers for one in answer),
     counts=True,
     recall=_recall_submitted,
