@@ -41,8 +41,8 @@ class _Cutting(PostgresConnection):
         super().__init__(database.server, hot=True)
         self._database = database
 
-    def commit(self, ring: bool = False) -> None:
-        self._pass(lambda: super(_Cutting, self).commit(ring), self._send_commit)
+    def commit(self, notify: bool = False) -> None:
+        self._pass(lambda: super(_Cutting, self).commit(notify), self._send_commit)
 
     def _send_commit(self) -> None:
         wire = self._db.pgconn

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from tests.kit.ledger import ANNA, BERT, Desk, output
 
-from penstock.ledger.database import waking
+from penstock.ledger.database import notifier
 from penstock.ledger.database.statements import NOW
 from penstock.ledger.engine import claims, completions, documents, leasing, releases, submissions
 from penstock.model.nouns import Lease, Step, StepId, Token, WorkerId
@@ -218,7 +218,7 @@ async def test_a_step_with_a_pool_is_claimed_by_that_name_only(desk: Desk) -> No
     assert following is not None
     assert following.pool == "cheap"
     assert await desk.ledger.write(releases.RELEASE, releases.Release(following, give_back=True))
-    assert await desk.ledger.read(waking.claimable, ("embed", "gpu", "cheap")) == {"cheap"}
+    assert await desk.ledger.read(notifier.claimable, ("embed", "gpu", "cheap")) == {"cheap"}
     assert [s.lane for s in await desk.claim(9, "embed", "gpu", "cheap")] == ["cheap"]
 
 

@@ -58,7 +58,7 @@ HOT: Verbs = {
 _NEW = {
     "owner": "anna", "collection": "default", "snapshot": "s", "body": "{}", "settings": "s", "priority": 0,
     "batch": None, "step": "one", "kind": "extract", "pool": None, "key": None, "family": "g", "workflow": "w",
-    "params": None, "tells_end": 0, "sealed": 1, "submit_s": 300.0, "rings": False,
+    "params": None, "tells_end": 0, "sealed": 1, "submit_s": 300.0, "notifies": False,
 }  # fmt: skip
 SINGLE: Verbs = {
     "complete and chain": (

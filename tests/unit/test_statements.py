@@ -37,7 +37,7 @@ SCRIPTS = {
         "f'ALTER SEQUENCE {name}_id_seq RESTART WITH {last + 1:d}'",
     },
     "versions.py": {"_TABLES[connection.dialect]", "text"},
-    "waking.py": {"_DATA_VERSION", "_LISTEN"},
+    "notifier.py": {"_DATA_VERSION", "_LISTEN"},
     "writer.py": {"NOTIFY"},
 }
 """Scripts besides plain constants: those of the migrations, names of constants, and tables that we name ourselves."""

@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack, closing
 
 from penstock.bench.place import Place
 from penstock.ledger.database.database import Database
+from penstock.ledger.database.notifier import LOOK_S
 from penstock.ledger.database.statements import Statement
-from penstock.ledger.database.waking import LOOK_S
 from penstock.runtime import Runtime
 
 TABLE = "create table bare_step(id {id} primary key, step int default 0, status text default 'todo', holder text)"

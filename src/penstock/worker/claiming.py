@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from penstock import foreign
 from penstock.errors import TableFailed
-from penstock.ledger.database import waking
+from penstock.ledger.database import notifier
 from penstock.ledger.engine import claims, locks, resource_keys, targets, work
 from penstock.ledger.engine.documents import Live
 from penstock.model.nouns import Lease, Step, StepId, Token
@@ -73,7 +73,7 @@ class Claiming:
             await self._bench.runtime.sleep(LINGER_S)
         if self._bench.pools is not None:
             # A claim that finds nothing would hold places for a moment that steps of runs in hand could go on in.
-            waiting = await self._bench.ledger.read(waking.claimable, self.lanes)
+            waiting = await self._bench.ledger.read(notifier.claimable, self.lanes)
             pools = [pool for pool in pools if waiting.intersection(pool.lanes)]
         found: Found = {}
         if self._running.stopping:
@@ -154,7 +154,7 @@ class Claiming:
             await shielded(self._bench.ledger.write(locks.RELEASE, (lease.resource_key, lease.token)))
             if lease.resource_key.startswith(resource_keys.OWN_KEYS):
                 self._running.wake()
-                self._bench.ledger.wake_others()
+                self._bench.ledger.notify_others()
 
     async def _pause(self, key: str, token: Token, error: TableFailed) -> None:
         bench = self._bench

@@ -10,7 +10,7 @@ from penstock.artifacts.fingerprints import fingerprint
 from penstock.artifacts.segments import JSON_ITEMS
 from penstock.errors import BudgetSpent, LeaseLost, PenstockError, Permanent, TableFailed, Transient
 from penstock.indexes.base import Fence, IndexRows, TableId
-from penstock.ledger.database import waking
+from penstock.ledger.database import notifier
 from penstock.ledger.engine import checkpoints, documents, flips, generations, locks
 from penstock.model.nouns import Token
 from penstock.model.states import DocumentStatus
@@ -57,7 +57,7 @@ class Indexer:
         with suppress(PenstockError):
             while True:
                 await self._bench.runtime.sleep(TURN_S)
-                if await self._bench.ledger.read(waking.claimable, [INDEX]):
+                if await self._bench.ledger.read(notifier.claimable, [INDEX]):
                     for ctx in contexts:
                         ctx.stopping = True
                     return

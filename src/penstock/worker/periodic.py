@@ -61,7 +61,7 @@ class Periodic:
         for chore in self._chores:
             if await self._do(chore):
                 self._running.wake()
-                self._bench.ledger.wake_others()
+                self._bench.ledger.notify_others()
 
     async def _do(self, chore: Chore) -> bool:
         """Nothing waits for it but what it is about: no worker ends because of that."""

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from penstock.errors import PenstockError, StorageError
-from penstock.ledger.database import waking
+from penstock.ledger.database import notifier
 from penstock.ledger.database.liveness import Liveness
 from penstock.ledger.engine import targets, work
 from penstock.model.nouns import DocumentId, Owner
@@ -73,7 +73,7 @@ class Worker:
         self._admission = Admission(bench, self._running, self._claiming, self._runner)
         self._periodic = Periodic(bench, liveness, self._running, self._claiming, chores)
         self._wake_index = [asyncio.Event() for _ in range(pools.groups(INDEX))]
-        self._ears = waking.ears(bench.ledger.database)
+        self._ears = notifier.listener(bench.ledger.database)
 
     @property
     def stopping(self) -> bool:
@@ -205,8 +205,8 @@ class Worker:
                     await self._ears.change()
                     if self._courier is not None:
                         self._courier.wake()
-                    waiting = self._ears.rings_for_work or bool(
-                        await self.bench.ledger.read(waking.claimable, self._claiming.lanes)
+                    waiting = self._ears.hears_only_work or bool(
+                        await self.bench.ledger.read(notifier.claimable, self._claiming.lanes)
                     )
                     if waiting:
                         self.wake()

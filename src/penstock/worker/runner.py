@@ -74,7 +74,7 @@ class Runner:
             following = await execute(self._bench, ctx, lambda lane: not running.stopping and place.reach(lane))
             running.steps_done += 1
             if place.refused:
-                self._bench.ledger.wake_others()
+                self._bench.ledger.notify_others()
         except BaseException as error:
             await running.settle(ctx, error)
         finally:

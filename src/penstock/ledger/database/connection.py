@@ -13,7 +13,7 @@ class Connection(Protocol):
     dialect: DialectName
     single_statement: bool
     """The next statement is a whole transaction."""
-    rings: bool
+    notifies: bool
     """And it is to wake whoever listens."""
     receipt: str | None
     """By which another connection can ask what became of the transaction that is open, or was; None: one that fails
@@ -38,8 +38,8 @@ class Connection(Protocol):
     def begin_read(self) -> None:
         """A transaction whose reads all see one moment."""
 
-    def commit(self, ring: bool = False) -> None:
-        """`ring`: and wake whoever listens (SQLite's listeners hear every commit)."""
+    def commit(self, notify: bool = False) -> None:
+        """`notify`: and wake whoever listens (SQLite's listeners hear every commit)."""
 
     def count(self) -> None:
         """Count this transaction, if it changed anything: a user is told that it is done. An older copy of an embedded

@@ -53,7 +53,7 @@ class PostgresServer:
 class PostgresConnection:
     dialect: DialectName = "postgres"
     single_statement = False
-    rings = False
+    notifies = False
     receipt: str | None = None
 
     def __init__(self, server: PostgresServer, hot: bool = False) -> None:
@@ -158,9 +158,9 @@ class PostgresConnection:
     def begin_read(self) -> None:
         self._execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
-    def commit(self, ring: bool = False) -> None:
+    def commit(self, notify: bool = False) -> None:
         # Two statements in one message cannot be prepared.
-        self._execute(f"{NOTIFY}; COMMIT" if ring else "COMMIT", prepare=False if ring else None)
+        self._execute(f"{NOTIFY}; COMMIT" if notify else "COMMIT", prepare=False if notify else None)
 
     def count(self) -> None:
         """A row that every submit counts in would make them wait for each other: the index alone tells here."""

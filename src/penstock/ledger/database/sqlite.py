@@ -17,7 +17,7 @@ BUSY_LIMIT_S = 30.0
 class SqliteConnection:
     dialect: DialectName = "sqlite"
     single_statement = False
-    rings = False
+    notifies = False
     receipt: str | None = None
     broken = False
     session = ""
@@ -91,7 +91,7 @@ class SqliteConnection:
         self._execute("BEGIN")
         self._execute("SELECT 1 FROM sqlite_schema LIMIT 1")
 
-    def commit(self, ring: bool = False) -> None:
+    def commit(self, notify: bool = False) -> None:
         self._patiently("COMMIT")
         self._writes = False
         if self._position is not None:

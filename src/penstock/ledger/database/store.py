@@ -65,9 +65,9 @@ class Ledger:
 
         return await self._runtime.run_blocking("read", lambda: self._with(roll_back))
 
-    def wake_others(self) -> None:
+    def notify_others(self) -> None:
         """Something waits for workers of other processes that no write says by itself."""
-        self._writer.wake_others()
+        self._writer.notify_others()
 
     async def read(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._runtime.run_blocking("read", lambda: self._with(lambda c: function(c, *args, **kwargs)))

@@ -12,8 +12,8 @@ from typing import Any, Generic, TypeVar
 from penstock.errors import LedgerAway, PenstockError, Refused
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.database import Database
+from penstock.ledger.database.notifier import Notifier
 from penstock.ledger.database.statements import NOTIFY
-from penstock.ledger.database.waking import Bell
 from penstock.metrics.base import NOTHING, Metrics
 
 Item = TypeVar("Item")
@@ -37,7 +37,7 @@ class Verb(Generic[Item, Result]):
     finds nothing to do, and wants to do something else instead, raises `NeedsTransaction`."""
     of: Callable[[Item], object] | None = None
     """The step that an item is about. A set tells by step what took, so two leases of one step never share a set."""
-    wakes: Callable[[Sequence[Result]], bool] | None = None
+    notifies: Callable[[Sequence[Result]], bool] | None = None
     """Whether these answers mean work for somebody who waits; None: never."""
     counts: bool = False
     """A user is told that it is done: see `Connection.count`."""
@@ -84,7 +84,7 @@ class Writer:
         self._handing: list[_Write] = []
         self._thread: threading.Thread | None = None
         self._connection: Connection | None = None
-        self._bell = Bell(database)
+        self._notifier = Notifier(database)
         self._failpoints = database.runtime.failpoints
         self.commits = 0
         self._metrics = metrics
@@ -106,10 +106,10 @@ class Writer:
         writes, self._handing = self._handing, []
         self._queue.put(writes)
 
-    def wake_others(self) -> None:
+    def notify_others(self) -> None:
         """Something waits for workers of other processes."""
-        if self._bell.is_heard and self._thread is not None:
-            self._bell.owed = True
+        if self._notifier.is_needed and self._thread is not None:
+            self._notifier.pending = True
             # The thread looks up, and sees for how long it may wait now.
             self._queue.put([])
 
@@ -123,9 +123,9 @@ class Writer:
         stopping = False
         while not stopping:
             try:
-                first = self._queue.get(timeout=self._bell.owed_in)
+                first = self._queue.get(timeout=self._notifier.pending_in)
             except queue.Empty:
-                self._ring()
+                self._notify()
                 continue
             group: list[_Write] = []
             while first is not None:
@@ -140,8 +140,8 @@ class Writer:
                 stopping = True
             if group:
                 self._settle(group)
-        if self._bell.owed:
-            self._ring()
+        if self._notifier.pending:
+            self._notify()
         if self._connection is not None:
             self._connection.close()
 
@@ -184,7 +184,7 @@ class Writer:
                 if doubt is not None and (answers := self._ask(connection, doubt, group)) is not None:
                     return answers
                 doubt = None
-                attempt = _Attempt(may_be_single and not self._bell.due, [None] * len(group), connection)
+                attempt = _Attempt(may_be_single and not self._notifier.due, [None] * len(group), connection)
                 self._run(attempt, by_verb, group)
                 self._database.patience.answered("write")
                 return attempt.results
@@ -208,11 +208,11 @@ class Writer:
                 busy += 1
                 self._database.runtime.block(0.001 + 0.01 * self._database.runtime.random())
             # What was rung in it, nobody has heard.
-            self._bell.owed = self._bell.is_heard
+            self._notifier.pending = self._notifier.is_needed
 
     def _run(self, attempt: _Attempt, by_verb: dict[Verb[Any, Any], list[int]], group: list[_Write]) -> None:
         connection, single = attempt.connection, attempt.single_statement
-        connection.single_statement, connection.rings = single, single and self._bell.may_ring
+        connection.single_statement, connection.notifies = single, single and self._notifier.may_notify
         if single and self._failpoints.armed:
             self._pass(by_verb, "before")
         if not single:
@@ -222,20 +222,20 @@ class Writer:
             answers = verb.function(connection, [group[i].item for i in places])
             for place, answer in zip(places, answers, strict=True):
                 attempt.results[place] = answer
-            if verb.wakes is not None and self._bell.is_heard and verb.wakes(answers):
-                if connection.rings:
-                    self._bell.is_rung()
+            if verb.notifies is not None and self._notifier.is_needed and verb.notifies(answers):
+                if connection.notifies:
+                    self._notifier.notified()
                 else:
-                    self._bell.owed = True
+                    self._notifier.pending = True
         if any(verb.counts for verb in by_verb):
             connection.count()
         if not single:
-            if ring := self._bell.due:
-                self._bell.is_rung()
+            if notify := self._notifier.due:
+                self._notifier.notified()
             if self._failpoints.armed:
                 self._pass(by_verb, "before")
             attempt.unsure = True
-            connection.commit(ring)
+            connection.commit(notify)
         self._count(by_verb)
 
     def _count(self, by_verb: dict[Verb[Any, Any], list[int]]) -> None:
@@ -266,9 +266,9 @@ class Writer:
             answers[i] = answer
         return answers
 
-    def _ring(self) -> None:
-        """Outside of any group: what is owed from one that came too soon after another."""
-        self._bell.is_rung()
+    def _notify(self) -> None:
+        """Outside of any group: what is pending from one that came too soon after another."""
+        self._notifier.notified()
         try:
             self._connect().script(NOTIFY)
         except Exception:

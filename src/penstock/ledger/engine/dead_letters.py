@@ -232,4 +232,4 @@ def _replay_events(connection: Connection, requests: Sequence[EventReplay]) -> l
 
 
 DISCARD = Verb("discard", _discard)
-REPLAY_EVENTS = Verb("replay_events", _replay_events, wakes=any)
+REPLAY_EVENTS = Verb("replay_events", _replay_events, notifies=any)

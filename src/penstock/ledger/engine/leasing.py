@@ -275,7 +275,7 @@ def _due(connection: Connection, counts: Sequence[int]) -> list[int]:
 
 HEARTBEAT = Verb("heartbeat", _heartbeat)
 DROP = Verb("drop", _drop)
-LEAVE = Verb("leave", _leave, wakes=bool)
+LEAVE = Verb("leave", _leave, notifies=bool)
 GO_ALONE = Verb("alone", _go_alone, of=lambda lease: lease.step_id)
-REAP = Verb("reap", _reap, wakes=lambda answers: any(reaped.steps for reaped in answers))
-DUE = Verb("due", _due, wakes=any)
+REAP = Verb("reap", _reap, notifies=lambda answers: any(reaped.steps for reaped in answers))
+DUE = Verb("due", _due, notifies=any)

@@ -156,4 +156,4 @@ def leased(connection: Connection, leases: Sequence[Lease]) -> set[StepId]:
 
 ACQUIRE = Verb("acquire", _acquire)
 RELEASE = Verb("release_lock", _release)
-FORCE = Verb("force_release", _force, wakes=any)
+FORCE = Verb("force_release", _force, notifies=any)

@@ -333,7 +333,7 @@ def waiting(connection: Connection) -> Waiting:
     return Waiting(bool(new), due_in)
 
 
-DISPATCH = Verb("dispatch", _dispatch, wakes=any)
+DISPATCH = Verb("dispatch", _dispatch, notifies=any)
 TAKE = Verb("take", _take)
 DELIVERED = Verb("delivered", _delivered)
 UNDELIVERED = Verb("undelivered", _undelivered)

@@ -115,7 +115,7 @@ first AS (
 )
 {end}
 SELECT document, {if grouped} (SELECT total_runs FROM grouped) {else} 0 {end}
-  {if entering} , CASE WHEN :rings THEN pg_notify('penstock', '') END {end}
+  {if entering} , CASE WHEN :notifies THEN pg_notify('penstock', '') END {end}
 FROM begun
 """
 

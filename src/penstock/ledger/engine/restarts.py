@@ -139,8 +139,8 @@ def _remake(connection: Connection, requests: Sequence[Remake]) -> list[set[Docu
     return answers
 
 
-RETRY = Verb("retry", _retry, wakes=any, counts=True)
+RETRY = Verb("retry", _retry, notifies=any, counts=True)
 
-START = Verb("start", _begin, wakes=lambda answers: any(answer.started for answer in answers), counts=True)
+START = Verb("start", _begin, notifies=lambda answers: any(answer.started for answer in answers), counts=True)
 
-REMAKE = Verb("remake", _remake, wakes=any, counts=True)
+REMAKE = Verb("remake", _remake, notifies=any, counts=True)

@@ -211,7 +211,7 @@ def _begin_single(
         for run, text in zip(runs, texts or [()] * len(runs), strict=True)
     ]
     statement = postgres_statements.submit(texts is not None, s.group is not None)
-    begun = connection.run(statement, rows, rings=connection.rings, **_values(s, seal))
+    begun = connection.run(statement, rows, notifies=connection.notifies, **_values(s, seal))
     if begun:
         _wait_behind_key(connection, s.first)
         _tell_begun(connection, s, begun[0][1], len(begun))

@@ -183,7 +183,7 @@ SUBMIT = Verb(
     "submit",
     _submit,
     single_statement=lambda orders: len(orders) == 1 and submissions.is_one_statement(orders[0]),
-    wakes=lambda answers: any(one.outcome != "skipped" for answer in answers for one in answer),
+    notifies=lambda answers: any(one.outcome != "skipped" for answer in answers for one in answer),
     counts=True,
     recall=_recall_submitted,
 )

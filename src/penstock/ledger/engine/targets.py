@@ -343,7 +343,7 @@ def held_up(connection: Connection, lanes: Sequence[str] = ()) -> str | None:
 HOLD = Verb("hold", _hold, of=lambda wait: wait.step.lease.step_id)
 PAUSE = Verb("pause", _pause)
 PROBE = Verb("probe", _probe)
-ANSWERED = Verb("answered", _answered, wakes=any)
+ANSWERED = Verb("answered", _answered, notifies=any)
 END_PROBE = Verb("end_probe", _end_probe)
 TRY_ALL = Verb("try_all", _try_all)
 """Try all of it again now. It goes on failing where it left off: the next hold is no shorter."""

@@ -13,11 +13,11 @@ from tests.kit.ledger import ANNA, Desk
 
 from penstock.app import App
 from penstock.errors import StorageError, Transient
-from penstock.ledger.database import waking
+from penstock.ledger.database import notifier
 from penstock.ledger.database.database import Database
+from penstock.ledger.database.notifier import PostgresListener
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.store import Ledger
-from penstock.ledger.database.waking import PostgresEars
 from penstock.ledger.engine import cancellations, runs
 from penstock.runtime import Runtime
 from penstock.worker import periodic, pool
@@ -76,7 +76,7 @@ async def test_a_submit_elsewhere_wakes_an_idle_worker(start_app: StartApp, file
 
 async def test_i11_a_look_does_not_gather_all_that_waits(fresh_postgres: str, runtime: Runtime) -> None:
     ledger = Ledger(Database(fresh_postgres, runtime))
-    plan = Statement(f"EXPLAIN {waking._CLAIMABLE.text}", rows="kind text")
+    plan = Statement(f"EXPLAIN {notifier._CLAIMABLE.text}", rows="kind text")
     lines = [row[0] for row in await ledger.read(lambda c: c.run(plan, [("extract",), ("index",)]))]
     assert [line for line in lines if "steps_claim" in line]
     assert not [line for line in lines if "hashed" in line or "Seq Scan" in line]
@@ -84,7 +84,7 @@ async def test_i11_a_look_does_not_gather_all_that_waits(fresh_postgres: str, ru
 
 
 async def test_a_worker_that_ends_at_once_leaves_no_connection(postgres: str, runtime: Runtime) -> None:
-    ears = PostgresEars(Database(postgres, runtime))
+    ears = PostgresListener(Database(postgres, runtime))
     opening = asyncio.create_task(ears.open())
     await asyncio.sleep(0)
     opening.cancel()
@@ -182,7 +182,7 @@ async def test_a_released_step_is_taken_up_by_another_worker(
 async def test_the_bell_rings_seldom_and_the_last_submit_is_heard(
     postgres: str, runtime: Runtime, heard: Callable[[float], Awaitable[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waking, "RING_EVERY_S", 1.5)
+    monkeypatch.setattr(notifier, "NOTIFY_EVERY_S", 1.5)
     ledger = Ledger(Database(postgres, runtime))
     for number in range(8):
         await Desk(ledger).submit(f"/{number}")
@@ -195,7 +195,7 @@ async def test_the_bell_rings_seldom_and_the_last_submit_is_heard(
 async def test_a_process_that_ends_does_not_keep_the_bell_to_itself(
     postgres: str, runtime: Runtime, heard: Callable[[float], Awaitable[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waking, "RING_EVERY_S", 60.0)
+    monkeypatch.setattr(notifier, "NOTIFY_EVERY_S", 60.0)
     ledger = Ledger(Database(postgres, runtime))
     for source in ("/a", "/b"):
         await Desk(ledger).submit(source)
@@ -228,7 +228,7 @@ async def test_chained_steps_ring_nobody(
 
 
 async def test_a_worker_that_lost_its_ears_opens_them_again(postgres: str, runtime: Runtime) -> None:
-    ears = PostgresEars(Database(postgres, runtime))
+    ears = PostgresListener(Database(postgres, runtime))
     await ears.open()
     await asyncio.wait_for(ears.change(), 5)
     waiting = asyncio.create_task(ears.change())

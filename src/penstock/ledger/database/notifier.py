@@ -12,7 +12,7 @@ from penstock.ledger.database.statements import Statement
 
 T = TypeVar("T", bound="Closable")
 
-RING_EVERY_S = 0.01
+NOTIFY_EVERY_S = 0.01
 LOOK_S = 0.05
 _LISTEN = "LISTEN penstock"
 _DATA_VERSION = "PRAGMA data_version"
@@ -31,42 +31,42 @@ def claimable(connection: Connection, kinds: Sequence[str]) -> set[str]:
     return {row[0] for row in connection.run(_CLAIMABLE, [(kind,) for kind in kinds])}
 
 
-class Bell:
-    """In the writer: rings at most once in 10 ms. What comes sooner is owed, so that no work is left unheard."""
+class Notifier:
+    """In the writer: rings at most once in 10 ms. What comes sooner is pending, so that no work is left unheard."""
 
     def __init__(self, database: Database) -> None:
-        self.is_heard = database.dialect == "postgres"
+        self.is_needed = database.dialect == "postgres"
         """On SQLite a commit is all that it takes."""
-        self.owed = False
+        self.pending = False
         self._clock = database.runtime.clock
-        self._last = self._clock() - RING_EVERY_S
+        self._last = self._clock() - NOTIFY_EVERY_S
 
     @property
-    def owed_in(self) -> float | None:
-        """Seconds until it may ring; None: nothing is owed."""
-        return max(0.0, self._last + RING_EVERY_S - self._clock()) if self.owed else None
+    def pending_in(self) -> float | None:
+        """Seconds until it may ring; None: nothing is pending."""
+        return max(0.0, self._last + NOTIFY_EVERY_S - self._clock()) if self.pending else None
 
     @property
     def due(self) -> bool:
-        return self.owed and self.may_ring
+        return self.pending and self.may_notify
 
     @property
-    def may_ring(self) -> bool:
-        return self._clock() >= self._last + RING_EVERY_S
+    def may_notify(self) -> bool:
+        return self._clock() >= self._last + NOTIFY_EVERY_S
 
-    def is_rung(self) -> None:
-        """Said first: another may be owed while this one is on its way."""
-        self.owed = False
+    def notified(self) -> None:
+        """Said first: another may be pending while this one is on its way."""
+        self.pending = False
         self._last = self._clock()
 
 
-class Ears(Protocol):
+class Listener(Protocol):
     """Of a worker that waits."""
 
     async def change(self) -> None:
         """Returns when others may have made work. Raises if nothing can be heard any more: then open it again."""
 
-    rings_for_work: bool
+    hears_only_work: bool
     """What is heard is work. Otherwise it may be any change."""
 
     async def open(self) -> None: ...
@@ -74,8 +74,8 @@ class Ears(Protocol):
     def close(self) -> None: ...
 
 
-def ears(database: Database) -> Ears:
-    return PostgresEars(database) if database.dialect == "postgres" else SqliteEars(database)
+def listener(database: Database) -> Listener:
+    return PostgresListener(database) if database.dialect == "postgres" else SqliteListener(database)
 
 
 class Closable(Protocol):
@@ -97,10 +97,10 @@ def _close(opening: "asyncio.Future[Any]") -> None:
         opening.result().close()
 
 
-class SqliteEars:
+class SqliteListener:
     """Looking takes some microseconds and no lock, so the loop does it itself."""
 
-    rings_for_work = False
+    hears_only_work = False
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -124,10 +124,10 @@ class SqliteEars:
             self._connection = None
 
 
-class PostgresEars:
+class PostgresListener:
     """A connection of its own, which the loop watches."""
 
-    rings_for_work = True
+    hears_only_work = True
 
     def __init__(self, database: Database) -> None:
         self._database = database
