@@ -9,7 +9,7 @@ import pytest
 from tests.kit.damage import clean, document_id, finds, kinds, sql
 
 from penstock.app import App, open_app
-from penstock.ledger.upkeep import mending
+from penstock.ledger.upkeep import repairs
 from penstock.upkeep.prune import Pruned
 
 NOTHING = Pruned()
@@ -100,8 +100,8 @@ async def test_a_kill_between_rows_and_blobs_leaves_only_garbage(app: App, home:
     await app.delete([await document_id(app, "1.txt")])
     sql(home, "UPDATE purges SET not_before = 0")
     await app.prune()
-    unused = await app.ledger.read(mending.forgettable, 0, 1000, 0.0)
-    await app.ledger.write(mending.FORGET, mending.Forget(tuple(unused), 0.0))
+    unused = await app.ledger.read(repairs.forgettable, 0, 1000, 0.0)
+    await app.ledger.write(repairs.FORGET, repairs.Forget(tuple(unused), 0.0))
     report = await app.check()
     assert report.ok
     assert kinds(report.garbage) == {"orphan_blob"}

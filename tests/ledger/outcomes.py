@@ -32,7 +32,7 @@ from penstock.ledger.engine import (
     targets,
     work,
 )
-from penstock.ledger.upkeep import checksums, mending, retention
+from penstock.ledger.upkeep import checksums, repairs, retention
 from penstock.ledger.upkeep.audit_index import Place
 from penstock.model.nouns import DocumentId, RunId, Step, WorkerId
 from penstock.model.states import DocumentStatus
@@ -455,19 +455,19 @@ async def keep_paces(desk: Desk) -> Any:
     return {"extract": 1.5}
 
 
-@scenario(mending.WAKE)
+@scenario(repairs.WAKE)
 async def wake(desk: Desk) -> Any:
     return (KEY, "index")
 
 
-@scenario(mending.FREE)
+@scenario(repairs.FREE)
 async def free(desk: Desk) -> Any:
     await _hold(desk)
     await desk.rows("UPDATE locks SET lease_until = 1.0 RETURNING 1")
     return KEY
 
 
-@scenario(mending.RETIRE)
+@scenario(repairs.RETIRE)
 async def retire(desk: Desk) -> Any:
     step = await desk.flipped()
     await desk.delete(step.document_id)
@@ -475,7 +475,7 @@ async def retire(desk: Desk) -> Any:
     return step.generation_id
 
 
-@scenario(mending.UNPURGE)
+@scenario(repairs.UNPURGE)
 async def unpurge(desk: Desk) -> Any:
     step = await desk.flipped()
     await desk.rows(
@@ -485,27 +485,27 @@ async def unpurge(desk: Desk) -> Any:
     return step.generation_id
 
 
-@scenario(mending.REQUEUE)
+@scenario(repairs.REQUEUE)
 async def requeue(desk: Desk) -> Any:
     step = await desk.started()
     await desk.rows("UPDATE steps SET status = 'COMPLETED', lease_token = NULL RETURNING 1")
     return step.document_id
 
 
-@scenario(mending.BURY)
+@scenario(repairs.BURY)
 async def bury(desk: Desk) -> Any:
     step = await _failed(desk)
     await desk.rows("DELETE FROM dead_letters RETURNING 1")
     return step.document_id
 
 
-@scenario(mending.CUT)
+@scenario(repairs.CUT)
 async def cut(desk: Desk) -> Any:
     await searchable(desk, "/a")
-    return mending.Cut((await desk.one("SELECT id FROM artifacts")), 1)
+    return repairs.Cut((await desk.one("SELECT id FROM artifacts")), 1)
 
 
-@scenario(mending.RESTART)
+@scenario(repairs.RESTART)
 async def restart(desk: Desk) -> Any:
     step = await desk.indexing()
     await desk.open(step)
@@ -513,11 +513,11 @@ async def restart(desk: Desk) -> Any:
     return PLACE
 
 
-@scenario(mending.FORGET)
+@scenario(repairs.FORGET)
 async def forget(desk: Desk) -> Any:
     await searchable(desk, "/a")
     await desk.rows("DELETE FROM artifact_refs RETURNING 1")
-    return mending.Forget((await desk.one("SELECT id FROM artifacts"),), -60.0)
+    return repairs.Forget((await desk.one("SELECT id FROM artifacts"),), -60.0)
 
 
 @scenario(retention.DROP_ARTIFACTS)

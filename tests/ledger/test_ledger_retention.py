@@ -11,7 +11,7 @@ from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine import dead_letters, generations, lifecycle, locks, outbox, restarts
 from penstock.ledger.engine.groups import GroupStart
 from penstock.ledger.engine.outbox import Undelivered
-from penstock.ledger.upkeep import mending, retention
+from penstock.ledger.upkeep import repairs, retention
 from penstock.ledger.upkeep.retention import Cleared, Dropped, Expired
 from penstock.model.nouns import DocumentId, GenerationId, Owner, RunId, Step, Token, WorkerId
 from penstock.model.states import DocumentStatus
@@ -163,8 +163,8 @@ async def test_i3_a_step_that_outlived_its_generation_keeps_no_artifact(desk: De
     assert (await drop(desk, last)).artifacts == 1
     late = await desk.open(zombie)
     assert await counts(desk, "artifact_refs") == [0]
-    [found] = await desk.ledger.read(mending.forgettable, 0, 1000, -1.0)
-    forgotten = await desk.ledger.write(mending.FORGET, mending.Forget((found,), -1.0))
+    [found] = await desk.ledger.read(repairs.forgettable, 0, 1000, -1.0)
+    forgotten = await desk.ledger.write(repairs.FORGET, repairs.Forget((found,), -1.0))
     assert forgotten.artifacts == 1
     assert await desk.one(f"SELECT count(*) FROM artifacts WHERE id = {late.artifact.id}") == 0
 

@@ -36,7 +36,7 @@ from penstock.ledger.engine import (
     submissions,
     submits,
 )
-from penstock.ledger.upkeep import mending
+from penstock.ledger.upkeep import repairs
 from penstock.model.events import EventKind
 from penstock.model.nouns import DocumentId, GenerationId, Owner, Step, Token, WorkerId
 from penstock.model.states import ENDS, DocumentStatus
@@ -546,8 +546,8 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @move(lambda self: self.model.artifacts)
     def prune(self) -> None:
-        unused = self.bench.run(self.bench.ledger.read(mending.forgettable, 0, 1 << 31, TICK / 2))
-        [forgotten] = self.write(mending.FORGET, mending.Forget(tuple(unused), TICK / 2))
+        unused = self.bench.run(self.bench.ledger.read(repairs.forgettable, 0, 1 << 31, TICK / 2))
+        [forgotten] = self.write(repairs.FORGET, repairs.Forget(tuple(unused), TICK / 2))
         assert forgotten.artifacts == self.model.forget()
         self.agree()
 

@@ -22,7 +22,7 @@ FOR_USERS = {
 """Modules whose functions are called for a user: `owner` comes first."""
 ENGINE = {
     "steps", "resource_keys", "completions", "flips", "failures", "releases", "checkpoints", "locks", "workers", "work",
-    "liveness", "audit", "audit_index", "checksums", "mending", "retention", "store", "writer", "notifier", "database",
+    "liveness", "audit", "audit_index", "checksums", "repairs", "retention", "store", "writer", "notifier", "database",
     "statements", "connection", "sqlite", "postgres", "groups", "outbox", "gauges", "lifecycle", "sweeping", "claims",
     "leasing", "postgres_statements", "histories", "mark", "away", "patience", "versions", "targets", "backing",
     "copies",

@@ -94,7 +94,7 @@ def test_every_reason_of_a_dead_letter_is_explained_and_no_other() -> None:
     listed = re.findall(r"^\| `(\w+)` \|", REASONS.read_text(encoding="utf-8"), re.M)
     assert len(listed) == len(set(listed))
     # Written by SQL, for a letter that was lost.
-    given = dict(reasons()) | {"unknown": "mending.py"}
+    given = dict(reasons()) | {"unknown": "repairs.py"}
     assert len(given) >= 12
     assert not set(given) - set(listed), f"{REASONS.name} does not say what to do about these"
     assert not set(listed) - set(given), f"{REASONS.name} explains what nothing raises"

@@ -16,7 +16,7 @@ from penstock.ledger.database.liveness import Liveness
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine import backing
-from penstock.ledger.upkeep import audit, mending, retention
+from penstock.ledger.upkeep import audit, repairs, retention
 from penstock.model.nouns import WorkerId
 from penstock.upkeep.check_blobs import batches, unnamed
 from penstock.upkeep.purge import hold, purge
@@ -170,10 +170,10 @@ class Prune:
         """Remove artifacts that no generation refers to and no step builds, with their segments."""
         end, older_s = await self._ledger.read(audit.last_artifact), self._ages.unnamed_s
         for start in range(0, end, WINDOW):
-            unused = await self._ledger.read(mending.forgettable, start, start + WINDOW, older_s)
+            unused = await self._ledger.read(repairs.forgettable, start, start + WINDOW, older_s)
             for i in range(0, len(unused), audit.PAGE):
-                request = mending.Forget(tuple(unused[i : i + audit.PAGE]), older_s)
-                forgotten = await self._write(mending.FORGET, request)
+                request = repairs.Forget(tuple(unused[i : i + audit.PAGE]), older_s)
+                forgotten = await self._write(repairs.FORGET, request)
                 await self._delete(forgotten.blobs)
                 self.pruned.artifacts += forgotten.artifacts
 

@@ -13,7 +13,7 @@ from penstock.errors import PenstockError
 from penstock.ledger.database import histories
 from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine import groups
-from penstock.ledger.upkeep import mending
+from penstock.ledger.upkeep import repairs
 from penstock.model.nouns import GenerationId, WorkerId
 from penstock.upkeep.check_rows import ids_of, place_of, said
 from penstock.upkeep.remake import Remaker
@@ -51,15 +51,15 @@ async def _mend_ledger(stores: Stores, finding: Finding) -> bool:
     ids = finding.ids
     match finding.kind:
         case "lost_wakeup":
-            return await write(mending.WAKE, (ids["resource_key"], ids["step_kind"]))
+            return await write(repairs.WAKE, (ids["resource_key"], ids["step_kind"]))
         case "purge_missing" | "deleted_visible":
-            return await write(mending.RETIRE, GenerationId(ids["generation"]))
+            return await write(repairs.RETIRE, GenerationId(ids["generation"]))
         case "purge_of_active":
-            return await write(mending.UNPURGE, GenerationId(ids["generation"]))
+            return await write(repairs.UNPURGE, GenerationId(ids["generation"]))
         case "stuck":
-            return await write(mending.REQUEUE, ids["document_id"])
+            return await write(repairs.REQUEUE, ids["document_id"])
         case "no_dead_letter":
-            return await write(mending.BURY, ids["document_id"])
+            return await write(repairs.BURY, ids["document_id"])
         case "ledger_set_back":
             return await write(histories.SETTLE, ids["first_generation"])
         case "group_miscounted":
@@ -77,6 +77,6 @@ async def _cut(stores: Stores, found: Iterable[Finding]) -> list[Finding]:
     mended = []
     for artifact, findings in torn.items():
         ordinal = min(finding.ids.get("segment", 0) for finding in findings)
-        if await stores.ledger.write(mending.CUT, mending.Cut(artifact, ordinal)):
+        if await stores.ledger.write(repairs.CUT, repairs.Cut(artifact, ordinal)):
             mended += findings
     return mended

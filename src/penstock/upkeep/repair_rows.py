@@ -16,7 +16,7 @@ from penstock.errors import PenstockError, TornSegment
 from penstock.indexes.base import Fence, IndexRows, IndexTable, TableId, maintained
 from penstock.ledger.engine import checkpoints
 from penstock.ledger.engine.locks import index_key
-from penstock.ledger.upkeep import audit, audit_index, checksums, mending
+from penstock.ledger.upkeep import audit, audit_index, checksums, repairs
 from penstock.ledger.upkeep.audit_index import Place, Source, State
 from penstock.model.items import Chunk, Vectors
 from penstock.model.nouns import Artifact, ArtifactId, Segment, WorkerId
@@ -129,7 +129,7 @@ class TableRepair:
     async def _drop(self) -> None:
         """A table that cannot be read, or is not what we left, goes; the next round finds its rows missing."""
         async with self._lock() as fence:
-            await self._ledger.write(mending.RESTART, self._place)
+            await self._ledger.write(repairs.RESTART, self._place)
             await fence()
             await self._stores.index.drop(self._table)
             await self._ledger.write(checksums.UNSEAL, self._place)
@@ -155,7 +155,7 @@ class TableRepair:
             return set()
         async with self._hold() as (table, _):
             if table is None:
-                await self._ledger.write(mending.RESTART, self._place)
+                await self._ledger.write(repairs.RESTART, self._place)
         made = await self._remaker.queue(self._place.owner, {state.document for state in lost.values()})
         return {one for one, state in lost.items() if state.document in made}
 
@@ -203,7 +203,7 @@ class TableRepair:
                 return Counter()
             rows = [_index_rows(part.generation, states[part.generation], part.chunks, part.vectors) for part in good]
             if table is None:
-                await self._ledger.write(mending.RESTART, self._place)
+                await self._ledger.write(repairs.RESTART, self._place)
                 table = await self._stores.index.create(self._table, rows[0].vectors.shape[1])
             await table.put(rows, fence, fresh=False)
         return Counter({part.finding: len(part.chunks) for part in good})
@@ -257,7 +257,7 @@ class TableRepair:
         key = index_key(*self._table)
         limit = runtime.clock() + WAIT_S
         while True:
-            await self._ledger.write(mending.FREE, key)
+            await self._ledger.write(repairs.FREE, key)
             async with hold_table(self._ledger, self._stores.index, self._table, self._worker, "repair") as fence:
                 if fence is not None:
                     yield fence

@@ -13,7 +13,7 @@ from penstock.ledger.database.connection import Connection, Row
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine import backing
-from penstock.ledger.upkeep import mending
+from penstock.ledger.upkeep import repairs
 from penstock.ledger.upkeep.audit import question
 from penstock.model.nouns import GenerationId
 
@@ -75,7 +75,7 @@ def _drop(connection: Connection, batches: Sequence[tuple[GenerationId, ...]]) -
         marked = connection.run(_MARK, [(generation,) for generation in batch])
         freed = sorted({row[0] for row in connection.run(_UNREFER, marked)}) if marked else []
         held = connection.run(_HOLD, [(artifact,) for artifact in freed]) if freed else []
-        artifacts, blobs = mending.remove_artifacts(connection, held)
+        artifacts, blobs = repairs.remove_artifacts(connection, held)
         answers.append(Dropped(len(marked), artifacts, blobs))
     return answers
 
