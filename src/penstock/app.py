@@ -151,14 +151,14 @@ class App(OwnerScope):
         self.resources.paces = await self.ledger.read(work.paces)
 
     async def _refuse_restore(self, force: bool) -> None:
-        from penstock.ledger.upkeep import copies
+        from penstock.ledger.upkeep import backup_tables
         from penstock.upkeep.restore import is_empty
 
         places = self._places()
         empty = is_empty(places)
         if self.ledger.database.dialect == "postgres":
             await self.ledger.open(migrate=True)
-            empty = empty and await self.ledger.read(copies.is_empty)
+            empty = empty and await self.ledger.read(backup_tables.is_empty)
         await self._refuse_in_use()
         if not (empty or force):
             raise UsageError(
@@ -168,7 +168,7 @@ class App(OwnerScope):
 
     async def _refuse_in_use(self) -> None:
         """Before a restore, and again before it replaces anything: copying may take long."""
-        from penstock.ledger.upkeep import copies
+        from penstock.ledger.upkeep import backup_tables
 
         database = self.ledger.database
         if database.dialect == "postgres":
@@ -179,7 +179,7 @@ class App(OwnerScope):
             raise UsageError(f"somebody works in {self.config.home_path} (`penstock workers`): stop them, then restore")
         if database.dialect == "sqlite" and database.path.exists():
             with suppress(LedgerDamaged):
-                await self.runtime.run_blocking("io", copies.single_file, database.path)
+                await self.runtime.run_blocking("io", backup_tables.single_file, database.path)
 
     async def _notice_older_ledger(self) -> None:
         index = self.config.index_path

@@ -23,7 +23,7 @@ from penstock.ledger.database import histories
 from penstock.ledger.database.connection import Connection, Row
 from penstock.ledger.database.liveness import FileLiveness
 from penstock.ledger.database.postgres import PostgresConnection
-from penstock.ledger.upkeep import copies
+from penstock.ledger.upkeep import backup_tables
 from penstock.model.nouns import WorkerId
 from penstock.model.states import StepStatus
 from penstock.upkeep import backup as backups
@@ -227,7 +227,7 @@ async def test_a_backup_that_lost_its_lock_is_given_up(tmp_path: Path, monkeypat
         await put(app, "a", "The apple is red.")
         await app.backup(tmp_path / "backup")
         first = (tmp_path / "backup" / "manifest.json").read_bytes()
-        copy_out = copies.copy_out
+        copy_out = backup_tables.copy_out
 
         def late(*arguments: Any) -> None:
             copy_out(*arguments)

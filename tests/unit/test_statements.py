@@ -19,7 +19,7 @@ NUMBERED = ("bool", "int")
 """What a function may take that puts a statement together while the app runs: neither carries a text."""
 SCRIPTS = {
     # Tables and columns of a backup, whose names `_plain` has looked at, and numbers.
-    "copies.py": {
+    "backup_tables.py": {
         "_NAMED",
         "f'SELECT count(*) FROM ({_NAMED})'",
         "f\"SELECT raw_key FROM generations WHERE state <> 'PURGED' AND raw_key IN ({places}) "

@@ -15,7 +15,7 @@ from penstock.ledger.database import histories
 from penstock.ledger.database.liveness import Liveness
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.database.writer import Verb
-from penstock.ledger.engine import backing
+from penstock.ledger.engine import backup_guard
 from penstock.ledger.upkeep import audit, repairs, retention
 from penstock.model.nouns import WorkerId
 from penstock.upkeep.check_blobs import batches, unnamed
@@ -105,7 +105,7 @@ class Prune:
             old = [info for info in infos if info.modified_at < before]
             gone = await self._left_behind(old) if old else []
             # Checked afterwards: everything that a backup starting now names had a row before.
-            held = await self._ledger.read(backing.is_running)
+            held = await self._ledger.read(backup_guard.is_running)
             if held:
                 return
             await self._delete([(info.key, info.size) for info in gone])

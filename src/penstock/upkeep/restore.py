@@ -22,7 +22,7 @@ from penstock.indexes import highest
 from penstock.ledger.database.database import Database
 from penstock.ledger.database.histories import Seen
 from penstock.ledger.database.mark import Mark
-from penstock.ledger.upkeep.copies import Copy, Named, begin_again, copy_in, single_file
+from penstock.ledger.upkeep.backup_tables import Copy, Named, begin_again, copy_in, single_file
 from penstock.privacy import tighten
 from penstock.upkeep.backup import BATCH, BLOBS, LISTED, CopyProgress, Manifest, Tell, is_there, read_manifest
 from penstock.upkeep.restoring import UNDER_WAY

@@ -14,7 +14,7 @@ from penstock.errors import NotFound, PenstockError, UsageError
 from penstock.indexes.base import Index
 from penstock.ledger.database.liveness import Liveness
 from penstock.ledger.database.store import Ledger
-from penstock.ledger.engine import backing, documents, locks
+from penstock.ledger.engine import backup_guard, documents, locks
 from penstock.ledger.engine.locks import Forced, index_key
 from penstock.ledger.reads import stats
 from penstock.ledger.upkeep import audit_index
@@ -73,7 +73,7 @@ class Caretaker:
         return prune.pruned
 
     async def backup(self, folder: Path, tell: Tell | None) -> BackupReport:
-        async with self.alive() as heart, self._hold(heart, backing.LOCK, BACKUP_WAIT_S, "backup") as held:
+        async with self.alive() as heart, self._hold(heart, backup_guard.LOCK, BACKUP_WAIT_S, "backup") as held:
             return await Backup(self.stores(None), folder, tell).run(held.verify)
 
     async def vacuum(

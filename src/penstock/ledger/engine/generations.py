@@ -7,7 +7,7 @@ import msgspec
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
-from penstock.ledger.engine import backing
+from penstock.ledger.engine import backup_guard
 from penstock.model.nouns import DocumentId, GenerationId, Owner, StepId, Token
 
 GRACE_S = 60.0
@@ -135,11 +135,11 @@ class Purge(msgspec.Struct, frozen=True):
 # Nothing leaves the index while it is being copied.
 _DUE = Statement(
     "SELECT generation_id, owner, collection, index_version FROM purges WHERE not_before <= (SELECT {now}) + :ahead "
-    f"AND NOT {backing.RUNNING} ORDER BY not_before LIMIT :count"
+    f"AND NOT {backup_guard.RUNNING} ORDER BY not_before LIMIT :count"
 )
 _DUE_IN = Statement(
     "SELECT generation_id FROM purges WHERE owner = :owner AND collection = :collection AND index_version = :version "
-    f"AND not_before <= (SELECT {{now}}) AND NOT {backing.RUNNING} ORDER BY not_before LIMIT :count"
+    f"AND not_before <= (SELECT {{now}}) AND NOT {backup_guard.RUNNING} ORDER BY not_before LIMIT :count"
 )
 _POSTPONE = Statement(
     "UPDATE purges SET not_before = {now} + :pause WHERE generation_id IN (SELECT r.generation FROM {rows})",

@@ -10,7 +10,7 @@ import msgspec
 from penstock.ledger.database.connection import Connection, Row
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
-from penstock.ledger.engine import backing, generations, groups
+from penstock.ledger.engine import backup_guard, generations, groups
 from penstock.ledger.engine.generations import GRACE_S
 from penstock.ledger.engine.resource_keys import FREED, ready, ready_steps
 from penstock.ledger.upkeep.audit import question
@@ -180,7 +180,7 @@ def forgettable(connection: Connection, after: int, until: int, older_than_s: fl
 
 def _forget(connection: Connection, requests: Sequence[Forget]) -> list[Forgotten]:
     answers = []
-    if backing.holds_prune(connection):
+    if backup_guard.holds_prune(connection):
         return [Forgotten(0, ()) for _ in requests]
     for request in requests:
         held = connection.run(_HELD, [(one,) for one in request.artifacts], older=request.older_than_s)

@@ -12,7 +12,7 @@ import msgspec
 from penstock.ledger.database.connection import Connection, Row
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
-from penstock.ledger.engine import backing
+from penstock.ledger.engine import backup_guard
 from penstock.ledger.upkeep import repairs
 from penstock.ledger.upkeep.audit import question
 from penstock.model.nouns import GenerationId
@@ -69,7 +69,7 @@ _HOLD = question(
 def _drop(connection: Connection, batches: Sequence[tuple[GenerationId, ...]]) -> list[Dropped]:
     """Generations let go of their artifacts; what nobody else refers to goes with its segments."""
     answers = []
-    if backing.holds_prune(connection):
+    if backup_guard.holds_prune(connection):
         return [Dropped(0, 0, ()) for _ in batches]
     for batch in batches:
         marked = connection.run(_MARK, [(generation,) for generation in batch])
