@@ -19,9 +19,9 @@ from penstock.blobs.copying import copy, flush_one, hash_file, link, make_privat
 from penstock.blobs.local import make_home, storage_sentence
 from penstock.errors import LedgerDamaged, StorageError, UsageError
 from penstock.indexes import highest
+from penstock.ledger.database.commit_counter import CommitCounter
 from penstock.ledger.database.database import Database
 from penstock.ledger.database.histories import Seen
-from penstock.ledger.database.mark import Mark
 from penstock.ledger.upkeep.backup_tables import Copy, Named, begin_again, copy_in, single_file
 from penstock.privacy import tighten
 from penstock.upkeep.backup import BATCH, BLOBS, LISTED, CopyProgress, Manifest, Tell, is_there, read_manifest
@@ -148,7 +148,7 @@ class Restore:
         copy(self._folder / manifest.ledger, target)
         position = 0
         if self._places.database.dialect == "sqlite":
-            position = Mark(self._places.database.path).read()
+            position = CommitCounter(self._places.database.path).read()
         begin_again(target, Seen(highest.read(self._places.index_path), position), self._runtime)
 
     def _exchange(self, ledger: Path, index: Path) -> None:

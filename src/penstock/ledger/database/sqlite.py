@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import LedgerDamaged, StorageError
+from penstock.ledger.database.commit_counter import CommitCounter
 from penstock.ledger.database.connection import Outcome, Row
-from penstock.ledger.database.mark import Mark
 from penstock.ledger.database.statements import VALUES_LIMIT, DialectName, Rows, Statement, clean_values
 from penstock.runtime import Runtime
 
@@ -28,7 +28,7 @@ class SqliteConnection:
         self._changes = 0
         self._writes = False
         self._position: int | None = None
-        self._mark = Mark(path)
+        self._counter = CommitCounter(path)
         try:
             # The built-in busy handler starves with several processes: we wait ourselves, a random moment at a time.
             self._db = sqlite3.connect(
@@ -96,7 +96,7 @@ class SqliteConnection:
         self._writes = False
         if self._position is not None:
             # After the commit: a kill in between leaves an older mark, which says nothing.
-            self._mark.write(self._position)
+            self._counter.write(self._position)
             self._position = None
 
     def count(self) -> None:
@@ -110,7 +110,7 @@ class SqliteConnection:
             self._execute("ROLLBACK")
 
     def close(self) -> None:
-        self._mark.close()
+        self._counter.close()
         self._db.close()
 
     def is_busy(self, error: Exception) -> bool:

@@ -7,10 +7,10 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from penstock.errors import LedgerAway
 from penstock.ledger.database import versions
+from penstock.ledger.database.commit_counter import CommitCounter
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.database import Database
 from penstock.ledger.database.histories import NOTICE, Seen, SetBack, is_behind
-from penstock.ledger.database.mark import Mark
 from penstock.ledger.database.writer import Item, Result, Verb, Writer
 from penstock.metrics.base import NOTHING, Metrics
 from penstock.privacy import make_private_file, tighten
@@ -43,7 +43,7 @@ class Ledger:
     async def notice(self, generation: int) -> SetBack | None:
         """Compare the ledger with the highest generation that its index holds, and with its mark. One that is behind
         was put back to an earlier moment: from here on it is another history."""
-        position = Mark(self.database.path).read() if self.database.dialect == "sqlite" else 0
+        position = CommitCounter(self.database.path).read() if self.database.dialect == "sqlite" else 0
         seen = Seen(generation, position)
         if not await self.read(is_behind, seen):
             return None

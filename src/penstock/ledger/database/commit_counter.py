@@ -10,7 +10,7 @@ from penstock.privacy import file_mode
 _WIDTH = 20
 
 
-class Mark:
+class CommitCounter:
     def __init__(self, ledger: Path) -> None:
         self.path = ledger.with_suffix(".mark")
         self._file: int | None = None
