@@ -58,7 +58,7 @@ class App(OwnerScope):
     ) -> None:
         told = NOTHING if metrics is None else Guarded(metrics)
         ledger = Ledger(Database(config.database_url, runtime), told)
-        ledger.database.patience.limit_s = patience_s
+        ledger.database.outage_wait.limit_s = patience_s
         resources = Resources(
             config,
             runtime,

@@ -12,7 +12,7 @@ from tests.kit.cli import Cli
 from tests.kit.pdfs import Lock, numbered, pdf
 
 from penstock.errors import LedgerAway
-from penstock.ledger.database.patience import Patience, Use
+from penstock.ledger.database.outage_wait import OutageWait, Use
 
 SECRET = "open-sesame-42"
 
@@ -128,11 +128,11 @@ URLS = [
 
 @pytest.mark.parametrize("url", URLS)
 def test_no_password_of_a_database_is_ever_printed(cli: Cli, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def say_and_give_up(patience: Patience, error: LedgerAway, use: Use) -> None:
+    def say_and_give_up(patience: OutageWait, error: LedgerAway, use: Use) -> None:
         patience.say(str(error))
         raise error
 
-    monkeypatch.setattr(Patience, "wait", say_and_give_up)
+    monkeypatch.setattr(OutageWait, "wait", say_and_give_up)
     cli.settings["PENSTOCK_DATABASE"] = url
     for command in (["list"], ["config", "show"], ["config", "check"], ["db", "migrate"], ["run"]):
         for mode in ([], ["--json"]):

@@ -45,8 +45,8 @@ async def opened(url: str, limit_s: float | None = 30.0) -> AsyncIterator[tuple[
     """A ledger, and what is said meanwhile."""
     runtime, said = Runtime(), list[str]()
     ledger = Ledger(Database(url, runtime))
-    ledger.database.patience.limit_s = limit_s
-    ledger.database.patience.say = said.append
+    ledger.database.outage_wait.limit_s = limit_s
+    ledger.database.outage_wait.say = said.append
     try:
         await ledger.open()
         yield ledger, said
@@ -233,9 +233,9 @@ async def test_i7_whoever_lost_his_connection_too_is_not_reaped_before_he_could_
         async def reap_once() -> int:
             return await reap(ledger, AdvisoryLiveness(), WorkerId("w1"), frozenset(), 5, NOTHING)
 
-        ledger.database.patience.lost_at = clock()
+        ledger.database.outage_wait.lost_at = clock()
         assert await reap_once() == 0
-        ledger.database.patience.lost_at = clock() - 2 * RETURN_S
+        ledger.database.outage_wait.lost_at = clock() - 2 * RETURN_S
         assert await reap_once() == 1
         assert await desk.step(step, "crashes") == 1
 

@@ -83,7 +83,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def _desk(make: Callable[[Runtime], Database]) -> AsyncIterator[Desk]:
     runtime = Counting()
     ledger = Ledger(make(runtime))
-    ledger.database.patience.limit_s = 30.0
+    ledger.database.outage_wait.limit_s = 30.0
     try:
         yield Desk(ledger)
     finally:

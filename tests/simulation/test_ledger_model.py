@@ -647,7 +647,7 @@ def test_i6_cut_connections_change_nothing(postgres: str) -> None:
     database = bench.ledger.database
     assert isinstance(database, CutDatabase)
     database.chance = 0.3
-    database.patience.limit_s = 30.0
+    database.outage_wait.limit_s = 30.0
     _compare(bench, (6, 40))
     bench.close()
     assert database.made > 30

@@ -147,7 +147,7 @@ async def test_a_database_that_is_away_is_said_to_all_of_a_group_at_once(
         raise LedgerAway("away")
 
     monkeypatch.setattr(database, "connect", refuse)
-    database.patience.limit_s = 0.6
+    database.outage_wait.limit_s = 0.6
     writer = Writer(database)
     answers = await asyncio.gather(*(writer.write(ADD, f"n{i}") for i in range(40)), return_exceptions=True)
     writer.close()

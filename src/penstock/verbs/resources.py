@@ -94,7 +94,7 @@ class Resources:
 
     def stop(self) -> None:
         self.stopping = True
-        self.ledger.database.patience.hurry()
+        self.ledger.database.outage_wait.hurry()
         for worker in self.workers:
             worker.told_to_stop = True
             worker.stop()

@@ -92,7 +92,7 @@ def _purging(resources: Resources, bench: "Bench") -> Callable[[], Awaitable[boo
 
 async def work(resources: Resources, pools: str | None, tell: Callable[[str], None]) -> Summary:
     """Work until the app is stopped, for all owners. When storage fails, wait until it can be used again."""
-    runtime, patience = resources.runtime, resources.ledger.database.patience
+    runtime, patience = resources.runtime, resources.ledger.database.outage_wait
     began = runtime.clock()
     sizes = pool_sizes(pools) if pools is not None else None
     tally, outage = Tally(), _outage(resources, tell)

@@ -59,7 +59,7 @@ class Heart:
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         database = self._ledger.database
-        await database.runtime.run_blocking("read", database.patience.through, self._connect)
+        await database.runtime.run_blocking("read", database.outage_wait.call, self._connect)
         try:
             await self._ledger.write(workers.REGISTER, self._name)
             # From here on nobody migrates; until here somebody may have.
@@ -178,7 +178,7 @@ async def reap(
         return liveness.dead(names, connection)
 
     dead = await ledger.read(find_dead)
-    lost_at = ledger.database.patience.lost_at
+    lost_at = ledger.database.outage_wait.lost_at
     if lost_at is not None and ledger.database.runtime.clock() - lost_at < RETURN_S:
         return 0
     reaped = await ledger.write(leasing.REAP, leasing.Reap(held, tuple(dead), crashes))

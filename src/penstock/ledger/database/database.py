@@ -5,7 +5,7 @@ from pathlib import Path
 
 from penstock.errors import ConfigError
 from penstock.ledger.database.connection import Connection
-from penstock.ledger.database.patience import Patience
+from penstock.ledger.database.outage_wait import OutageWait
 from penstock.ledger.database.postgres import PostgresConnection, PostgresServer
 from penstock.ledger.database.sqlite import SqliteConnection
 from penstock.ledger.database.statements import DialectName
@@ -19,7 +19,7 @@ class Database:
     def __init__(self, url: str, runtime: Runtime) -> None:
         self.url = url
         self.runtime = runtime
-        self.patience = Patience(runtime)
+        self.outage_wait = OutageWait(runtime)
         if url.startswith("sqlite:///"):
             self.dialect: DialectName = "sqlite"
             self.path = Path(url.removeprefix("sqlite:///"))

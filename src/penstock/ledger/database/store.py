@@ -94,7 +94,7 @@ class Ledger:
         return True
 
     async def close(self) -> None:
-        self.database.patience.give_up()
+        self.database.outage_wait.give_up()
         self._writer.close()
         self._drain()
 
@@ -107,7 +107,7 @@ class Ledger:
 
     def _with(self, function: Callable[[Connection], T]) -> T:
         """On a connection of its own. While the database is away we wait, for as long as our callers want us to."""
-        return self.database.patience.through(lambda: self._once(function))
+        return self.database.outage_wait.call(lambda: self._once(function))
 
     def _once(self, function: Callable[[Connection], T]) -> T:
         """One that was closed while nobody used it is no reason to give up."""
@@ -119,7 +119,7 @@ class Ledger:
                 connection.close()
                 if fresh:
                     raise
-                self.database.patience.lost()
+                self.database.outage_wait.lost()
                 continue
             except BaseException:
                 connection.close()
@@ -135,7 +135,7 @@ class Ledger:
             return self.database.connect(), True
 
     def _begin(self) -> Connection:
-        return self.database.patience.through(self._begin_once)
+        return self.database.outage_wait.call(self._begin_once)
 
     def _begin_once(self) -> Connection:
         while True:

@@ -186,7 +186,7 @@ class Writer:
                 doubt = None
                 attempt = _Attempt(may_be_single and not self._notifier.due, [None] * len(group), connection)
                 self._run(attempt, by_verb, group)
-                self._database.patience.answered("write")
+                self._database.outage_wait.answered("write")
                 return attempt.results
             except NeedsTransaction:
                 may_be_single = False
@@ -196,9 +196,9 @@ class Writer:
                     doubt = attempt
                 self._drop()
                 if fresh:
-                    self._database.patience.wait(error, "write")
+                    self._database.outage_wait.wait(error, "write")
                 else:
-                    self._database.patience.lost()
+                    self._database.outage_wait.lost()
             except Exception as error:
                 if attempt is None:
                     raise

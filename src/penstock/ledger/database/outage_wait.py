@@ -22,7 +22,7 @@ HURRY_S = 1.0
 logger = logging.getLogger("penstock.ledger")
 
 
-class Patience:
+class OutageWait:
     def __init__(self, runtime: Runtime) -> None:
         self.limit_s: float | None = 0.0
         """How long an outage may last before a call fails; None: for ever."""
@@ -35,7 +35,7 @@ class Patience:
         self._said = False
         self._over = threading.Event()
 
-    def through(self, function: Callable[[], T]) -> T:
+    def call(self, function: Callable[[], T]) -> T:
         """What a function answers that reads; where the database is away, it is called again."""
         while True:
             try:
