@@ -62,7 +62,7 @@ class Watched(Protocol):
     def cut(self) -> None: ...
 
 
-class Watch:
+class Watchdog:
     """Looks after the statements that run. TCP notices a machine that is gone; a server that stands still keeps its
     connections, and whoever waits for an answer would wait for ever."""
 

@@ -46,8 +46,8 @@ class PostgresServer:
             raise ConfigError(f"database {masked(self.url)!r}: {refusal(self.url, error)}") from error
 
     @cached_property
-    def watch(self) -> away.Watch:
-        return away.Watch(self.parameters, self.runtime)
+    def watchdog(self) -> away.Watchdog:
+        return away.Watchdog(self.parameters, self.runtime)
 
 
 class PostgresConnection:
@@ -60,7 +60,7 @@ class PostgresConnection:
         self._psycopg = _psycopg()
         self._url = server.url
         self._clock = server.runtime.clock
-        self._watch = server.watch
+        self._watchdog = server.watchdog
         self.busy_since: float | None = None
         try:
             self._db = self._psycopg.connect(
@@ -71,7 +71,7 @@ class PostgresConnection:
             )
         except self._psycopg.Error as error:
             raise _refused(server.url, error) from error
-        self._watch.add(self)
+        self._watchdog.add(self)
         try:
             self._set_up(hot)
         except BaseException:
@@ -194,7 +194,7 @@ class PostgresConnection:
         return bool(self._db.closed)
 
     def close(self) -> None:
-        self._watch.remove(self)
+        self._watchdog.remove(self)
         self._db.close()
 
     def outcome(self, receipt: str) -> Outcome:
