@@ -21,11 +21,11 @@ FOR_USERS = {
 }  # fmt: skip
 """Modules whose functions are called for a user: `owner` comes first."""
 ENGINE = {
-    "steps", "resource_keys", "completions", "flips", "failures", "releases", "checkpoints", "locks", "workers", "work",
-    "liveness", "audit", "audit_index", "checksums", "repairs", "retention", "store", "writer", "notifier", "database",
-    "statements", "connection", "sqlite", "postgres", "groups", "outbox", "gauges", "lifecycle", "sweeping", "claims",
-    "leasing", "postgres_statements", "histories", "commit_counter", "away", "outage_wait", "versions", "targets", "backup_guard",
-    "backup_tables",
+    "steps", "resource_keys", "completions", "flips", "failures", "releases", "checkpoints", "locks", "workers",
+    "work", "liveness", "audit", "audit_index", "checksums", "repairs", "retention", "store", "writer", "notifier",
+    "database", "statements", "connection", "sqlite", "postgres", "groups", "outbox", "gauges", "lifecycle",
+    "sweeping", "claims", "leasing", "postgres_statements", "histories", "commit_counter", "away", "outage_wait",
+    "versions", "targets", "backup_guard", "backup_tables",
 }  # fmt: skip
 """Modules whose statements cross owners: the engine's own."""
 CROSSING = {

@@ -1,5 +1,5 @@
-"""A PostgreSQL server that does not answer, or refuses everybody: how it is told from what is wrong with a statement,
-how a connection that hangs is noticed, and what we ask of the network."""
+"""A PostgreSQL server that is not available: how its errors differ from those of a statement, how a connection that
+hangs is detected, and the network settings of a connection."""
 
 import os
 import re
@@ -12,11 +12,11 @@ from typing import Any, Protocol
 from penstock.runtime import Runtime
 
 HANG_S = 10.0
-"""A statement that takes longer makes us ask whether the server still answers."""
+"""If a statement takes longer than this, the watchdog checks whether the server still answers."""
 LOOK_S = 1.0
 PROBE_S = 5
 
-# Somebody who asks for other values in the URL, or in libpq's environment, gets them.
+# The URL and libpq's environment variables override these.
 _DEFAULTS = {
     "connect_timeout": ("10", "PGCONNECT_TIMEOUT"),
     "application_name": ("penstock", "PGAPPNAME"),
@@ -40,18 +40,18 @@ _OURS = re.compile(
 
 
 def is_away(sqlstate: str | None) -> bool:
-    """Whether the server refuses all that we could ask, for the time being."""
+    """Whether the error means that the server refuses every statement for now."""
     return sqlstate is not None and (sqlstate in _AWAY_CODES or sqlstate.startswith(_AWAY_CLASSES))
 
 
 def is_misconfigured(sentence: str) -> bool:
-    """Whether a refused connection is for the person to mend who wrote the URL. libpq gives no code for it: where we do
-    not know the words, we wait in vain, and say what the server said."""
+    """Whether a refused connection means that the URL is wrong. libpq gives no error code for that, so this goes by the
+    message. An unknown message counts as an outage."""
     return bool(_OURS.search(sentence))
 
 
 def with_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Connection parameters, with ours for what is not given."""
+    """Connection parameters, with our defaults for what is not given."""
     ours = {name: value for name, (value, variable) in _DEFAULTS.items() if variable not in os.environ}
     return {**ours, **given}
 
@@ -63,8 +63,8 @@ class Watched(Protocol):
 
 
 class Watchdog:
-    """Looks after the statements that run. TCP notices a machine that is gone; a server that stands still keeps its
-    connections, and whoever waits for an answer would wait for ever."""
+    """Ends statements that wait for a server that hangs. TCP detects a machine that is gone, but a server that is
+    stopped keeps its connections open, and a statement would wait for ever."""
 
     def __init__(self, parameters: Mapping[str, Any], runtime: Runtime) -> None:
         self._runtime = runtime
@@ -102,7 +102,7 @@ class Watchdog:
                         connection.cut()
 
     def _answers(self) -> bool:
-        """Whether the server takes a new connection, or at least says why it does not."""
+        """Whether the server accepts a new connection, or refuses it with a reason."""
         import psycopg
 
         try:
@@ -115,7 +115,7 @@ class Watchdog:
 
 
 def cut(descriptor: int, how: int = socket.SHUT_RDWR) -> None:
-    """From another thread: whoever reads from this socket reads its end."""
+    """Called from another thread: shut the socket down, so that its reader gets the end of the stream."""
     with socket.socket(fileno=os.dup(descriptor)) as ours:
         try:
             ours.shutdown(how)

@@ -1,4 +1,4 @@
-"""A file beside an embedded ledger with the position of its last counted commit. A ledger that is behind its mark is an
+"""A file beside an embedded ledger with the number of its last counted commit. A ledger whose own number is lower is an
 older copy, or was copied without its WAL."""
 
 import os
@@ -16,15 +16,15 @@ class CommitCounter:
         self._file: int | None = None
 
     def read(self) -> int:
-        """0 where there is none, or none that can be read: only what it says for certain counts."""
+        """0 if there is none, or none that can be read."""
         try:
             return int(self.path.read_bytes()[:_WIDTH])
         except (OSError, ValueError):
             return 0
 
     def write(self, position: int) -> None:
-        """Always after the commit. It need not survive a power cut, nor be the highest of several processes': an older
-        mark raises no alarm. A disk that takes no mark is no reason to fail either."""
+        """Call this after the commit. The file need not survive a power cut, nor hold the highest number of several
+        processes: a number that is too low raises no alarm. An error of the disk is ignored."""
         with suppress(OSError):
             if self._file is None:
                 self._file = os.open(self.path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, file_mode(self.path.parent))

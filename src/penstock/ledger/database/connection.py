@@ -12,18 +12,18 @@ Outcome = Literal["committed", "aborted", "in progress"]
 class Connection(Protocol):
     dialect: DialectName
     single_statement: bool
-    """The next statement is a whole transaction."""
+    """The next statement is run on its own, without a transaction around it."""
     notifies: bool
-    """And it is to wake whoever listens."""
+    """That statement also sends a notification."""
     receipt: str | None
-    """By which another connection can ask what became of the transaction that is open, or was; None: one that fails
-    to commit is rolled back, without a doubt (SQLite)."""
+    """The number of the last transaction, by which another connection can ask for its outcome; None on SQLite, where a
+    commit that fails is always rolled back."""
     session: str
-    """By which another connection can ask whether this one still works on something."""
+    """Identifies this connection, so that another one can ask whether it still runs a statement."""
 
     @property
     def broken(self) -> bool:
-        """The connection is gone: what it was about to commit may have been committed, or not."""
+        """The connection is lost. A commit that was sent may have taken effect or not."""
 
     def run(
         self, statement: Statement, rows: Rows | None = None, more: Rows | None = None, /, **params: Any
@@ -36,24 +36,23 @@ class Connection(Protocol):
     def begin(self) -> None: ...
 
     def begin_read(self) -> None:
-        """A transaction whose reads all see one moment."""
+        """A transaction whose reads all see the same snapshot."""
 
     def commit(self, notify: bool = False) -> None:
-        """`notify`: and wake whoever listens (SQLite's listeners hear every commit)."""
+        """`notify`: also notify the listeners. On SQLite they notice every commit."""
 
     def count(self) -> None:
-        """Count this transaction, if it changed anything: a user is told that it is done. An older copy of an embedded
-        ledger is known by that."""
+        """Count this transaction, if it changed anything. The number reveals an older copy of an embedded ledger."""
 
     def rollback(self) -> None: ...
 
     def close(self) -> None: ...
 
     def is_busy(self, error: Exception) -> bool:
-        """The error says only that somebody else was quicker: the same group may be run again."""
+        """Whether the error comes from a conflict with another transaction: the same group may be run again."""
 
     def outcome(self, receipt: str) -> Outcome:
-        """What became of a transaction of another connection, which is gone."""
+        """The outcome of a transaction of another connection, which is lost."""
 
     def works(self, session: str) -> bool:
-        """Whether a connection that is gone for us still works on its last statement."""
+        """Whether a connection that we lost still runs its last statement on the server."""

@@ -1,5 +1,5 @@
-"""Cheap waking: whoever makes work rings, whoever waits hears it. On PostgreSQL that is NOTIFY in the transaction that
-made the work; on SQLite the number that changes with every commit of another connection is looked at."""
+"""Notifications of new work. On PostgreSQL the transaction that creates work sends NOTIFY; on SQLite waiting workers
+poll `data_version`, a number that changes with every commit of another connection."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -27,23 +27,24 @@ _CLAIMABLE = Statement(
 
 
 def claimable(connection: Connection, kinds: Sequence[str]) -> set[str]:
-    """Those of which a step waits, or a free lock with steps behind it."""
+    """The kinds that have a waiting step, or a free lock with steps waiting behind it."""
     return {row[0] for row in connection.run(_CLAIMABLE, [(kind,) for kind in kinds])}
 
 
 class Notifier:
-    """In the writer: rings at most once in 10 ms. What comes sooner is pending, so that no work is left unheard."""
+    """Used by the writer: notifies at most once in 10 ms. A notification that comes sooner stays pending, so that none
+    is lost."""
 
     def __init__(self, database: Database) -> None:
         self.is_needed = database.dialect == "postgres"
-        """On SQLite a commit is all that it takes."""
+        """False on SQLite, where every commit is noticed."""
         self.pending = False
         self._clock = database.runtime.clock
         self._last = self._clock() - NOTIFY_EVERY_S
 
     @property
     def pending_in(self) -> float | None:
-        """Seconds until it may ring; None: nothing is pending."""
+        """Seconds until the pending notification may be sent; None: nothing is pending."""
         return max(0.0, self._last + NOTIFY_EVERY_S - self._clock()) if self.pending else None
 
     @property
@@ -55,19 +56,19 @@ class Notifier:
         return self._clock() >= self._last + NOTIFY_EVERY_S
 
     def notified(self) -> None:
-        """Said first: another may be pending while this one is on its way."""
+        """Call this before sending: another notification may become pending meanwhile."""
         self.pending = False
         self._last = self._clock()
 
 
 class Listener(Protocol):
-    """Of a worker that waits."""
+    """Used by a worker that waits."""
 
     async def change(self) -> None:
-        """Returns when others may have made work. Raises if nothing can be heard any more: then open it again."""
+        """Returns when others may have created work. Raises if the connection is lost: then open it again."""
 
     hears_only_work: bool
-    """What is heard is work. Otherwise it may be any change."""
+    """A change means new work. False: it may be any commit."""
 
     async def open(self) -> None: ...
 
@@ -83,7 +84,7 @@ class Closable(Protocol):
 
 
 async def _opened(database: Database, connect: Callable[[], T]) -> T:
-    """A connection. A worker that ends at once may not wait for it any more: then it is closed again."""
+    """A connection. If the caller is cancelled while it opens, it is closed again."""
     opening = asyncio.ensure_future(database.runtime.run_blocking("read", connect))
     try:
         return await asyncio.shield(opening)
@@ -98,7 +99,7 @@ def _close(opening: "asyncio.Future[Any]") -> None:
 
 
 class SqliteListener:
-    """Looking takes some microseconds and no lock, so the loop does it itself."""
+    """A poll takes some microseconds and no lock, so it runs on the event loop."""
 
     hears_only_work = False
 
@@ -125,7 +126,7 @@ class SqliteListener:
 
 
 class PostgresListener:
-    """A connection of its own, which the loop watches."""
+    """Has its own connection, whose socket the event loop watches."""
 
     hears_only_work = True
 
@@ -134,26 +135,26 @@ class PostgresListener:
         self._connection: Any = None
         self._socket = -1
         self._heard = asyncio.Event()
-        self._deaf = False
+        self._lost = False
 
     async def open(self) -> None:
         self.close()
         self._connection = await _opened(self._database, self._connect)
-        self._deaf = False
-        # What came before we listened.
+        self._lost = False
+        # There may be work from before LISTEN.
         self._heard.set()
         self._socket = self._connection.fileno()
-        asyncio.get_running_loop().add_reader(self._socket, self._hear)
+        asyncio.get_running_loop().add_reader(self._socket, self._read)
 
     async def change(self) -> None:
         await self._heard.wait()
         self._heard.clear()
-        if self._deaf:
+        if self._lost:
             raise StorageError("PostgreSQL closed the connection that listens")
 
     def close(self) -> None:
         if self._connection is not None:
-            if not self._deaf:
+            if not self._lost:
                 asyncio.get_running_loop().remove_reader(self._socket)
             self._connection.close()
             self._connection = None
@@ -169,13 +170,13 @@ class PostgresListener:
             raise
         return connection
 
-    def _hear(self) -> None:
+    def _read(self) -> None:
         wire = self._connection.pgconn
         try:
             wire.consume_input()
             while wire.notifies():
                 self._heard.set()
         except Exception:
-            self._deaf = True
+            self._lost = True
             asyncio.get_running_loop().remove_reader(self._socket)
             self._heard.set()

@@ -1,5 +1,5 @@
-"""Waiting for a database that is away. All connections of a process share one outage: it begins with the first call
-that gets no answer, it is said once, and it ends with the next call that gets one."""
+"""Waits for a database that is not available. All connections of a process share one outage: it begins with the first
+call that fails, is reported once, and ends with the next call that succeeds."""
 
 import logging
 import threading
@@ -11,13 +11,13 @@ from penstock.runtime import Runtime
 
 T = TypeVar("T")
 Use = Literal["read", "write"]
-"""A server that was demoted answers those who read, and nobody else: an outage of one ends by itself."""
+"""A server that was demoted still answers reads. So reads and writes have separate outages."""
 
 PAUSE_S = 0.25
 SAY_AFTER_S = 1.0
-"""A connection that was cut is made anew without a word."""
+"""A shorter outage, such as one lost connection, is not reported."""
 HURRY_S = 1.0
-"""Who was told to stop waits no longer than this."""
+"""The limit once the process was told to stop."""
 
 logger = logging.getLogger("penstock.ledger")
 
@@ -36,7 +36,7 @@ class OutageWait:
         self._over = threading.Event()
 
     def call(self, function: Callable[[], T]) -> T:
-        """What a function answers that reads; where the database is away, it is called again."""
+        """Call a function that reads, again and again while the database is not available."""
         while True:
             try:
                 answer = function()
@@ -47,7 +47,7 @@ class OutageWait:
                 return answer
 
     def wait(self, error: LedgerAway, use: Use) -> None:
-        """A moment, after which it is worth another try. Raises the error where the time to wait is over."""
+        """Wait a moment before the next try. Raises the error once the limit is reached."""
         now = self.lost()
         with self._lock:
             lasted = now - self._since.setdefault(use, now)
@@ -61,12 +61,13 @@ class OutageWait:
         self._over.wait(PAUSE_S)
 
     def lost(self) -> float:
-        """A connection is gone; that alone is no outage. The time."""
+        """Note that a connection was lost, which alone is not an outage. Returns the time."""
         self.lost_at = self._runtime.clock()
         return self.lost_at
 
     def answered(self, use: Use) -> None:
-        """Called often: while the database is there, this is one look into an empty table. Who may write may read."""
+        """Note that a call succeeded. Called often, so it returns at once if there is no outage. A successful write
+        ends the outage of reads too."""
         if not self._since or (use == "read" and "read" not in self._since):
             return
         with self._lock:
@@ -79,9 +80,9 @@ class OutageWait:
             self.say("The database is back.")
 
     def hurry(self) -> None:
-        """We were told to stop: a hand-over is worth a moment, no more."""
+        """The process was told to stop: wait only briefly from now on."""
         self.limit_s = HURRY_S if self.limit_s is None else min(self.limit_s, HURRY_S)
 
     def give_up(self) -> None:
-        """Nobody waits any more, and whoever does now is woken."""
+        """Stop waiting: every call that waits now, or later, raises its error."""
         self._over.set()

@@ -15,7 +15,7 @@ from penstock.runtime import Runtime
 OLDEST_SERVER = 130000
 
 STOPPED_S = 5.0
-"""No live writer lets an open transaction wait for so long."""
+"""No live writer leaves a transaction idle for so long."""
 
 _SESSION = (
     "SELECT current_setting('fsync'), (SELECT pid || ' ' || backend_start FROM pg_stat_activity "
@@ -89,10 +89,10 @@ class PostgresConnection:
             )
         self._execute("SET synchronous_commit = on")
         if hot:
-            # A process that was stopped within a transaction holds rows that the reaper wants: the server ends it.
+            # A process that is stopped within a transaction keeps its row locks: the server ends the transaction.
             self._execute(f"SET idle_in_transaction_session_timeout = {round(1000 * STOPPED_S)}")
-            # Every hot verb finds its rows by key: a plan made once, by index, whatever the statistics say. Without
-            # this a table that was never analysed is scanned whole for each group.
+            # Every hot verb finds its rows by key, so plan once and use indexes, whatever the statistics say. Otherwise
+            # a table that was never analysed is scanned for each group.
             self._execute("SET plan_cache_mode = force_generic_plan")
             for method in ("seqscan", "hashjoin", "mergejoin"):
                 self._execute(f"SET enable_{method} = off")
@@ -103,7 +103,7 @@ class PostgresConnection:
         try:
             return self._run(statement, rows, more, params)
         except (UnicodeEncodeError, self._psycopg.DataError):
-            # The driver itself refuses NUL and lone surrogates, before it sends anything.
+            # The driver refuses NUL and lone surrogates before it sends anything.
             if (cleaned := clean_values(params.values())) == list(params.values()):
                 raise
             params = dict(zip(params, cleaned, strict=True))
@@ -129,7 +129,7 @@ class PostgresConnection:
             self.busy_since = None
 
     def _understood(self, error: Exception) -> Exception:
-        """`LedgerAway`, if it is that."""
+        """The error as `LedgerAway`, if the server is not available."""
         if self._db.closed:
             return LedgerAway(f"PostgreSQL has closed the connection: {refusal(self._url, error)}.")
         if away.is_away(getattr(error, "sqlstate", None)):
@@ -140,7 +140,7 @@ class PostgresConnection:
         return self._execute(text)
 
     def begin(self) -> None:
-        # One message, which takes as long as BEGIN alone. Where the answer to COMMIT is lost, the number tells.
+        # One message, as fast as BEGIN alone. If the answer to COMMIT is lost, the number gives the outcome.
         self.receipt = None
         self.busy_since = self._clock()
         try:
@@ -163,10 +163,10 @@ class PostgresConnection:
         self._execute(f"{NOTIFY}; COMMIT" if notify else "COMMIT", prepare=False if notify else None)
 
     def count(self) -> None:
-        """A row that every submit counts in would make them wait for each other: the index alone tells here."""
+        """Nothing: on PostgreSQL, submits would wait for each other's row."""
 
     def rollback(self) -> None:
-        # Raises where the connection is gone: nobody is to keep it.
+        # Raises if the connection is lost, so that it is dropped.
         self._execute("ROLLBACK")
 
     def load(self, table: str, columns: str, rows: Iterable[Row]) -> None:
@@ -182,11 +182,11 @@ class PostgresConnection:
             self.busy_since = None
 
     def interrupt(self) -> None:
-        """From another thread: what runs here ends with an error."""
+        """Called from another thread: the running statement ends with an error."""
         self._db.cancel()
 
     def cut(self, how: int = socket.SHUT_RDWR) -> None:
-        """From another thread: the server stands still, and nobody is to wait for its answer."""
+        """Called from another thread: the server hangs, so stop waiting for its answer."""
         away.cut(self._db.pgconn.socket, how)
 
     @property
@@ -201,10 +201,10 @@ class PostgresConnection:
         try:
             [(status,)] = self.run(_OUTCOME, receipt=receipt)
         except self._psycopg.errors.InvalidParameterValue:
-            # A number that this server has not given yet: it took over from another, which had not told it.
+            # This server has not used the number yet: it replaced another one and lacks its last transactions.
             return "aborted"
         if status is None:
-            raise StorageError("PostgreSQL has forgotten what became of a transaction: it was away for too long.")
+            raise StorageError("PostgreSQL no longer knows the outcome of a transaction: the outage was too long.")
         outcome: Outcome = status
         return outcome
 
@@ -213,8 +213,8 @@ class PostgresConnection:
 
     def is_busy(self, error: Exception) -> bool:
         errors = self._psycopg.errors
-        # Somebody else was quicker: another submit of the same file, or prune with an artifact that a step wanted. Run
-        # again, the group sees what is there now.
+        # A conflict with another transaction: a submit of the same file, or prune of an artifact that a step wanted.
+        # Run again, the group sees the new rows.
         quicker = errors.ForeignKeyViolation | errors.UniqueViolation
         waited = errors.DeadlockDetected | errors.SerializationFailure | errors.LockNotAvailable
         return isinstance(error, quicker | waited)
@@ -242,7 +242,7 @@ def _first_line(error: Exception) -> str:
 
 
 def refusal(url: str, error: Exception) -> str:
-    """What the driver or the server said of a URL, without its passwords."""
+    """The message of the driver or the server, without the passwords of the URL."""
     return masked_for(url, _first_line(error))
 
 

@@ -30,7 +30,7 @@ class SqliteConnection:
         self._position: int | None = None
         self._counter = CommitCounter(path)
         try:
-            # The built-in busy handler starves with several processes: we wait ourselves, a random moment at a time.
+            # With several processes the built-in busy handler can starve one of them, so wait here, for random times.
             self._db = sqlite3.connect(
                 path, isolation_level=None, timeout=0, check_same_thread=False, cached_statements=1024
             )
@@ -55,7 +55,7 @@ class SqliteConnection:
         try:
             return self._execute(text, flat)
         except UnicodeEncodeError:
-            # Nothing was sent yet. Only what was refused is looked through: to look at every value costs a third more.
+            # Nothing was sent yet. Values are only cleaned after an error: checking all of them costs a third more.
             return self._execute(text, clean_values(flat))
 
     def _execute(self, text: str, values: Sequence[Any] = ()) -> list[Row]:
@@ -65,14 +65,13 @@ class SqliteConnection:
                 return self._db.execute(text, values).fetchall()
             except sqlite3.DatabaseError as error:
                 if not self.is_busy(error):
-                    # A disk that is full or fails; what is damaged has no class of its own. Others are the
-                    # statement's fault.
+                    # A full or failing disk, or a damaged file. Other errors are errors of the statement.
                     if type(error) not in (sqlite3.OperationalError, sqlite3.DatabaseError):
                         raise
                     raise sqlite_error(self._path, error) from error
                 if self._writes:
                     raise
-                # A reader, too, has to wait while the last writer that closes takes the WAL away.
+                # Readers wait too, while the last writer removes the WAL as it closes.
                 limit = limit or self._runtime.clock() + BUSY_LIMIT_S
                 if self._runtime.clock() > limit:
                     raise sqlite_error(self._path, error) from error
@@ -95,7 +94,7 @@ class SqliteConnection:
         self._patiently("COMMIT")
         self._writes = False
         if self._position is not None:
-            # After the commit: a kill in between leaves an older mark, which says nothing.
+            # After the commit: a kill in between leaves a lower number, which raises no alarm.
             self._counter.write(self._position)
             self._position = None
 
@@ -138,7 +137,7 @@ class SqliteConnection:
 
 
 def sqlite_error(path: Path, error: sqlite3.Error) -> StorageError:
-    """What SQLite met, as a sentence that a person can act on."""
+    """An error of SQLite as a sentence that a person can act on."""
     text = str(error)
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     # SQLITE_ERROR: a table or a column is missing.

@@ -1,5 +1,5 @@
-"""The one writer of a process. It takes a waiting write, drains what else is queued, runs the verbs of the whole group
-as sets in one transaction, commits, and then tells each waiter what became of its own write."""
+"""The single writer of a process. It takes the writes that are queued, runs the verbs of the whole group as sets in one
+transaction, commits, and then gives each caller the result of its own write."""
 
 import asyncio
 import queue
@@ -23,50 +23,51 @@ GROUP_LIMIT = 64
 BUSY_RETRIES = 20
 
 verbs: "list[Verb[Any, Any]]" = []
-"""All that there are."""
+"""All verbs."""
 
 
 @dataclass(frozen=True, eq=False)
 class Verb(Generic[Item, Result]):
-    """A set-based write: one result for each item, in order. Its name is the failpoint's name, too."""
+    """A set-based write: one result for each item, in order. Its name is also the name of its failpoints."""
 
     name: str
     function: Callable[[Connection, Sequence[Item]], Sequence[Result]]
     single_statement: Callable[[Sequence[Item]], bool] = lambda items: False
-    """Whether it is one statement for these items on PostgreSQL: alone, that needs no transaction around it. One that
-    finds nothing to do, and wants to do something else instead, raises `NeedsTransaction`."""
+    """Whether PostgreSQL runs these items as a single statement: without other verbs that needs no transaction around
+    it. A statement that did nothing, and needs others after it, raises `NeedsTransaction`."""
     of: Callable[[Item], object] | None = None
-    """The step that an item is about. A set tells by step what took, so two leases of one step never share a set."""
+    """The step of an item. A set reports by step which writes took effect, so two leases of one step never share a
+    set."""
     notifies: Callable[[Sequence[Result]], bool] | None = None
-    """Whether these answers mean work for somebody who waits; None: never."""
+    """Whether these results mean new work for waiting workers; None: never."""
     counts: bool = False
-    """A user is told that it is done: see `Connection.count`."""
+    """It is counted: see `Connection.count`."""
     recall: Callable[[Connection, Sequence[Item]], Sequence[Result | None]] | None = None
-    """What was answered to those items that took, if that answer was lost on its way; None for the others. Every verb
-    has one that may be `single_statement`: there is no transaction whose number could be asked for."""
+    """After a lost connection: the results of the items that took effect, None for the others. Required for every verb
+    with a `single_statement`, because then no transaction number is known."""
 
     def __post_init__(self) -> None:
         verbs.append(self)
 
 
 class NeedsTransaction(Exception):
-    """Nothing was done; it takes a transaction."""
+    """The single statement did nothing: run the verb in a transaction."""
 
 
 def failpoints() -> list[str]:
-    """The names of all failpoints at this door: before and after the commit of each verb."""
+    """The names of the writer's failpoints: before and after the commit of each verb."""
     return [f"ledger.{name}.{side}" for name in (verb.name for verb in verbs) for side in ("before", "after")]
 
 
 @dataclass
 class _Attempt:
-    """One try to commit a group, as far as it got."""
+    """One attempt to commit a group."""
 
     single_statement: bool
     results: list[Any]
     connection: Connection
     unsure: bool = False
-    """The commit is on its way, or was."""
+    """The commit was sent."""
 
 
 @dataclass(eq=False)
@@ -81,7 +82,7 @@ class Writer:
     def __init__(self, database: Database, metrics: Metrics = NOTHING) -> None:
         self._database = database
         self._queue: queue.SimpleQueue[list[_Write] | None] = queue.SimpleQueue()
-        self._handing: list[_Write] = []
+        self._new: list[_Write] = []
         self._thread: threading.Thread | None = None
         self._connection: Connection | None = None
         self._notifier = Notifier(database)
@@ -95,22 +96,22 @@ class Writer:
             self._thread.start()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        if not self._handing:
-            # Steps that were woken together ask together: what one turn of the loop writes is handed over as one.
+        if not self._new:
+            # The writes of one iteration of the event loop are handed over together.
             loop.call_soon(self._hand_over)
-        self._handing.append(_Write(verb, item, future, loop))
+        self._new.append(_Write(verb, item, future, loop))
         result: Result = await future
         return result
 
     def _hand_over(self) -> None:
-        writes, self._handing = self._handing, []
+        writes, self._new = self._new, []
         self._queue.put(writes)
 
     def notify_others(self) -> None:
-        """Something waits for workers of other processes."""
+        """There is work for workers of other processes."""
         if self._notifier.is_needed and self._thread is not None:
             self._notifier.pending = True
-            # The thread looks up, and sees for how long it may wait now.
+            # Wakes the thread, so that it computes its timeout again.
             self._queue.put([])
 
     def close(self) -> None:
@@ -146,8 +147,9 @@ class Writer:
             self._connection.close()
 
     def _settle(self, group: list[_Write]) -> None:
-        """One bad write must not sink the group: if the group fails, each of its writes is tried alone."""
-        if len(group) > 1 and _meet(group):
+        """If the group fails, each of its writes is tried on its own, so that one bad write does not fail the
+        others."""
+        if len(group) > 1 and _share_a_step(group):
             for write in group:
                 self._settle([write])
             return
@@ -156,7 +158,7 @@ class Writer:
                 (write, result, None) for write, result in zip(group, self._transact(group), strict=True)
             ]
         except LedgerAway as error:
-            # For all of them alike; to try each alone would only take longer.
+            # This concerns all of them: trying each on its own would only take longer.
             outcomes = [(write, None, error) for write in group]
         except Exception as error:
             if len(group) > 1:
@@ -168,22 +170,22 @@ class Writer:
         loop.call_soon_threadsafe(_resolve, outcomes)
 
     def _transact(self, group: list[_Write]) -> list[Any]:
-        """What each write answers. A group whose commit got no answer is not simply run again: first we ask whether it
-        took. While the database is away we wait, for as long as our callers want us to."""
+        """The result of each write. If the answer to a commit was lost, ask whether it took effect before running the
+        group again. While the database is not available, wait up to the limit of `outage_wait`."""
         by_verb: dict[Verb[Any, Any], list[int]] = {}
         for i, write in enumerate(group):
             by_verb.setdefault(write.verb, []).append(i)
         may_be_single = self._database.dialect == "postgres" and _is_one_statement(by_verb, group)
         busy = 0
-        doubt: _Attempt | None = None
+        uncertain: _Attempt | None = None
         while True:
             fresh = self._connection is None
             attempt: _Attempt | None = None
             try:
                 connection = self._connect()
-                if doubt is not None and (answers := self._ask(connection, doubt, group)) is not None:
+                if uncertain is not None and (answers := self._ask(connection, uncertain, group)) is not None:
                     return answers
-                doubt = None
+                uncertain = None
                 attempt = _Attempt(may_be_single and not self._notifier.due, [None] * len(group), connection)
                 self._run(attempt, by_verb, group)
                 self._database.outage_wait.answered("write")
@@ -193,7 +195,7 @@ class Writer:
                 continue
             except LedgerAway as error:
                 if attempt is not None and attempt.unsure and attempt.connection.broken:
-                    doubt = attempt
+                    uncertain = attempt
                 self._drop()
                 if fresh:
                     self._database.outage_wait.wait(error, "write")
@@ -207,7 +209,7 @@ class Writer:
                     raise
                 busy += 1
                 self._database.runtime.block(0.001 + 0.01 * self._database.runtime.random())
-            # What was rung in it, nobody has heard.
+            # A notification that was sent in it is lost.
             self._notifier.pending = self._notifier.is_needed
 
     def _run(self, attempt: _Attempt, by_verb: dict[Verb[Any, Any], list[int]], group: list[_Write]) -> None:
@@ -244,15 +246,15 @@ class Writer:
         if self._failpoints.armed:
             self._pass(by_verb, "after")
 
-    def _ask(self, connection: Connection, doubt: _Attempt, group: list[_Write]) -> list[Any] | None:
-        """The answers of a group whose connection was lost, if it took; None: nothing of it did."""
-        gone = doubt.connection
-        if not doubt.single_statement:
+    def _ask(self, connection: Connection, uncertain: _Attempt, group: list[_Write]) -> list[Any] | None:
+        """The results of a group whose connection was lost, if it took effect; None: it did not."""
+        gone = uncertain.connection
+        if not uncertain.single_statement:
             assert gone.receipt is not None
             outcome = connection.outcome(gone.receipt)
             if outcome == "in progress":
                 raise LedgerAway("PostgreSQL still works on what it was sent before the connection was lost.")
-            return doubt.results if outcome == "committed" else None
+            return uncertain.results if outcome == "committed" else None
         if connection.works(gone.session):
             raise LedgerAway("PostgreSQL still works on what it was sent before the connection was lost.")
         verb = group[0].verb
@@ -261,18 +263,18 @@ class Writer:
         lost = [i for i, answer in enumerate(answers) if answer is None]
         if len(lost) == len(group):
             return None
-        # The statement took, but not for these: they get the answer that they got then.
+        # The statement took effect, but not for these: run again, they get the same result as then.
         for i, answer in zip(lost, self._transact([group[i] for i in lost]) if lost else [], strict=True):
             answers[i] = answer
         return answers
 
     def _notify(self) -> None:
-        """Outside of any group: what is pending from one that came too soon after another."""
+        """Send a pending notification outside of any group."""
         self._notifier.notified()
         try:
             self._connect().script(NOTIFY)
         except Exception:
-            # They look by themselves now and then.
+            # Workers also poll from time to time.
             self._drop()
 
     def _pass(self, verbs: dict[Verb[Any, Any], list[int]], side: str) -> None:
@@ -285,7 +287,7 @@ class Writer:
         return self._connection
 
     def _abandon(self, connection: Connection) -> None:
-        """After an error the transaction is rolled back; a connection that cannot even do that is dropped."""
+        """Roll back after an error. A connection that cannot roll back is dropped."""
         try:
             connection.rollback()
         except Exception:
@@ -298,8 +300,8 @@ class Writer:
                 connection.close()
 
 
-def _meet(group: list[_Write]) -> bool:
-    """Two writes of one verb are about the same step: a lease that is lost, and the one that came after it."""
+def _share_a_step(group: list[_Write]) -> bool:
+    """Whether two writes of one verb are about the same step: one of a lost lease, and one of the lease after it."""
     seen = [(write.verb, write.verb.of(write.item)) for write in group if write.verb.of is not None]
     return len(set(seen)) < len(seen)
 

@@ -1,7 +1,7 @@
-"""A ledger as one file, at one moment: what a backup holds of it. The file is an embedded ledger whatever the database,
-so that what was made of one can be put into the other.
+"""The ledger's part of a backup: a consistent copy of its tables in one file. The file is a SQLite ledger whatever the
+database, so that a backup of one database can be restored into the other.
 
-These statements are the engine's own: they cross owners (I10)."""
+These statements cross owners (I10)."""
 
 import re
 import sqlite3
@@ -29,11 +29,12 @@ from penstock.runtime import Runtime
 PAGE = 5000
 _NAME = re.compile(r"[a-z_][a-z0-9_]*")
 _OWN = ("schema_versions", "positions")
-"""Tables that a copy makes for itself."""
+"""Tables that every ledger fills itself: they are not copied."""
 
 
 def copy_out(database: Database, target: Path) -> None:
-    """One moment of the ledger, while others write. Its lock is ours, so that prune holds still."""
+    """Copy a consistent snapshot of the ledger while others write. The caller holds the backup lock, which stops
+    prune."""
     target.unlink(missing_ok=True)
     make_private_file(target)
     if database.dialect == "sqlite":

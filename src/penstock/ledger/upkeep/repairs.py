@@ -1,7 +1,7 @@
-"""What `check --repair` and `prune` change in the ledger. Each verb asks again, in its own transaction, whether what
-was seen is still so: a finding may be seconds old. Recovery only re-queues; it never does a step's work.
+"""What `check --repair` and `prune` change in the ledger. Each verb checks its finding again in its own transaction,
+because the finding may be seconds old. A repair only puts steps back into the queue; it never does their work.
 
-These statements are the engine's own: they cross owners (I10)."""
+These statements cross owners (I10)."""
 
 from collections.abc import Sequence
 
