@@ -1,4 +1,5 @@
-"""Submit: bytes → blob → document → run and its first step. When it returns, the document survives a power cut (I1)."""
+"""Submit: bytes → blob → document → run and its first step. When it returns, the document survives a power failure
+(I1)."""
 
 import asyncio
 import hashlib
@@ -29,13 +30,13 @@ from penstock.workflows.load import encode
 
 BATCH = 256
 SMALL = 1 << 20
-"""Files up to this size are read whole and stored in batches; larger ones are streamed one by one."""
+"""Files up to this size are read into memory and stored in batches; larger ones are streamed one by one."""
 CHANGING_TRIES = 3
 
 
 @dataclass(frozen=True)
 class Order:
-    """What is the same for all documents of one call."""
+    """The settings that all documents of one call share."""
 
     owner: Owner
     collection: str
@@ -46,7 +47,7 @@ class Order:
     retry: bool = False
     password: str | None = None
     group: GroupStart | None = None
-    """What is started belongs to it."""
+    """The group of the runs that are started."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def refusal(problem: str) -> Receipt:
 
 @dataclass
 class _Read:
-    """The bytes of an item, in memory or stored already."""
+    """The bytes of an item, in memory or already stored."""
 
     item: Item
     sha256: str = ""
@@ -129,8 +130,8 @@ class Intake:
         self._sealed = False
 
     async def submit(self, order: Order, items: AsyncIterator[Item]) -> AsyncGenerator[list[Receipt], None]:
-        """Batch by batch: each is durable when it is yielded. While one is written, the next is being read. Until the
-        end prune knows of it, and leaves alone what is stored and has no row yet."""
+        """Submit the items in batches. Each batch is durable when it is yielded. While one is written, the next is
+        read. Prune does not remove bytes without a row while the submit is in progress."""
         with self._blobs.submitting(self._runtime.ulid()):
             async for receipts in self._submit(order, items):
                 yield receipts
@@ -174,7 +175,8 @@ class Intake:
         return reads
 
     def _read_small(self, items: Sequence[Item], there: dict[str, Known]) -> list[_Read]:
-        """Read small files whole; leave large ones for streaming. An unchanged file's bytes are let go at once."""
+        """Read small files into memory, and skip large ones, which are streamed. Bytes of unchanged files are not
+        kept."""
         reads = []
         for item in items:
             read = _Read(item)
@@ -227,7 +229,7 @@ class Intake:
         return Stored(digest.hexdigest(), size)
 
     async def _accept(self, order: Order, reads: list[_Read], last: bool) -> list[Receipt]:
-        """First the bytes, then the rows that name them; the largest first: they take longest."""
+        """Store the bytes, then insert the rows that name them. Large files come first, because they take longest."""
         reads.sort(key=lambda read: -read.size)
         pending = [(raw_key(order.owner, self._runtime), read) for read in reads if read.data is not None]
         if pending:
@@ -245,7 +247,7 @@ class Intake:
         answers = await self._enter(order, good, seal=last)
         for read, answer in zip(good, answers, strict=True):
             if answer.needs_bytes:
-                # Between our look and our write somebody changed what the ledger holds: read it again, store it.
+                # Another process changed the document between read and write: read the file again and store it.
                 await self._stream(order, read, None)
         again = [read for read, answer in zip(good, answers, strict=True) if answer.needs_bytes and read.raw_key]
         fresh = dict(zip((read.item.uri for read in again), await self._enter(order, again), strict=True))
@@ -253,7 +255,7 @@ class Intake:
         return [read.receipt(by_source.get(read.item.uri)) for read in reads]
 
     async def _enter(self, order: Order, reads: Sequence[_Read], seal: bool = False) -> list[Submitted]:
-        """`seal`: the group of what is started is complete with these, unless some have to come again."""
+        """Insert the rows. `seal`: close the group to new runs, unless some documents must be submitted again."""
         if not reads:
             return []
         ids = self._runtime.ulids(2 * len(reads))
@@ -292,7 +294,7 @@ def submission(order: Order, documents: tuple[NewDocument, ...], seal: bool = Fa
 
 
 def raw_key(owner: Owner, runtime: Runtime) -> str:
-    """Keys of one half minute share a folder, so that a batch flushes one folder."""
+    """Keys of the same half minute share a folder, so that a batch flushes only one folder."""
     ulid = runtime.ulid()
     return f"{owner}/raw/{ulid[:7]}/{ulid}"
 
@@ -309,5 +311,5 @@ async def _batches(items: AsyncIterator[Item]) -> AsyncGenerator[list[Item], Non
 
 
 def _unique(reads: list[_Read]) -> list[_Read]:
-    """One submission names a source once: the last reading of it counts."""
+    """A submission contains each source only once: the last one counts."""
     return list({read.item.uri: read for read in reads}.values())

@@ -1,5 +1,5 @@
-"""The bare SQL bounds, with no engine around them: claim and finish no-op steps by hand, two commits a step; insert
-what a submit inserts; wait for a row and claim it."""
+"""The baselines in plain SQL, without the engine: claim and finish steps with two commits per step, insert the rows of
+a submit, wait for a row and claim it."""
 
 import asyncio
 import sqlite3
@@ -26,7 +26,7 @@ Wait = Callable[[], Awaitable[float]]
 
 
 async def claim_rate(place: Place, runtime: Runtime, documents: int, steps: int, claimers: int) -> float:
-    """Steps a second. SQLite has one claimer: more would only wait for each other."""
+    """Steps per second. SQLite has one claimer, because several would only wait for each other."""
     if place.schema is not None:
         return await _postgres(place, runtime, documents, steps, claimers)
     stop = threading.Event()
@@ -71,7 +71,7 @@ async def _postgres(place: Place, runtime: Runtime, documents: int, steps: int, 
 
 
 async def _claimer(place: Place, name: str, steps: int, stack: AsyncExitStack) -> Loop:
-    """With asyncpg, where it is installed: the quicker of the two is the fairer bound."""
+    """Use asyncpg if it is installed: the faster driver makes the fairer baseline."""
     try:
         import asyncpg
     except ImportError:
@@ -105,7 +105,7 @@ async def _psycopg_claimer(place: Place, name: str, steps: int, stack: AsyncExit
 
 _ROW = "id text, n bigint"
 _COMMON = "'bare', 'default'"
-# The rows that a submit makes, told all about them beforehand: no look at what is there, no rank, no answer.
+# The rows that a submit inserts, without lookups, ranks and results.
 INSERTS = (
     Statement(
         "INSERT INTO documents (id, owner, collection, source, name, size, sha256, status, created_at, updated_at) "
@@ -130,12 +130,12 @@ INSERTS = (
     ),
 )
 FIRST = 10**9
-"""Of the ids of bare rows: nobody else's come so far."""
+"""The first id of these rows, above all ids of the engine."""
 
 
 async def insert_rate(place: Place, runtime: Runtime, documents: int, batch: int) -> float:
-    """Documents a second, into the tables of the ledger that is there; a batch is a transaction. No worker knows the
-    kind of their steps."""
+    """Documents per second, inserted into the tables of the ledger with one transaction per batch. Their steps have a
+    kind that no worker claims."""
     ids = [(id_, FIRST + n) for n, id_ in enumerate(runtime.ulids(documents))]
 
     def insert() -> float:
@@ -154,8 +154,8 @@ async def insert_rate(place: Place, runtime: Runtime, documents: int, batch: int
 
 
 async def bare_listener(place: Place, runtime: Runtime, stack: AsyncExitStack) -> Wait:
-    """A call inserts a row, and answers with the seconds until a listener has claimed it: by NOTIFY on PostgreSQL, by
-    looking at `data_version` on SQLite, as often as a worker does."""
+    """Returns a function that inserts a row and returns the seconds until a listener has claimed it. The listener uses
+    NOTIFY on PostgreSQL, and on SQLite polls `data_version` as often as a worker."""
     return await (_sqlite_listener if place.schema is None else _postgres_listener)(place, runtime, stack)
 
 
@@ -169,7 +169,7 @@ async def _sqlite_listener(place: Place, runtime: Runtime, stack: AsyncExitStack
 
     async def listen(claimed: asyncio.Future[float]) -> None:
         seen = there.execute("pragma data_version").fetchall()
-        # It has been looking for a while when the row comes.
+        # The row arrives at a random moment of the polling interval.
         await runtime.sleep(LOOK_S * runtime.random())
         while there.execute("pragma data_version").fetchall() == seen:
             await runtime.sleep(LOOK_S)

@@ -1,4 +1,4 @@
-"""A place of its own on somebody's database, which is gone afterwards: a schema, or a folder beside the SQLite file."""
+"""A temporary place on a database: a schema, or a folder beside the SQLite file. It is removed afterwards."""
 
 import asyncio
 import tempfile
@@ -18,18 +18,18 @@ from penstock.runtime import Runtime
 @dataclass(frozen=True)
 class Place:
     url: str
-    """Of the ledger that is made here."""
+    """URL of the temporary ledger."""
     folder: Path
     schema: str | None = None
-    """On PostgreSQL; `url` leads into it."""
+    """The schema on PostgreSQL, which `url` selects."""
 
 
 @asynccontextmanager
 async def open_place(url: str, runtime: Runtime) -> AsyncIterator[Place]:
-    """Nothing that is there already is touched, and nothing stays, also after an interruption."""
+    """Create the place and remove it afterwards, also after an interruption. Existing data is not touched."""
     database = Database(url, runtime)
     if database.dialect == "sqlite":
-        # On the same disk: what is measured is mostly how fast that can flush.
+        # On the same disk, because the result depends mostly on its flush time.
         above = next(folder for folder in database.path.absolute().parents if folder.is_dir())
         with _folder(above) as folder:
             yield Place(f"sqlite:///{folder}/ledger.db", Path(folder))
@@ -47,7 +47,7 @@ def _folder(above: Path | None) -> "tempfile.TemporaryDirectory[str]":
     try:
         return tempfile.TemporaryDirectory(prefix=".penstock-bench-", dir=above, ignore_cleanup_errors=True)
     except OSError as error:
-        raise StorageError(f"no folder can be made in {above or tempfile.gettempdir()}: {error.strerror}") from error
+        raise StorageError(f"cannot create a folder in {above or tempfile.gettempdir()}: {error.strerror}") from error
 
 
 async def _run(url: str, runtime: Runtime, text: str) -> None:
@@ -58,17 +58,17 @@ async def _run(url: str, runtime: Runtime, text: str) -> None:
         except Exception as error:
             said = refusal(url, error)
             raise StorageError(
-                f"PostgreSQL at {masked(url)} refused: {said}. The bench needs the right to create a schema"
+                f"PostgreSQL at {masked(url)} refused: {said}. The benchmark needs the right to create a schema"
             ) from error
         finally:
             connection.close()
 
-    # A lane of one thread: an interrupted CREATE is over before the DROP begins.
+    # A pool with one thread: an interrupted CREATE ends before the DROP starts.
     await runtime.run_blocking("cpu", run)
 
 
 def _into(url: str, schema: str) -> str:
-    """The same URL with the schema as the place where tables are made and found."""
+    """The same URL with the schema as its search path."""
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     query["options"] = f"{query.get('options', '')} -csearch_path={schema}".strip()

@@ -1,4 +1,4 @@
-"""Five no-op steps a document through the real worker, beside the bare claim loop on the same database."""
+"""Measure the real worker with five no-op steps per document, compared with plain SQL on the same database."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -35,35 +35,35 @@ T = TypeVar("T")
 
 STEPS = 5
 CONCURRENCY = 10
-"""Steps that a worker runs at once, and bare claimers for each worker."""
+"""Number of steps that a worker executes concurrently, and of plain claimers per worker."""
 PROBES = 25
 WARM_UP = 20
-"""Documents that are worked off before anything is timed: libraries, statements, connections."""
+"""Number of documents processed before the measurement, to load libraries, statements and connections."""
 REST_S = 0.1
-"""At least so long, and at most twice, a worker is idle before the next document comes."""
+"""A worker is idle for this time, up to twice as long, before the next document arrives."""
 BATCH = 256
 
 
 class Figures(msgspec.Struct, frozen=True):
     submit_docs_per_s: float
     submit_bare_docs_per_s: float
-    """The same rows, inserted in batches by hand."""
+    """The same rows, inserted in batches by plain SQL."""
     submit_ratio: float
     drain_steps_per_s: float
     bare_claim_steps_per_s: float
     ratio: float
-    """Of the two before."""
+    """The ratio of the two values above."""
     latency_p50_ms: float
-    """From the call of submit to the start of the first step, on a worker that is idle."""
+    """From the call of submit to the start of the first step on an idle worker."""
     latency_p99_ms: float
     latency_bare_p50_ms: float
-    """From the call of an insert to the end of the claim of a listener that does nothing else."""
+    """From the call of an insert to the end of the claim by an idle listener."""
     latency_ratio: float
     latency_spread: float
-    """The 99th of 100 waits against the median."""
+    """The ratio of the 99th percentile to the median."""
     transactions_per_step: float
     missed: tuple[str, ...] = ()
-    """The figures that are not what they should be."""
+    """The names of the results that miss their target."""
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -78,7 +78,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def targets(dialect: DialectName) -> dict[str, Target]:
-    """What the figures should be. SQLite has one writer, so there a queue that commits in groups wins more."""
+    """The targets. SQLite has one writer, so grouped commits gain more there."""
     return {
         "submit_ratio": Target(least=0.3),
         "ratio": Target(least=1.2 if dialect == "postgres" else 2.5),
@@ -91,7 +91,7 @@ def targets(dialect: DialectName) -> dict[str, Target]:
 async def measure(
     url: str, runtime: Runtime, *, documents: int = 500, workers: int = 1, probes: int = PROBES
 ) -> Figures:
-    """In a place of its own on this database, of which nothing stays."""
+    """Run the benchmark in a temporary place on this database."""
     async with open_place(url, runtime) as place:
         bare = await claim_rate(place, runtime, documents, STEPS, CONCURRENCY * workers)
         async with AsyncExitStack() as stack:
@@ -131,7 +131,8 @@ async def measure(
 
 
 async def _to_its_end(work: Awaitable[T], stop: Callable[[], object] = lambda: None) -> T:
-    """What is cancelled in its middle may leave a connection open: it is told to stop, and waited for."""
+    """Await the work. If this task is cancelled, stop the work and wait for its end, so that no connection stays
+    open."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -142,12 +143,12 @@ async def _to_its_end(work: Awaitable[T], stop: Callable[[], object] = lambda: N
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
-    """The nearest rank."""
+    """The percentile by nearest rank."""
     return sorted(values)[max(0, -(-len(values) * percent // 100) - 1)]
 
 
 async def _crew(place: Place, runtime: Runtime, workers: int, stack: AsyncExitStack) -> "Crew":
-    """Each worker with a ledger of its own, as it would have in another process; and a client."""
+    """Workers, each with its own ledger as in separate processes, and a client."""
     ledgers = []
     for _ in range(workers + 1):
         ledger = Ledger(Database(place.url, runtime))
@@ -165,7 +166,7 @@ class Crew:
     client: Ledger
     ledgers: Sequence[Ledger]
     workflow: tuple[str, str]
-    """Its hash, and as JSON."""
+    """The hash and the JSON of the workflow."""
     begun: dict[DocumentId, float] = field(default_factory=dict)
     _count: int = 0
 
@@ -200,7 +201,7 @@ class Crew:
         return [document for document, _, _ in named]
 
     async def drain(self) -> int:
-        """Work off what is there; the steps that were done."""
+        """Process the queue, and return the number of executed steps."""
 
         async def empty() -> bool:
             return not (await self.client.read(work.left)).anything
@@ -208,7 +209,7 @@ class Crew:
         return await self._work(empty)
 
     async def latencies(self, count: int, bare: Wait) -> tuple[list[float], list[float]]:
-        """Seconds that single documents wait; and bare rows, in turn with them."""
+        """Latencies of single documents and, alternating with them, of plain rows."""
         waits: list[float] = []
         bare_waits: list[float] = []
         ended = False
