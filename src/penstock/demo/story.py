@@ -91,7 +91,7 @@ class Story:
         return len(files)
 
     async def _kill(self, app: App, documents: int) -> Held:
-        self.teller.chapter("2. Ingest them, and kill the process in the middle of the large one")
+        self.teller.chapter("2. Ingest them, and kill the process halfway through the large one")
         async with self._started("ingest", FOLDER) as process:
             while process.returncode is None:
                 handbook = await _handbook(app)
@@ -108,10 +108,10 @@ class Story:
             "handbook_pages": held.handbook_pages, **held.made,
         }  # fmt: skip
         if process.returncode == 0:
-            self.teller.say("This machine was done before it could be killed: there is nothing left to go on with.")
+            self.teller.say("The process finished before the demo could kill it: nothing is left to resume.")
         else:
             self.teller.say(
-                "SIGKILL, sent by the demo: the process could neither tidy up nor say goodbye. The ledger holds "
+                "The demo sent SIGKILL, so the process could not clean up. The ledger holds "
                 f"{held.accepted} of {documents} documents, {held.completed} of them searchable, and of {HANDBOOK} "
                 f"{held.handbook_pages} of {HANDBOOK_PAGES} pages."
             )
@@ -125,7 +125,7 @@ class Story:
             self._claim(not seen, f"Half-done is never seen: no page of {HANDBOOK} is found yet.")
 
     async def _go_on(self, app: App, before: Held, documents: int) -> None:
-        self.teller.chapter("3. The same command again: it goes on")
+        self.teller.chapter("3. Run the same command again: it resumes")
         summary = await self._answer("ingest", FOLDER)
         after = await _held(app)
         made: dict[str, int] = summary["made"]
@@ -138,7 +138,7 @@ class Story:
         )
         if before.half_done:
             self.teller.say(
-                "What the killed process had read and not yet entered was read again: at most "
+                "Pages that the killed process had read but not stored were read again: at most "
                 f"{CALLS * PAGES} pages for each of its parsers."
             )
         self._claim(
@@ -163,19 +163,19 @@ class Story:
 
     async def _ask(self, asked: Question) -> None:
         if "hits" not in self.result:
-            self.teller.chapter("5. Ask")
+            self.teller.chapter("5. Search")
         first = (await self._search(asked.text, 2))[0]
         self.result.setdefault("hits", []).append({**first, "question": asked.text})
         self._claim(
             (first["name"], first["page"]) == (asked.document, asked.page) and asked.answer in first["text"],
-            f"Found where it stands: {asked.document}, page {asked.page}.",
+            f"Found in the right place: {asked.document}, page {asked.page}.",
         )
 
     async def _check(self) -> None:
-        self.teller.chapter("6. Ledger, blobs and index compared with each other, both ways")
+        self.teller.chapter("6. Compare the ledger, the blobs and the index")
         report = await self._answer("check")
         self.result["check"] = report["ok"]
-        self._claim(report["ok"] is True, "Nothing is missing, nothing is there twice.")
+        self._claim(report["ok"] is True, "Nothing is missing, and nothing is stored twice.")
 
     async def _search(self, text: str, k: int) -> list[dict[str, Any]]:
         hits: list[dict[str, Any]] = (await self._answer("search", text, "-k", str(k)))["hits"]
