@@ -67,6 +67,7 @@ class App(OwnerScope):
             told,
             lambda: wiring.make_parsers(config),
             lambda parsers: wiring.make_ports(config, runtime, parsers),
+            lambda url: wiring.make_source(url, config, runtime),
         )
         super().__init__(resources, config.owner)
         resources.app = self

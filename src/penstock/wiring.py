@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.blobs.base import Blobs
     from penstock.embedders.base import Embedder
     from penstock.indexes.base import Index
+    from penstock.sources.base import Source
     from penstock.stages.base import Ports
     from penstock.worker.parsers.pool import ParserPool
 
@@ -155,9 +156,17 @@ def _lance(choice: Choice) -> "Index":
     return LanceIndex(choice.folder(), choice.runtime)
 
 
+def _folder(choice: Choice) -> "Source":
+    from penstock.sources.folder import FolderSource
+
+    return FolderSource([choice.folder()], choice.runtime, skip=choice.config.home_path)
+
+
 EMBEDDERS: "Registry[Embedder]" = Registry("embedder", "penstock.embedders", {"wordllama": _wordllama, "fake": _fake})
 BLOBS: "Registry[Blobs]" = Registry("blobs", "penstock.blobs", {"file": _local_blobs})
 INDEXES: "Registry[Index]" = Registry("index", "penstock.indexes", {"lancedb": _lance})
+
+SOURCES: "Registry[Source]" = Registry("source", "penstock.sources", {"file": _folder})
 
 
 def make_embedder(config: Config, runtime: Runtime) -> "Embedder":
@@ -170,6 +179,11 @@ def make_blobs(config: Config, runtime: Runtime) -> "Blobs":
 
 def make_index(config: Config, runtime: Runtime) -> "Index":
     return INDEXES.make(config.index_url, config, runtime)
+
+
+def make_source(url: str, config: Config, runtime: Runtime) -> "Source":
+    """What `ingest URL` reads from."""
+    return SOURCES.make(url, config, runtime)
 
 
 def make_parsers(config: Config) -> "ParserPool":

@@ -8,9 +8,35 @@ from tests.kit.distribution import install
 
 CODE = """
 from penstock.embedders.fake import FakeEmbedder
+from penstock.errors import SourceError
+from penstock.sources.base import Found
 
 def make_embedder(choice):
     return FakeEmbedder(int(choice.argument))
+
+
+class Shelf:
+    # `shelf://NAME`: three notes, of which the last cannot be read.
+
+    repeatable = True
+
+    def __init__(self, name):
+        self.name, self.problems = name, []
+
+    async def discover(self, known):
+        for title in ("otter", "heron", "torn"):
+            yield Found(f"shelf://{self.name}/{title}", f"{title}.txt", revision="1")
+        self.problems.append(f"shelf://{self.name}/lost: it is not on the shelf")
+
+    async def read(self, found):
+        if found.name == "torn.txt":
+            raise SourceError("the page is torn")
+        yield b"The " + found.name.encode()
+        yield b" sleeps on its back."
+
+
+def make_source(choice):
+    return Shelf(choice.argument)
 """
 
 
@@ -18,9 +44,11 @@ def make_embedder(choice):
 def cli(tmp_path: Path) -> Cli:
     folder = tmp_path / "cwd"
     folder.mkdir()
-    site = install(
-        tmp_path / "site", "penstock_own", CODE, {"penstock.embedders": {"own": "penstock_own:make_embedder"}}
-    )
+    entries = {
+        "penstock.embedders": {"own": "penstock_own:make_embedder"},
+        "penstock.sources": {"shelf": "penstock_own:make_source"},
+    }
+    site = install(tmp_path / "site", "penstock_own", CODE, entries)
     return Cli(tmp_path / "home", folder, {"PENSTOCK_EMBEDDER": "own:24", "PYTHONPATH": str(site)})
 
 
@@ -39,3 +67,30 @@ def test_an_unknown_embedder_is_a_wrong_setting_that_names_the_known_ones(cli: C
         result = cli.process(*command, "--json")
         assert result.code == 2
         assert "known are fake, own, wordllama" in result.json["error"]
+
+
+def test_a_source_of_an_installed_package_is_ingested_by_its_url(cli: Cli) -> None:
+    result = cli.process("ingest", "shelf://top", "--json")
+    assert (result.code, result.json["completed"], result.json["refused"]) == (1, 2, 2)
+    assert sorted(result.json["problems"]) == [
+        "shelf://top/lost: it is not on the shelf",
+        "shelf://top/torn: the page is torn",
+    ]
+    documents = cli.process("list", "--json").json["documents"]
+    assert sorted(d["source"] for d in documents) == ["shelf://top/heron", "shelf://top/otter"]
+    [hit, *_] = cli.process("search", "otter", "--mode", "text", "--json").json["hits"]
+    assert (hit["name"], hit["text"]) == ("otter.txt", "The otter.txt sleeps on its back.")
+    assert cli.process("ingest", "shelf://top", "--json").json["skipped"] == 2
+
+
+def test_the_url_of_an_unknown_source_is_refused_without_its_password(cli: Cli) -> None:
+    result = cli.process("ingest", "attic://me:hidden@top", "--json")
+    assert (result.code, "hidden" in result.out + result.err) == (2, False)
+    assert "known are file, shelf" in result.json["error"]
+
+
+def test_a_folder_can_be_named_by_its_url(cli: Cli) -> None:
+    (cli.folder / "notes").mkdir()
+    (cli.folder / "notes" / "otter.txt").write_text("The otter sleeps on its back.")
+    assert cli.process("ingest", f"file://{cli.folder}/notes", "--json").json["completed"] == 1
+    assert cli.process("ingest", "notes", "--json").json["skipped"] == 1

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from penstock.verbs.jobs import Summary
 
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?")
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 REMARKS = 5
 """Up to this many failed documents are listed one by one."""
@@ -63,8 +62,9 @@ async def ingest(
 ) -> Answer:
     """Submit files and folders, then process them until they are searchable.
 
-    PATH is a file, a folder, or - for standard input. Accepted documents survive a power failure. Unchanged files are
-    skipped. Folders are read recursively, without hidden files and without links that lead out of the folder.
+    PATH is a file, a folder, the URL of a source, or - for standard input. Accepted documents survive a power
+    failure. Unchanged files are skipped. Folders are read recursively, without hidden files and without links that lead
+    out of the folder.
     """
     files, standard_input = _sort(paths, name, key)
     seconds = parse_duration(budget)
@@ -147,8 +147,6 @@ def _sort(paths: tuple[str, ...], name: str | None, key: str | None) -> tuple[li
     for path in files:
         if not path:
             raise UsageError("PATH is empty: use a file, a folder, or - for standard input")
-        if _URL.match(path):
-            raise UsageError(f"{path}: URLs are not supported yet; use files, folders, or -")
     if name is not None and not standard_input:
         raise UsageError("--name is only for standard input: penstock ingest - --name notes.txt")
     if standard_input and not name:

@@ -3,6 +3,7 @@ asked. Statements never hold them (they are bound), so this is about errors that
 
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from enum import StrEnum
@@ -17,6 +18,7 @@ E = TypeVar("E", bound=StrEnum)
 TEXT_LIMIT = 2_000
 """Bytes of what the ledger finds by an index: PostgreSQL indexes no more than 2,700 at once."""
 LARGEST = 2**63 - 1
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 PRIORITY = 10**6
 
 
@@ -90,10 +92,13 @@ def values(given: object) -> Mapping[str, Mapping[str, Any]]:
     return given
 
 
-def paths(given: object) -> list[Path]:
-    """Files and folders that are there. An empty text would be the current folder."""
-    found = []
+def paths(given: object) -> list[Path | str]:
+    """Files and folders that exist, and URLs of sources as text. An empty text would be the current folder."""
+    found: list[Path | str] = []
     for path in _listed("paths", given):
+        if isinstance(path, str) and _URL.match(path):
+            found.append(text("path", path))
+            continue
         if not isinstance(path, str | Path) or path == "":
             raise UsageError(f"path {_shown(path)}: expected the name of a file or folder")
         try:

@@ -12,7 +12,7 @@ from penstock.extractors.formats import PARSED
 from penstock.intake import Intake, Item, Order, Receipt, refusal
 from penstock.ledger.engine import deletions, documents, runs
 from penstock.model.nouns import DocumentId
-from penstock.sources.base import NOTHING, Change, Known
+from penstock.sources.base import NOTHING, Change, Known, Source
 from penstock.sources.folder import FolderSource
 from penstock.sources.stream import StreamSource
 from penstock.verbs import arguments, jobs
@@ -46,9 +46,9 @@ async def ingest(
     report: Report | None = None,
     on_receipt: OnReceipt | None = None,
 ) -> Summary:
-    """Submit files, folders or `data`, then work until they are done (unless `wait` is False). `data` needs a `name`;
-    its `source`, by which it is known, is the name if none is given. `report` is told the progress, `on_receipt` what
-    became of each document's submit."""
+    """Submit files, folders, URLs of sources or `data`, then work until they are done (unless `wait` is False). `data`
+    needs a `name`; its `source`, by which it is known, is the name if none is given. `report` is told the progress,
+    `on_receipt` what became of each document's submit."""
     began = scope.runtime.clock()
     arguments.seconds("budget_s", budget_s)
     given = _Given(
@@ -143,7 +143,8 @@ class _Given:
     """What a call names: files and folders, or one document by its bytes."""
 
     scope: Scope
-    roots: Sequence[Path]
+    paths: Sequence[Path | str]
+    """Files and folders, and URLs of other sources as text."""
     include: Sequence[str]
     exclude: Sequence[str]
     data: bytes | BinaryIO | None
@@ -163,6 +164,7 @@ class _Given:
         arguments.maybe("key", self.key)
         if arguments.maybe("source", self.source) is not None and self.data is None:
             raise UsageError("source names what comes as `data`: files are known by their paths")
+        self._sources = [*self._folders(), *(self.scope.resources.make_source(url) for url in self._urls())]
 
     async def items(self, *, work: bool) -> AsyncGenerator[Item, None]:
         """`work`: this call also processes the documents, so parser processes are started early."""
@@ -171,30 +173,36 @@ class _Given:
             given += 1
             stream = self._streamed(self.data)
             yield Item(stream, stream.found, self.key, self.metadata)
-        folder = FolderSource(
-            self.roots,
-            self.scope.runtime,
-            include=self.include,
-            exclude=self.exclude,
-            skip=self.scope.config.home_path,
-        )
-        async with aclosing(folder.discover(self.known)) as discovered:
-            async for found in discovered:
-                if found.change is Change.GONE:
-                    self.gone.append(found.uri)
-                    continue
-                given += 1
-                if self.key is not None and given > 1:
-                    raise UsageError(f"the idempotency key {self.key!r} can name one document, and there are several")
-                if resources.stopping:
-                    break
-                if arguments.is_long(found.uri):
-                    self.problems.append(f"{found.uri}: the path is longer than {arguments.TEXT_LIMIT:,} bytes")
-                    continue
-                if work and found.name.lower().endswith(PARSED):
-                    resources.parsers.start()
-                yield Item(folder, found, self.key, self.metadata)
-        self.problems += folder.problems
+        for source in self._sources:
+            async with aclosing(source.discover(self.known)) as discovered:
+                async for found in discovered:
+                    if found.change is Change.GONE:
+                        self.gone.append(found.uri)
+                        continue
+                    given += 1
+                    if self.key is not None and given > 1:
+                        raise UsageError(
+                            f"the idempotency key {self.key!r} can name one document, and there are several"
+                        )
+                    if resources.stopping:
+                        break
+                    if arguments.is_long(found.uri):
+                        self.problems.append(f"{found.uri}: the path is longer than {arguments.TEXT_LIMIT:,} bytes")
+                        continue
+                    if work and found.name.lower().endswith(PARSED):
+                        resources.parsers.start()
+                    yield Item(source, found, self.key, self.metadata)
+            self.problems += source.problems
+
+    def _urls(self) -> list[str]:
+        return [path for path in self.paths if isinstance(path, str)]
+
+    def _folders(self) -> list[Source]:
+        roots = [path for path in self.paths if isinstance(path, Path)]
+        if not roots:
+            return []
+        skip = self.scope.config.home_path
+        return [FolderSource(roots, self.scope.runtime, include=self.include, exclude=self.exclude, skip=skip)]
 
     def _streamed(self, data: bytes | BinaryIO) -> StreamSource:
         if not (isinstance(data, bytes) or hasattr(data, "read")):

@@ -13,6 +13,7 @@ from penstock.ledger.database.liveness import Liveness
 from penstock.ledger.database.store import Ledger
 from penstock.metrics.base import Metrics
 from penstock.runtime import Runtime
+from penstock.sources.base import Source
 from penstock.worker.broadcast import Broadcast
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Resources:
         metrics: Metrics,
         make_parsers: "Callable[[], ParserPool]",
         make_ports: "Callable[[ParserPool], Ports]",
+        make_source: Callable[[str], Source],
     ) -> None:
         self.config = config
         self.runtime = runtime
@@ -42,6 +44,8 @@ class Resources:
         self.metrics = metrics
         self._make_parsers = make_parsers
         self._make_ports = make_ports
+        self.make_source = make_source
+        """The source that a URL names."""
         self.broadcast = Broadcast()
         self.workers: WeakSet[Worker] = WeakSet()
         """One for each call that works; an ended one is removed with its last reference."""
