@@ -5,7 +5,7 @@ its generations and events get ids that no other history of it ever gave out: th
 seconds times 2^21. Below two million ids a second no history catches up with the clock, so one that begins later begins
 above all others. Ids stay exact as JSON numbers (below 2^53) until 2156, and keep growing.
 
-These statements are the engine's own: they cross owners (I10)."""
+These statements cross owners (I10)."""
 
 from collections.abc import Sequence
 

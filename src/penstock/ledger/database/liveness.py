@@ -1,5 +1,5 @@
-"""Who is alive, whatever a PID says: a worker holds a lock that the system lets go of when it dies. On an embedded
-ledger that is an flock on a file in the home, on PostgreSQL a session advisory lock."""
+"""Which workers are alive, without relying on PIDs: a worker holds a lock that the system releases when the worker
+dies. On SQLite that is an flock on a file in the home, on PostgreSQL a session advisory lock."""
 
 import fcntl
 import os
@@ -24,10 +24,10 @@ _END = Statement("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE p
 
 class Liveness(Protocol):
     def hold(self, worker: WorkerId, connection: Connection) -> None:
-        """Be alive under this name for as long as the connection and the process last."""
+        """Take the lock of this worker, for as long as the connection and the process last."""
 
     def dead(self, workers: Sequence[WorkerId], connection: Connection) -> list[WorkerId]:
-        """Those whose lock can be taken: they are gone."""
+        """The workers whose lock is free: they are dead."""
 
     def alive(self, workers: Sequence[WorkerId], connection: Connection) -> list[WorkerId]:
         """Those who are not, and whoever has just come and has no row yet, where that can be told."""
@@ -91,7 +91,7 @@ class FileLiveness:
             os.close(descriptor)
 
     def count(self) -> int:
-        """The living."""
+        """How many workers are alive."""
         try:
             names = [WorkerId(entry.name) for entry in os.scandir(self._folder)]
         except FileNotFoundError:

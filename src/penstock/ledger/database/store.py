@@ -1,4 +1,4 @@
-"""The ledger as the rest of the house holds it: write through the one writer, read on connections of its own."""
+"""The ledger as the rest of the code uses it: writes go through the single writer, reads use their own connections."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -32,7 +32,7 @@ class Ledger:
         return self._writer.commits
 
     async def open(self, *, migrate: bool = True) -> None:
-        """A new ledger is made; an older one is migrated (an embedded one at once, a shared one when told to)."""
+        """Create a new ledger, or migrate an older one (SQLite at once, PostgreSQL only on request)."""
         await self._runtime.run_blocking("read", self._open, migrate or self.database.dialect == "sqlite")
 
     def open_here(self) -> None:
@@ -41,8 +41,8 @@ class Ledger:
         self._drain()
 
     async def notice(self, generation: int) -> SetBack | None:
-        """Compare the ledger with the highest generation that its index holds, and with its mark. One that is behind
-        was put back to an earlier moment: from here on it is another history."""
+        """Compare the ledger with the highest generation in its index, and with its commit counter. A ledger that is
+        behind was restored to an earlier state: from here on it is another history."""
         position = CommitCounter(self.database.path).read() if self.database.dialect == "sqlite" else 0
         seen = Seen(generation, position)
         if not await self.read(is_behind, seen):
@@ -66,7 +66,7 @@ class Ledger:
         return await self._runtime.run_blocking("read", lambda: self._with(roll_back))
 
     def notify_others(self) -> None:
-        """Something waits for workers of other processes that no write says by itself."""
+        """Notify the workers of other processes, where no write does it."""
         self._writer.notify_others()
 
     async def read(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -74,7 +74,7 @@ class Ledger:
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator["Snapshot"]:
-        """Reads that all see one moment of the ledger, until the block ends."""
+        """Reads that all see the same snapshot of the ledger, until the block ends."""
         connection = await self._runtime.run_blocking("read", self._begin)
         try:
             yield Snapshot(connection, self._runtime)
@@ -82,7 +82,7 @@ class Ledger:
             await self._runtime.run_blocking("read", self._end, connection)
 
     async def still_ours(self) -> None:
-        """Raises `LedgerTooNew` where somebody has migrated it meanwhile."""
+        """Raises `LedgerTooNew` if the ledger was migrated to an unknown version meanwhile."""
         await self.read(versions.still_ours, self.database)
 
     async def is_there(self) -> bool:
@@ -106,7 +106,7 @@ class Ledger:
                 return
 
     def _with(self, function: Callable[[Connection], T]) -> T:
-        """On a connection of its own. While the database is away we wait, for as long as our callers want us to."""
+        """Read on its own connection. While the database is not available, wait up to the limit of `outage_wait`."""
         return self.database.outage_wait.call(lambda: self._once(function))
 
     def _once(self, function: Callable[[Connection], T]) -> T:
@@ -166,7 +166,7 @@ class Ledger:
 
 
 class Snapshot:
-    """One moment of the ledger."""
+    """A snapshot of the ledger."""
 
     def __init__(self, connection: Connection, runtime: Runtime) -> None:
         self._connection = connection

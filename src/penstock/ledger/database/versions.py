@@ -51,7 +51,7 @@ def bring_up(database: Database, connection: Connection, *, migrate: bool) -> No
 
 
 def still_ours(connection: Connection, database: Database) -> None:
-    """For whoever works on it: raises where somebody has migrated it to a version that we do not know."""
+    """For workers: raises if the ledger was migrated to a version that this Penstock does not know."""
     found: int = connection.run(_VERSION)[0][0]
     if found > LATEST:
         raise _too_new(
@@ -66,7 +66,7 @@ def _too_new(database: Database, found: int, advice: str) -> LedgerTooNew:
 
 
 def _migrate(database: Database, connection: Connection) -> None:
-    """All or nothing, and one at a time: PostgreSQL has transactional DDL, and so has SQLite."""
+    """In one transaction, and one process at a time. Both databases have transactional DDL."""
     connection.begin()
     try:
         if connection.dialect == "postgres":

@@ -1,4 +1,5 @@
-"""Who works here. A row is a name to look up; whether its worker lives is told by the lock it holds (liveness)."""
+"""The workers table. A row holds the name of a worker; whether the worker is alive is known by its lock
+(liveness.py)."""
 
 from collections.abc import Sequence
 

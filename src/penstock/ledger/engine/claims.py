@@ -1,6 +1,6 @@
 """Claims: the next steps of some kinds, in one statement; or a free lock, and the steps behind it.
 
-These statements are the engine's own: they cross owners (I10)."""
+These statements cross owners (I10)."""
 
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -38,7 +38,7 @@ class KeyedClaim(msgspec.Struct, frozen=True):
 
 
 class ClaimThese(msgspec.Struct, frozen=True):
-    """A claim of some steps by their numbers, whoever is next; those that others have by now are left out."""
+    """A claim of given steps. Those that others have claimed meanwhile are left out."""
 
     worker: WorkerId
     steps: tuple[StepId, ...]
@@ -56,7 +56,7 @@ class Waiting(msgspec.Struct, frozen=True):
 class Claimed(msgspec.Struct, frozen=True):
     step: Step
     document: documents.Live | None
-    """None: it was deleted meanwhile."""
+    """None: the document was deleted."""
 
 
 _WIDTH = len(STEP.split(","))

@@ -55,7 +55,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
     event: LetterEvent | None = None
     """None: a run failed."""
     handler: str | None = None
-    """Who was to be told of the event."""
+    """The handler of the event."""
 
 
 class Buried(msgspec.Struct, frozen=True):
@@ -65,7 +65,7 @@ class Buried(msgspec.Struct, frozen=True):
     document_id: DocumentId
     reason: str
     origin: Origin | None
-    """None: nobody could be told of an event."""
+    """None: the letter is of an event."""
 
 
 _LETTER = (
@@ -158,7 +158,7 @@ def get(owner: Owner, connection: Connection, letter: int) -> DeadLetter | None:
 
 
 def of(owner: Owner, connection: Connection, documents: Sequence[str | None]) -> list[tuple[int, str]]:
-    """Numbers and reasons of the open ones of these documents, oldest first; not of their events."""
+    """Numbers and reasons of the open letters of these documents, oldest first; letters of events are left out."""
     rows = connection.run(_OF, [(document,) for document in documents], owner=owner)
     return sorted((row[0], row[1]) for row in rows)
 
@@ -220,7 +220,7 @@ class EventReplay(msgspec.Struct, frozen=True):
 
 
 def _replay_events(connection: Connection, requests: Sequence[EventReplay]) -> list[set[str]]:
-    """They are due again, attempts at zero. The ids of the events."""
+    """Make deliveries due again, with attempts at zero. Returns the ids of the events."""
     answers = []
     for request in requests:
         chosen = connection.run(_OF_EVENTS, [(letter,) for letter in request.letters], owner=request.owner)

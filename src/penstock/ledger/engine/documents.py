@@ -143,13 +143,13 @@ _PASSWORD = Statement("SELECT password FROM documents WHERE owner = :owner AND i
 
 
 def password(owner: Owner, connection: Connection, document: DocumentId) -> str | None:
-    """What unlocks it. Nobody but its extraction asks."""
+    """The password of a document, for its extraction only."""
     rows = connection.run(_PASSWORD, owner=owner, id=document)
     return str(rows[0][0]) if rows and rows[0][0] is not None else None
 
 
 def resolve(owner: Owner, connection: Connection, prefix: str) -> DocumentId | None:
-    """A document by its id or an unambiguous beginning of it."""
+    """A document by its id or an unambiguous prefix of it."""
     if not prefix:
         return None
     prefix = prefix.upper()
@@ -160,7 +160,7 @@ def resolve(owner: Owner, connection: Connection, prefix: str) -> DocumentId | N
 
 
 def known(owner: Owner, connection: Connection, ids: Sequence[str], *, deleted: bool) -> dict[str, DocumentId]:
-    """Those of the ids that are documents; `deleted`: also of those that are no more."""
+    """The ids that exist; `deleted`: deleted documents too."""
     rows = connection.run(_KNOWN, [(i,) for i in ids], owner=owner)
     return {row[0]: DocumentId(row[0]) for row in rows if deleted or row[1]}
 
@@ -205,7 +205,7 @@ def steps(owner: Owner, connection: Connection, document: DocumentId) -> list[St
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """What a document's newest run was started with, and what became of the document."""
+    """The settings of a document's newest run, and the document's status."""
 
     collection: str
     snapshot: str

@@ -1,5 +1,5 @@
-"""Run groups: the runs that were started together. `open_runs` is counted down in the very transaction that ends a run,
-and the one that reaches 0 on a sealed group writes GROUP_END, once for each completion (I8)."""
+"""Run groups: runs that were started together. The transaction that ends a run decrements `open_runs`; the one that
+reaches 0 on a sealed group writes GROUP_END, once for each completion (I8)."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -14,17 +14,17 @@ from penstock.model.events import EventKind
 from penstock.model.nouns import Owner
 
 SUBMIT_S = 300.0
-"""A submit that adds nothing to its group for so long has died."""
+"""A submit that adds nothing to its group for so long counts as dead."""
 
 
 class GroupStart(msgspec.Struct, frozen=True):
-    """The group that the runs of a submission belong to. Its row comes with the first of them."""
+    """The group of a submission's runs. Its row is inserted with the first of them."""
 
     id: str
     workflow: str
     params: str | None = None
     seal: bool = False
-    """This is the last of the submit: nothing more comes."""
+    """This is the last part of the submit."""
 
 
 ADD = Statement(
@@ -55,7 +55,7 @@ def tell_started(owner: Owner, connection: Connection, snapshot: str, group: str
         outbox.tell_groups(connection, EventKind.GROUP_START, [(owner, snapshot, group, 0)])
 
 
-# The new values in terms of the old ones; `r.n` runs end here.
+# New values from the old ones; `r.n` runs end in this statement.
 _OVER = "sealed = 1 AND open_runs = r.n"
 _CLOSE = Statement(
     "UPDATE groups SET open_runs = open_runs - r.n, "
@@ -82,21 +82,21 @@ _REOPEN = Statement(
 
 
 def close(connection: Connection, groups: Iterable[str | None]) -> None:
-    """A run of each of these groups has ended, just now, in this transaction."""
+    """Count one ended run for each of these groups, in the transaction that ends them."""
     counts = Counter(group for group in groups if group is not None)
     if counts:
         _tell_ended(connection, connection.run(_CLOSE, sorted(counts.items())))
 
 
 def reopen(connection: Connection, groups: Iterable[str | None], *, new: bool = False) -> None:
-    """A run of each of these groups goes on; `new`: another one took its place."""
+    """Count one reopened run for each of these groups; `new`: a new run took its place."""
     counts = Counter(group for group in groups if group is not None)
     if counts:
         connection.run(_REOPEN, [(group, n, n if new else 0) for group, n in sorted(counts.items())])
 
 
 def seal(connection: Connection, ids: Sequence[str], *, alive: bool = True) -> list[bool]:
-    """Nothing more comes. True where it still was open for more. Not `alive`: only if its submitter is dead still."""
+    """Seal groups. True for those that were not sealed. `alive=False`: only if the submitter is still dead."""
     answers = []
     for group in ids:
         rows = connection.run(_SEAL, id=group, alive=int(alive))
@@ -106,7 +106,7 @@ def seal(connection: Connection, ids: Sequence[str], *, alive: bool = True) -> l
 
 
 def seal_abandoned(connection: Connection, count: int) -> None:
-    """Their submitter died: what it has handed in is all there will be."""
+    """Seal the groups whose submitter died."""
     seal(connection, [row[0] for row in connection.run(_ABANDONED, count=count)], alive=False)
 
 
@@ -115,7 +115,7 @@ def _tell_ended(connection: Connection, rows: Sequence[Row]) -> None:
     outbox.tell_groups(connection, EventKind.GROUP_END, ended)
 
 
-# A retry with other values is another run of the same document: only the newest counts.
+# A retry with other parameters is another run of the same document: only the newest counts.
 _COUNTS = Statement(
     "SELECT x.group_id, x.status, d.status = 'NOT_INDEXABLE', count(*) FROM {rows} "
     "JOIN runs x ON x.group_id = r.name JOIN documents d ON d.id = x.document_id WHERE NOT EXISTS (SELECT 1 "
@@ -126,7 +126,7 @@ _COUNTS = Statement(
 
 
 def counts(connection: Connection, ids: Sequence[str]) -> dict[str, dict[str, int]]:
-    """The runs of each group by status. NOT_INDEXABLE are those that completed with nothing to search in them."""
+    """The runs of each group by status. NOT_INDEXABLE: completed without any text to search."""
     found: dict[str, dict[str, int]] = {group: {} for group in ids}
     for group, status, textless, n in connection.run(_COUNTS, [(group,) for group in ids]) if ids else []:
         name = "NOT_INDEXABLE" if textless and status == "COMPLETED" else status
@@ -134,7 +134,7 @@ def counts(connection: Connection, ids: Sequence[str]) -> dict[str, dict[str, in
     return found
 
 
-# In its own transaction, and with the row held: nobody ends a run of it between the count and the write.
+# With the row locked, so that no run of the group ends between the count and the write.
 _HOLD = Statement("SELECT id FROM groups WHERE id = :id {hold}")
 _RECOUNT = Statement(
     "UPDATE groups SET open_runs = (SELECT count(*) FROM runs x WHERE x.group_id = groups.id AND x.status = 'OPEN'), "
@@ -147,7 +147,7 @@ _END = Statement(
 
 
 def _recount(connection: Connection, ids: Sequence[str]) -> list[bool]:
-    """What the group's runs say is what counts."""
+    """Correct the counters of groups from their runs."""
     answers = []
     for group in ids:
         connection.run(_HOLD, id=group)

@@ -1,6 +1,6 @@
-"""Leases while they last and when they lapse: heartbeat, alone, reap, due, leave.
+"""Leases, from heartbeat to expiry: heartbeat, go_alone, reap, due, leave.
 
-Every write of a step is gated on its lease token (I3). These statements are the engine's own: they cross owners
+Every write of a step is gated on its lease token (I3). These statements cross owners
 (I10)."""
 
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ REAP_BATCH = 1000
 SUSPECT = 2
 """Crashes without progress after which a step runs alone."""
 ROOM = "room"
-"""What a step waits on that has not begun, because its worker is full."""
+"""`waiting_on` of a step that has not begun because its worker has no free slot."""
 UNBEGUN = 20
-"""Claims without progress up to which a step that had not begun when its worker died goes unsuspected."""
+"""Up to so many claims without progress, a step that had not begun when its worker died is not a suspect."""
 
 
 class Sign(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ class Sign(msgspec.Struct, frozen=True):
     moved: bool
     """It made progress."""
     timeout_s: float | None = None
-    """From now on so long until others take it away; None: as it was."""
+    """Seconds until the step is reaped; None: unchanged."""
 
 
 class Beat(msgspec.Struct, frozen=True):
@@ -41,13 +41,13 @@ class Beat(msgspec.Struct, frozen=True):
     leases: tuple[Lease, ...]
     locks: tuple[tuple[str, Token], ...]
     signs: tuple[Sign, ...]
-    """Of those leases about which there is something to say."""
+    """For those leases that have news."""
     lease_s: float
 
 
 class Reap(msgspec.Struct, frozen=True):
     held: frozenset[StepId]
-    """What the reaper itself works on: it never reaps its own."""
+    """Steps that the reaper itself runs: it never reaps those."""
     dead: tuple[WorkerId, ...]
     """Workers known to be dead, whatever their leases say."""
     crashes: int
@@ -55,9 +55,9 @@ class Reap(msgspec.Struct, frozen=True):
 
 class Reaped(msgspec.Struct, frozen=True):
     reset: tuple[str, ...]
-    """Kinds of the steps that wait again."""
+    """Kinds of the steps that are PENDING again."""
     failed: tuple[str, ...]
-    """Kinds of those that took their worker down once too often."""
+    """Kinds of the steps that failed because they crashed their worker too often."""
     workers: int
     locks: int
 
@@ -66,7 +66,7 @@ class Reaped(msgspec.Struct, frozen=True):
         return len(self.reset) + len(self.failed)
 
 
-# A beat waits for no step: who writes to several in his own order would wait for it in turn, and one of them be ended.
+# A heartbeat does not wait for row locks of steps: with a writer that locks steps in another order it would deadlock.
 _AT_REST = Statement("SELECT id FROM steps WHERE id IN (SELECT r.step FROM {rows}) {skip}", rows="step bigint")
 _STILL_OURS = Statement(
     "SELECT s.id FROM {rows} JOIN steps s ON s.id = r.step AND s.lease_token = r.token", rows="step bigint, token text"
@@ -76,7 +76,7 @@ _BEAT = Statement(
     "WHERE {steps.id = r.step} AND steps.lease_token = r.token RETURNING id",
     rows="step bigint, token text",
 )
-# The same for those about which there is something to say.
+# The same for steps that have news.
 _SIGN = Statement(
     "UPDATE steps SET lease_until = {now} + :lease_s, waiting_on = r.waiting, "
     "progress_at = CASE WHEN r.moved = 1 THEN {now} ELSE progress_at END, "
@@ -96,14 +96,14 @@ class Beaten(msgspec.Struct, frozen=True):
     alive: frozenset[StepId]
     locks: frozenset[str]
     passed: frozenset[StepId] = frozenset()
-    """Somebody writes to them just now: what was to be said of them is not in the ledger."""
+    """Another transaction writes to these steps, so their news was not stored."""
 
 
 def _heartbeat(connection: Connection, beats: Sequence[Beat]) -> list[Beaten]:
-    """Extends the leases that are still ours, and tells which these are: the others are lost."""
+    """Extends the leases that are still ours and returns them. The others are lost."""
     answers = []
     for beat in beats:
-        # Before the steps: there are those who hold a lock and want its steps.
+        # Before the steps, because other transactions lock the resource first and then its steps.
         held = connection.run(_BEAT_LOCKS, list(beat.locks), lease_s=beat.lease_s) if beat.locks else []
         passed = _in_use(connection, beat.leases)
         signs = {sign.step: sign for sign in beat.signs}
@@ -121,7 +121,7 @@ def _heartbeat(connection: Connection, beats: Sequence[Beat]) -> list[Beaten]:
 
 
 def _in_use(connection: Connection, leases: Sequence[Lease]) -> frozenset[StepId]:
-    """Those that another transaction writes to. SQLite has one writer at a time."""
+    """The steps that another transaction writes to. SQLite has one writer at a time."""
     if not leases or connection.dialect == "sqlite":
         return frozenset()
     steps = {lease.step_id for lease in leases}
@@ -132,8 +132,8 @@ def _sign_row(lease: Lease, sign: Sign) -> tuple[object, ...]:
     return (lease.step_id, lease.token, sign.waiting_on, int(sign.moved), sign.timeout_s)
 
 
-# `(SELECT {now})`, here and in due: PostgreSQL's clock moves while a statement runs, so it would be asked for each row
-# of the index, and the index be read to its end.
+# `(SELECT {now})`, here and in due: PostgreSQL's clock changes while a statement runs, so without the subquery it would
+# be read for each row, and the whole index would be scanned.
 _EXPIRED = Statement(
     "SELECT id, lease_token FROM steps WHERE status = 'RUNNING' AND lease_until < (SELECT {now}) "
     "ORDER BY lease_until LIMIT :count"
@@ -146,9 +146,9 @@ _OF_THE_DEAD = Statement(
     "SELECT id, lease_token FROM steps WHERE status = 'RUNNING' AND worker_id IN (SELECT r.worker FROM {rows})",
     rows="worker text",
 )
-# Many steps die with a worker, and at most one of them killed it. The first crashes count for whoever was there;
-# from then on a step is a suspect, runs alone, and only a crash while it did so counts. One that had not begun is none,
-# but that is known as of the last heartbeat only: somebody who kills right after he began is found out in the end.
+# Many steps are lost with a worker, and at most one of them crashed it. The first crashes count for every step; then a
+# step is a suspect and runs alone, and only a crash while it ran alone counts. A step that had not begun is no suspect.
+# That is known as of the last heartbeat only, so after `UNBEGUN` claims it is one all the same.
 _REAP = Statement(
     "UPDATE steps SET status = CASE WHEN crashes + 1 >= :limit AND alone = 1 THEN 'FAILED' ELSE 'PENDING' END, "
     f"crashes = CASE WHEN alone = 0 AND (crashes >= {SUSPECT} OR waiting_on = '{ROOM}' AND attempts < {UNBEGUN}) "
@@ -160,7 +160,7 @@ _REAP = Statement(
     f"AND (r.overdue = 0 OR steps.timeout_at < {{now}}) RETURNING {STEP}, status",
     rows="step bigint, lease text, overdue int",
 )
-# Who hangs beats on, for its locks too.
+# A worker with a step that hangs still extends its leases and locks.
 _FREE_HUNG = Statement(
     f"UPDATE locks SET {FREED} WHERE token IN (SELECT r.lease FROM {{rows}})",
     rows="lease text",
@@ -175,8 +175,8 @@ _BURY_WORKERS = Statement("DELETE FROM workers WHERE id IN (SELECT r.id FROM {ro
 
 
 def _reap(connection: Connection, requests: Sequence[Reap]) -> list[Reaped]:
-    """Takes back the steps and locks of the dead: by lease, whatever worker it was, but never what we hold (I7). A step
-    that hangs is taken from the living as well; what hangs here, the worker ends itself."""
+    """Takes steps and locks back whose lease has expired or whose worker is dead, but never our own (I7). A step that
+    hangs is taken from a live worker too; our own steps that hang are ended by this worker itself."""
     answers = []
     for request in requests:
         dead = [(worker,) for worker in request.dead]
@@ -219,12 +219,12 @@ _ALONE = Statement(
 
 
 def _go_alone(connection: Connection, leases: Sequence[Lease]) -> list[bool]:
-    """A suspect begins, with nothing else running in its worker: if that dies now, we know why."""
+    """A suspect begins, and nothing else runs in its worker: a crash now is caused by this step."""
     took = {row[0] for row in connection.run(_ALONE, [(lease.step_id, lease.token) for lease in leases])}
     return [lease.step_id in took for lease in leases]
 
 
-# Picked once and for all: as a subquery, PostgreSQL may run it anew for each row, and find other rows each time.
+# MATERIALIZED: PostgreSQL may run a plain subquery again for each row, with other results each time.
 _DROP = Statement(
     "UPDATE steps SET status = 'CANCELLED', lease_token = NULL, finished_at = {now} FROM {rows} "
     "WHERE {steps.id = r.step} AND steps.lease_token = r.lease RETURNING id",
@@ -233,7 +233,7 @@ _DROP = Statement(
 
 
 def _drop(connection: Connection, leases: Sequence[Lease]) -> list[None]:
-    """Steps whose document is gone: there is nothing to do for them, now or later."""
+    """Cancels steps whose document was deleted."""
     connection.run(_DROP, [(lease.step_id, lease.token) for lease in leases])
     return [None for _ in leases]
 
@@ -247,7 +247,7 @@ _LEAVE = Statement("DELETE FROM workers WHERE id = :worker")
 
 
 def _leave(connection: Connection, names: Sequence[WorkerId]) -> list[None]:
-    """A worker goes. What it still holds, because a claim came through while it stopped, it hands over."""
+    """A worker stops. Steps that it still holds, from a claim that arrived while it stopped, are PENDING again."""
     for worker in names:
         left = [StepId(row[0]) for row in connection.run(_HAND_OVER, worker=worker)]
         connection.run(_FREE_LOCKS, worker=worker)

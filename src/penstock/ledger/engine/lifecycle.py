@@ -1,6 +1,6 @@
-"""An event as those hear it who are told: with the names of what it is about, and the counts of its group.
+"""Events as handlers receive them: with names, and with the counts of the group.
 
-These statements are the engine's own: they cross owners (I10)."""
+These statements cross owners (I10)."""
 
 import json
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _ABOUT = Statement(
 
 
 def event_id(run: str | None, group: str | None, number: int) -> str:
-    """Unique in the world, and the same however often it is told."""
+    """Globally unique, and the same for every delivery."""
     return f"{run or group}-{number}"
 
 

@@ -1,5 +1,5 @@
-"""Resource locks for what is not a step: purge, vacuum, repair, a user's own code. Steps take theirs in the claim
-(queue.py). A person may take a lock away from whoever holds it; that is written down."""
+"""Resource locks for everything but steps: purge, vacuum, repair, a user's own code. Steps take their locks in the
+claim (claims.py). A person may release a lock by force; that is recorded."""
 
 from collections.abc import Sequence
 
@@ -18,14 +18,14 @@ def index_key(owner: str, collection: str, version: int) -> str:
 
 
 def own_key(owner: str, collection: str, named: str | None) -> str | None:
-    """What a workflow names for a step of its own: a wall stands between the keys of two owners."""
+    """The lock key for a resource key in a workflow. It contains the owner, so that owners never share a lock."""
     if named is None:
         return None
     return f"{OWN_KEYS}{owner}/" + named.replace("{owner}", owner).replace("{collection}", collection)
 
 
 def prefixes(owner: str) -> tuple[str, str]:
-    """What the keys of an owner's locks begin with."""
+    """The prefixes of an owner's lock keys."""
     return f"index:{owner}/", f"{OWN_KEYS}{owner}/"
 
 
@@ -36,12 +36,12 @@ class Acquire(msgspec.Struct, frozen=True):
     purpose: str
     lease_s: float
     wanted_s: float = 0.0
-    """If it is held: for so long no step takes it before us, as a busy indexer lets go of it for an instant only. Less
-    than 0: we wait no longer."""
+    """If the lock is held: no step may take it before us for so many seconds, because a busy indexer frees it for an
+    instant only. Less than 0: we no longer wait."""
 
 
 class Force(msgspec.Struct, frozen=True):
-    """A person takes a lock of this owner away from its holder."""
+    """A person releases a lock of this owner by force."""
 
     owner: Owner
     key: str
@@ -52,7 +52,7 @@ class Forced(msgspec.Struct, frozen=True):
     worker: WorkerId
     purpose: str
     steps: int
-    """Steps that its holder worked on: they wait again."""
+    """Steps of its holder: they are PENDING again."""
 
 
 _ENDED = -1

@@ -1,7 +1,7 @@
 """The outbox of lifecycle events (I8): an event is a row in the transaction that causes it, and only if the workflow of
 its run or group names a handler for it. From there it is delivered at least once to each handler.
 
-These statements are the engine's own: they cross owners (I10)."""
+These statements cross owners (I10)."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -23,7 +23,7 @@ class _Snapshot(msgspec.Struct):
 
 
 _handlers: dict[str, dict[str, tuple[Handler, ...]]] = {}
-"""By snapshot, for good: a snapshot never changes."""
+"""By snapshot. Never invalidated, because a snapshot never changes."""
 _BODIES = Statement("SELECT s.hash, s.body FROM {rows} JOIN snapshots s ON s.hash = r.hash", rows="hash text")
 
 
@@ -41,7 +41,7 @@ def learn(snapshot: str, body: str) -> None:
 
 
 def is_silent(snapshots: Iterable[str]) -> bool:
-    """Surely nobody is told anything of these: what ends here needs no outbox row."""
+    """Whether these workflows certainly have no handlers, so that no outbox row is needed."""
     return all(_handlers.get(snapshot, True) == {} for snapshot in snapshots)
 
 
@@ -71,7 +71,7 @@ _TELL = Statement(
 
 
 def tell(connection: Connection, news: Iterable[News]) -> None:
-    """Into the outbox with what somebody wants to hear."""
+    """Insert the events that have handlers into the outbox."""
     all_news = list(news)
     _known(connection, {n.step.snapshot for n in all_news})
     rows = [
@@ -128,7 +128,7 @@ class Delivery(msgspec.Struct, frozen=True):
 
     event_id: int
     handler: int
-    """Its place among those of the event."""
+    """Its position among the handlers of the event."""
     to: Handler
     attempts: int
     """This one included."""
@@ -164,7 +164,7 @@ class Undelivered(msgspec.Struct, frozen=True):
     retry_in: float | None = None
     """Seconds until the next attempt; None: it ends as a dead letter."""
     given_back: bool = False
-    """It was stopped, not tried: the attempt does not count."""
+    """It was interrupted: the attempt does not count."""
 
 
 _NEW = Statement("SELECT id, kind, owner, snapshot FROM events WHERE dispatched = 0 ORDER BY id LIMIT :count {skip}")
@@ -198,7 +198,7 @@ def _dispatch(connection: Connection, counts: Sequence[int]) -> list[int]:
     return answers
 
 
-# The lease is `not_before`: whoever took a delivery has so long, then it is due again.
+# `not_before` is the lease: a delivery that was taken is due again after it.
 _TAKE = Statement(
     "WITH picked AS MATERIALIZED (SELECT event_id, handler FROM deliveries WHERE status = 'PENDING' "
     "AND not_before <= (SELECT {now}) ORDER BY not_before LIMIT :count {skip}) "
@@ -271,7 +271,7 @@ def _delivered(connection: Connection, done: Sequence[Delivery]) -> list[bool]:
 
 
 def _undelivered(connection: Connection, failures: Sequence[Undelivered]) -> list[bool]:
-    """Later once more, or a dead letter."""
+    """Retry later, or end as a dead letter."""
     again = [f for f in failures if f.retry_in is not None]
     last = [f for f in failures if f.retry_in is None]
     took: set[tuple[Any, ...]] = set()
@@ -306,7 +306,7 @@ _FREE = Statement(
 
 
 def free(connection: Connection, workers: Sequence[str]) -> None:
-    """What the dead were about to deliver is due at once."""
+    """The deliveries of dead workers are due at once."""
     if workers:
         connection.run(_FREE, [(worker,) for worker in workers])
 
@@ -319,7 +319,7 @@ _DUE_IN = Statement(
 
 class Waiting(msgspec.Struct, frozen=True):
     new: bool
-    """Events that nobody has dispatched."""
+    """Events that were not dispatched yet."""
     due_in: float | None
     """Seconds until the next delivery is due; negative if it is overdue; None: there is none."""
 

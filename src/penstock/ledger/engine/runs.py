@@ -39,7 +39,7 @@ class Known(msgspec.Struct, frozen=True):
     raw_key: str
     group_id: str | None = None
     raw_lost: bool = False
-    """It failed because its raw bytes are gone or damaged: the same bytes are as good as new ones."""
+    """It failed because its raw bytes are missing or damaged: submitting the same bytes again helps."""
 
 
 def known(owner: Owner, connection: Connection, collection: str, sources: Sequence[str]) -> dict[str, Known]:
@@ -78,7 +78,7 @@ _CHANGED = Statement(
 def start_runs(
     connection: Connection, s: Submission, changed: Sequence[tuple[NewDocument, Known]], *, seal: bool = False
 ) -> None:
-    """New runs of documents that are there: changed bytes, changed settings of what had failed, another workflow."""
+    """Start new runs of existing documents: for changed bytes, changed settings or another workflow."""
     if not changed:
         return
     ids = [old.id for _, old in changed]
@@ -127,9 +127,9 @@ _STOP_RUNS = Statement(
 
 
 def stop_runs(connection: Connection, documents: Sequence[DocumentId]) -> set[DocumentId]:
-    """Open runs end here; whoever holds a lease on their steps has lost it."""
+    """Cancel open runs. Leases on their steps are lost."""
     rows = [(document,) for document in documents]
-    # On PostgreSQL a step may be chained while we wait for the one before it: look again until none is left.
+    # On PostgreSQL a next step may be inserted while we wait for the one before it: repeat until none is left.
     while connection.run(_ACTIVE_STEPS, rows):
         connection.run(_STOP_STEPS, rows)
     stopped = connection.run(_STOP_RUNS, rows)

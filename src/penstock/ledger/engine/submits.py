@@ -27,7 +27,7 @@ class Submitted(msgspec.Struct, frozen=True):
     stale_settings: bool = False
     """It is COMPLETED, but with other settings than today's: only a re-index changes that."""
     needs_bytes: bool = False
-    """It changed under our feet: nothing was submitted, the caller has to store the bytes and come again."""
+    """The document changed meanwhile: nothing was submitted. The caller must store the bytes and submit again."""
 
 
 _BATCH = Statement(
@@ -56,7 +56,7 @@ def _submit(connection: Connection, orders: Sequence[Submission]) -> list[list[S
 def _submit_one(connection: Connection, s: Submission) -> list[Submitted]:
     keyed = _answers_by_key(connection, s)
     asked = [d for d in s.documents if d.key is None or d.key not in keyed]
-    # With all bytes here nothing will be asked for again.
+    # All bytes are stored, so no second submit will follow.
     whole = all(d.raw_key is not None for d in asked)
     new, there = _enter(connection, s, asked, seal=whole)
     answers: dict[str, Submitted] = {}
@@ -99,7 +99,7 @@ def _submit_one(connection: Connection, s: Submission) -> list[Submitted]:
 def _enter(
     connection: Connection, s: Submission, asked: Sequence[NewDocument], *, seal: bool
 ) -> tuple[set[DocumentId], dict[str, Known]]:
-    """Most are new: whether one is, its insert says. The others are known, by their source."""
+    """Insert the documents. Those whose source exists already are looked up instead."""
     new: set[DocumentId] = set()
     there: dict[str, Known] = {}
     unknown = [d for d in asked if d.raw_key is not None]
@@ -109,7 +109,7 @@ def _enter(
         if rest and connection.single_statement:
             raise NeedsTransaction
         there = _known_and_held(connection, s, [d.source for d in rest])
-        # Deleted while we waited for them: now they are new.
+        # These were deleted while we waited for their rows: now they are new.
         unknown = [d for d in rest if d.raw_key is not None and d.source not in there]
         if not unknown:
             break
@@ -117,7 +117,7 @@ def _enter(
 
 
 def _known_and_held(connection: Connection, s: Submission, sources: Sequence[str]) -> dict[str, Known]:
-    """Nobody deletes, cancels or retries them between our look and our write."""
+    """Look up and lock: no other transaction changes them before our write."""
     there = known(s.owner, connection, s.collection, sources) if sources else {}
     if there and connection.dialect == "postgres":
         hold(s.owner, connection, [old.id for old in there.values()])
@@ -162,7 +162,7 @@ def _keep_keys(connection: Connection, s: Submission, answers: dict[str, Submitt
         if d.key is not None and d.key not in keyed and not answers[d.source].needs_bytes
     ]
     if rows:
-        # Where another submit kept one of them since we looked, this is refused, and run again.
+        # If another submit has stored one of them meanwhile, this fails and the group runs again.
         connection.run(_KEEP_KEY, rows, owner=s.owner)
 
 
@@ -170,8 +170,8 @@ _BEGUN = Statement("SELECT x.id FROM {rows} JOIN runs x ON x.id = r.run", rows="
 
 
 def _recall_submitted(connection: Connection, orders: Sequence[Submission]) -> list[list[Submitted] | None]:
-    """Of new documents only, one for each order: what is known takes a transaction. Nobody else makes runs of their
-    ids."""
+    """Only for new documents, one for each order: known ones take a transaction. Run ids are unique, so a run with this
+    id is ours."""
     begun = {row[0] for row in connection.run(_BEGUN, [(d.run_id,) for s in orders for d in s.documents])}
     return [
         [Submitted(d.id, "submitted", "PENDING") for d in s.documents] if s.documents[0].run_id in begun else None

@@ -1,5 +1,6 @@
-"""On PostgreSQL every claim leaves an old row behind, and the next claim walks over those at the left end of its index
-till somebody sweeps (I11). The server's own sweeper looks once a minute: a busy queue cannot wait for that."""
+"""VACUUM of the steps table. On PostgreSQL every claim leaves a dead row version, and the next claims step over them at
+the left end of their index until they are vacuumed (I11). Autovacuum runs once a minute: too seldom for a busy
+queue."""
 
 import asyncio
 
@@ -9,7 +10,7 @@ from penstock.ledger.database.postgres import PostgresConnection
 from penstock.ledger.database.statements import Statement
 
 MANY = 50_000
-"""Old rows: a claim takes a third longer by then."""
+"""Dead row versions. With so many a claim takes a third longer."""
 _OLD = Statement("SELECT coalesce(max(n_dead_tup), 0) FROM pg_stat_user_tables WHERE relid = to_regclass('steps')")
 
 
@@ -18,12 +19,12 @@ def is_due(connection: Connection) -> bool:
 
 
 def sweep(connection: Connection) -> None:
-    """Nobody is kept waiting by it; where somebody sweeps already, it is left to them."""
+    """Blocks nobody, and is skipped if another VACUUM runs."""
     connection.script("VACUUM (SKIP_LOCKED, TRUNCATE FALSE) steps")
 
 
 async def sweep_up(database: Database) -> None:
-    """On a connection of its own, so that whoever is told to stop can end it in its middle."""
+    """On its own connection, so that it can be interrupted when the worker stops."""
     runtime = database.runtime
     connection = await runtime.run_blocking("read", database.connect)
     assert isinstance(connection, PostgresConnection)

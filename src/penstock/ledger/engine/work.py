@@ -1,4 +1,4 @@
-"""What is left to do, across owners: for a worker that wants to know whether to wait, and for how long."""
+"""How much work is left, across owners: tells a worker whether to wait, and for how long."""
 
 import msgspec
 
@@ -16,7 +16,7 @@ class Left(msgspec.Struct, frozen=True):
     backed_off: float | None
     """Seconds until the next backed-off step is due; negative if it is overdue."""
     due_events: bool = False
-    """Somebody is to be told of something, now."""
+    """Events are due for delivery."""
 
     @property
     def steps(self) -> bool:
@@ -57,7 +57,7 @@ def due_in(connection: Connection) -> float | None:
 
 
 def open_runs(connection: Connection) -> int:
-    """For people who watch: it counts, so it is not asked often."""
+    """For progress displays. It counts rows, so do not call it often."""
     count: int = connection.run(_OPEN)[0][0]
     return count
 

@@ -1,4 +1,4 @@
-"""For people: what `status`, `steps` and `lock list` show."""
+"""What `status`, `steps` and `lock list` show."""
 
 import msgspec
 
@@ -87,7 +87,7 @@ class ListedStep(msgspec.Struct, frozen=True):
     worker: str | None
     waiting_on: str | None
     since: float
-    """Waiting since it was made, working since it began or last got further, ended since then."""
+    """When it was created, last made progress or ended, depending on its status."""
     error: str | None
 
 
@@ -120,7 +120,7 @@ _OF_STATUS = {status: _listing(f" AND s.status = '{status}'") for status in Step
 def list_steps(
     owner: Owner, connection: Connection, *, status: StepStatus | None, kind: str, stuck_s: float | None, count: int
 ) -> list[ListedStep]:
-    """Steps, the newest first; with `stuck_s` those that began and got no further for so long."""
+    """Steps, the newest first; `stuck_s`: only those that made no progress for so many seconds."""
     if status is not None:
         statements = [_OF_STATUS[StepStatus(status)]]
     elif stuck_s is not None:
@@ -144,11 +144,11 @@ class ListedLock(msgspec.Struct, frozen=True):
     pid: int | None
     until: float
     steps: int
-    """That its holder works on."""
+    """Steps of its holder."""
 
 
 class LockRelease(msgspec.Struct, frozen=True):
-    """A lock that somebody took away."""
+    """A lock that was released by force."""
 
     key: str
     purpose: str

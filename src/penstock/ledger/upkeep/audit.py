@@ -1,7 +1,7 @@
-"""What `check` and `prune` ask the ledger: an own reading of it, apart from the engine's, so that one finds the
-mistakes of the other. A question is one statement, so that its answer is one moment; long ones come in pages by key.
+"""The queries of `check` and `prune`. They are written independently of the engine's statements, so that they find the
+engine's mistakes. Each query is one statement, so that it sees one snapshot; long results are paged by key.
 
-These statements are the engine's own: they cross owners (I10); `owner` "" means all. `repairs.py` holds the writes, and
+These statements cross owners (I10); `owner` "" means all. `repairs.py` holds the writes, and
 `audit_index.py` the questions about what should be in the index."""
 
 import re

@@ -1,6 +1,6 @@
-"""What should be in the index, by an own reading of the ledger: the other half of `audit.py`.
+"""What should be in the index according to the ledger: the second part of `audit.py`.
 
-These statements are the engine's own: they cross owners (I10); `owner` "" means all."""
+These statements cross owners (I10); `owner` "" means all."""
 
 from collections.abc import Sequence
 

@@ -1,7 +1,7 @@
-"""What vacuum left: the version and the checksum of an index table. The row is written in the transaction that gives
-the lock back, with its time: whoever held the lock since has left another one there.
+"""Seals: the version and the checksum of an index table after vacuum. The seal is written in the transaction that
+releases the lock, with the time of that release: any later holder of the lock changes that time.
 
-These statements are the engine's own: they cross owners (I10); `owner` "" means all."""
+These statements cross owners (I10); `owner` "" means all."""
 
 from collections.abc import Sequence
 

@@ -23,7 +23,7 @@ def _wake(connection: Connection, keys: Sequence[tuple[str, str]]) -> list[bool]
     return [True for _ in keys]
 
 
-# The lease is over: its holder can neither commit to the index nor flip.
+# The lease has expired: its holder can neither commit to the index nor flip.
 _FREE = Statement(
     f"UPDATE locks SET {FREED} WHERE resource_key = :key AND lease_until < {{now}} RETURNING resource_key"
 )
@@ -147,7 +147,7 @@ def _restart(connection: Connection, places: Sequence[Place]) -> list[None]:
 
 
 class Forget(msgspec.Struct, frozen=True):
-    """Artifacts that nobody needs and nobody has touched for a while."""
+    """Artifacts without references that were not changed for a while."""
 
     artifacts: tuple[int, ...]
     older_than_s: float

@@ -1,9 +1,8 @@
-"""What goes with time: the artifacts of completed documents, runs that were replaced, closed letters, told events and
-empty groups. Every verb asks again, in its own transaction, whether what was seen is still so, and takes a batch by an
-index. Rows go here; the blobs that they named are deleted afterwards, so that a kill in between leaves blobs without a
-name, for prune to find.
+"""Removal of old rows: artifacts of completed documents, replaced runs, closed dead letters, delivered events and empty
+groups. Every verb checks its rows again in its own transaction, and takes a batch by an index. Rows are removed first
+and their blobs afterwards, so that a kill in between leaves blobs without a row, which prune finds.
 
-These statements are the engine's own: they cross owners (I10)."""
+These statements cross owners (I10)."""
 
 from collections.abc import Sequence
 
@@ -43,7 +42,7 @@ def droppable(
 class Dropped(msgspec.Struct, frozen=True):
     generations: int
     artifacts: int
-    """Those that nobody else needs."""
+    """Blobs that nothing else needs."""
     blobs: tuple[tuple[str, int], ...]
 
 
