@@ -157,7 +157,7 @@ async def test_rows_in_the_table_of_another_collection_are_found(app: App, home:
 
 
 async def test_vectors_of_another_dimension_are_found(app: App, home: Path) -> None:
-    sql(home, "UPDATE collections SET dimensions = 7")
+    sql(home, "UPDATE index_versions SET dimensions = 7")
     assert [p["kind"] for p in (await app.check()).problems] == ["dimension_mismatch"]
 
 

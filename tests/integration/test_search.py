@@ -112,12 +112,12 @@ async def test_a_collection_bound_to_a_former_name_of_the_same_embedder_is_bound
     shelf: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = shelf.config.home_path
-    sql(home, "UPDATE collections SET embedder = 'fake, as it was called'")
+    sql(home, "UPDATE index_versions SET embedder = 'fake, as it was called'")
     monkeypatch.setattr(FakeEmbedder, "model", replace(MODEL, former_names=("fake, as it was called",)))
     assert (await shelf.search("blue whale ocean krill"))[0].name == "whales.txt"
     async with open_app(home=str(home), embedder="fake") as app:
         assert (await app.ingest(data=b"one more", name="more.txt")).completed == 1
-    assert sql(home, "SELECT embedder FROM collections") == [(MODEL.fingerprint,)]
+    assert sql(home, "SELECT embedder FROM index_versions") == [(MODEL.fingerprint,)]
 
 
 async def test_vectors_of_two_models_never_mix(shelf: App, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ async def test_vectors_of_two_models_never_mix(shelf: App, monkeypatch: pytest.M
     async with open_app(home=str(home), embedder="fake") as app:
         assert (await app.ingest(data=b"one more", name="more.txt")).failed == 1
         assert (await app.list_dead_letters()).by_reason == {"embedder_changed": 1}
-    assert sql(home, "SELECT embedder FROM collections") == [("fake:16:1",)]
+    assert sql(home, "SELECT embedder FROM index_versions") == [("fake:16:1",)]
 
 
 async def test_i5_hits_are_found_although_hidden_rows_match_best(app: App, files: Files, tmp_path: Path) -> None:
@@ -244,6 +244,7 @@ async def test_i5_what_is_left_after_a_large_delete_is_found(
             f"INSERT INTO generations ({', '.join(columns)}) SELECT {taken} FROM generations WHERE id = {left[0]}",
             [(one,) for one in deleted],
         )
+        connection.executemany("INSERT INTO placements VALUES (?, 1, 'READY')", [(one,) for one in deleted])
     if not filtered:
         monkeypatch.setattr(generations, "hidden", lambda *args: [])
     for mode in ("text", "vector", "hybrid"):

@@ -18,6 +18,7 @@ from penstock.ledger.engine import (
     deletions,
     failures,
     flips,
+    generations,
     leasing,
     locks,
     restarts,
@@ -40,6 +41,7 @@ TABLES = (
     "collections", "documents", "generations", "runs", "steps", "ranks", "artifacts", "segments", "artifact_refs",
     "locks", "dead_letters", "purges", "workers", "idempotency_keys", "paces", "lock_releases", "groups", "events",
     "deliveries", "index_checksums", "histories", "targets",
+    "index_versions", "placements",
 )  # fmt: skip
 
 
@@ -129,9 +131,16 @@ class Desk:
     ) -> bool:
         return await self.ledger.write(flips.FLIP, flips.Flip(step, status, 2, 3, "{}", output))
 
+    async def placed(self, source: str = "/a", content: str = "v1") -> Step:
+        """An index step whose rows are in the index."""
+        step = await self.indexing(source, content)
+        writing = generations.Writing(step.lease.step_id, step.lease.token, step.generation_id)
+        assert await self.ledger.write(generations.WRITE, writing) is False
+        return step
+
     async def flipped(self, source: str = "/a", content: str = "v1") -> Step:
         """A searchable document."""
-        step = await self.indexing(source, content)
+        step = await self.placed(source, content)
         assert await self.flip(step)
         assert await self.ledger.write(locks.RELEASE, (KEY, step.lease.token))
         return step

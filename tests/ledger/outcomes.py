@@ -17,11 +17,11 @@ from penstock.ledger.engine import (
     completions,
     dead_letters,
     deletions,
-    documents,
     failures,
     flips,
     generations,
     groups,
+    index_versions,
     leasing,
     locks,
     outbox,
@@ -143,10 +143,10 @@ async def recount(desk: Desk) -> Any:
     return "g"
 
 
-@scenario(documents.BIND)
+@scenario(index_versions.BIND)
 async def bind(desk: Desk) -> Any:
     await desk.submit("/a")
-    return documents.Binding(ANNA, "default", "fake", 8)
+    return index_versions.Binding(ANNA, "default", 1, "fake", 8)
 
 
 # steps
@@ -258,7 +258,7 @@ async def write(desk: Desk) -> Any:
 async def purged(desk: Desk) -> Any:
     await desk.delete((await desk.flipped()).document_id)
     page = await desk.ledger.read(generations.due_purges, 100, 1e6)
-    return tuple(row.generation for row in page)
+    return generations.Removed(1, tuple(row.generation for row in page))
 
 
 # leases and workers

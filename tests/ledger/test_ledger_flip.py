@@ -111,19 +111,19 @@ async def _hidden(desk: Desk) -> list[GenerationId]:
 
 
 async def _visible(desk: Desk, step: Step) -> set[GenerationId]:
-    return set(await desk.ledger.read(lambda c: generations.visible(ANNA, c, [step.generation_id])))
+    return set(await desk.ledger.read(lambda c: generations.visible(ANNA, c, 1, [step.generation_id])))
 
 
 async def test_i5_a_snapshot_sees_one_moment(desk: Desk) -> None:
     old = await desk.flipped(content="v1")
-    step = await desk.indexing(content="v2")
+    step = await desk.placed(content="v2")
     both = [old.generation_id, step.generation_id]
     async with desk.ledger.snapshot() as snapshot:
-        assert set(await snapshot.read(lambda c: generations.visible(ANNA, c, both))) == {old.generation_id}
+        assert set(await snapshot.read(lambda c: generations.visible(ANNA, c, 1, both))) == {old.generation_id}
         assert await desk.flip(step)
-        assert set(await snapshot.read(lambda c: generations.visible(ANNA, c, both))) == {old.generation_id}
+        assert set(await snapshot.read(lambda c: generations.visible(ANNA, c, 1, both))) == {old.generation_id}
     async with desk.ledger.snapshot() as snapshot:
-        assert set(await snapshot.read(lambda c: generations.visible(ANNA, c, both))) == {step.generation_id}
+        assert set(await snapshot.read(lambda c: generations.visible(ANNA, c, 1, both))) == {step.generation_id}
 
 
 async def test_a_cancel_ends_the_run_and_takes_the_lease_away(desk: Desk) -> None:
@@ -210,7 +210,7 @@ async def test_a_purge_ends_the_generation_and_frees_its_artifacts(desk: Desk) -
     step = await desk.started()
     await desk.open(step)
     await desk.delete(step.document_id)
-    await desk.ledger.write(generations.PURGED, (step.generation_id,))
+    await desk.ledger.write(generations.PURGED, generations.Removed(1, (step.generation_id,)))
     assert await desk.one("SELECT state, written FROM generations") == ("PURGED", 0)
     assert await desk.rows("SELECT * FROM purges") == []
     assert await desk.rows("SELECT * FROM artifact_refs") == []

@@ -58,7 +58,7 @@ async def clear(desk: Desk, table: str, older_s: float = 3600.0) -> Cleared:
 
 async def purge(desk: Desk) -> None:
     page = await desk.ledger.read(generations.due_purges, 100, 1e6)
-    await desk.ledger.write(generations.PURGED, tuple(row.generation for row in page))
+    await desk.ledger.write(generations.PURGED, generations.Removed(1, tuple(row.generation for row in page)))
 
 
 async def age(desk: Desk, *tables: str) -> None:

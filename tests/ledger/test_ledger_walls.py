@@ -11,7 +11,7 @@ from tests.kit.ledger import ANNA, BERT, KEY, LEASE_S, Desk
 from tests.unit.test_owners import CROSSING, FOR_USERS, MODULES, functions
 
 from penstock.ledger.database.connection import Connection
-from penstock.ledger.engine import dead_letters, documents, generations, groups, locks, runs, submits
+from penstock.ledger.engine import dead_letters, generations, groups, index_versions, locks, runs, submits
 from penstock.ledger.reads import batches
 from penstock.model.nouns import Owner, Step, WorkerId
 
@@ -46,7 +46,6 @@ CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
     "dead_letters.page": lambda a: {"reason": "bad", "after": 0, "until": a.letter, "count": 9},
     "dead_letters.waiting": lambda a: {"reason": "bad"},
     "documents.active_generation": lambda a: {"document": a.done.document_id},
-    "documents.collection": lambda a: {"name": "default"},
     "documents.get": lambda a: {"document": a.done.document_id},
     "documents.known": lambda a: {"ids": [a.done.document_id], "deleted": True},
     "documents.last_run": lambda a: {"document": a.done.document_id},
@@ -60,7 +59,8 @@ CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
     "documents.under": lambda a: {"collection": "default", "prefix": "/"},
     "generations.due_purges_in": lambda a: {"collection": "default", "version": 1, "count": 9},
     "generations.hidden": lambda a: {"collection": "default", "version": 1},
-    "generations.visible": lambda a: {"candidates": [a.done.generation_id]},
+    "generations.visible": lambda a: {"version": 1, "candidates": [a.done.generation_id]},
+    "index_versions.current": lambda a: {"collection": "default"},
     "runs.known": lambda a: {"collection": "default", "sources": ["/done"]},
     "stats.dead_letters": lambda a: {},
     "stats.documents": lambda a: {},
@@ -181,7 +181,7 @@ async def test_i10_another_owner_changes_nothing(desk: Desk) -> None:
     connection.close()
     assert await desk.ledger.write(dead_letters.DISCARD, (BERT, letters)) == set()
     assert await desk.ledger.write(dead_letters.REPLAY_EVENTS, dead_letters.EventReplay(BERT, letters)) == set()
-    assert await desk.ledger.write(documents.BIND, documents.Binding(BERT, "default", "model", 3)) is None
+    assert await desk.ledger.write(index_versions.BIND, index_versions.Binding(BERT, "default", 1, "model", 3)) is None
     assert await desk.everything() == before
 
 

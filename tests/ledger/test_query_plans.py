@@ -97,6 +97,7 @@ def load_generations(connection: Connection, rows: int, hidden: int) -> None:
         f"sha256, created_at) {numbers} SELECT 'd' || i, 'anna', 'default', 1, "
         f"CASE WHEN i <= {hidden} THEN 'SUPERSEDED' ELSE 'ACTIVE' END, 1, 'k' || i, 1, 'h', 0 {source}"
     )
+    connection.script("INSERT INTO placements (generation_id, version, state) SELECT id, 1, 'READY' FROM generations")
 
 
 @pytest.fixture

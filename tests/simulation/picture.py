@@ -59,6 +59,13 @@ def picture(connection: Connection) -> Picture:
                 f"SELECT x.id, p.not_before - {now} FROM purges p JOIN runs x ON x.generation_id = p.generation_id"
             )
         },
+        "placements": {
+            row[0]: row[1]
+            for row in ask(
+                "SELECT x.id, p.state FROM placements p JOIN runs x ON x.generation_id = p.generation_id "
+                "WHERE p.version = 1"
+            )
+        },
         "artifacts": {
             (owner, fingerprint): (state == "COMPLETE", segments, named, by)
             for owner, fingerprint, state, segments, named, *by in ask(
@@ -188,6 +195,14 @@ def keep_invariants(before: Picture, now: Picture) -> None:
         assert letters == (status == "FAILED" and bool(there)), "I9: one open dead letter for what failed"
         assert active or not there or status not in ("COMPLETED", "NOT_INDEXABLE")
         assert there or not active, "I5: a deleted document is searchable"
+    assert set(now["placements"]) == {run for run, x in now["runs"].items() if x[8]}, (
+        "I5: a placement where rows may be"
+    )
+    for run, state in now["placements"].items():
+        if now["runs"][run][5] == "BUILDING":
+            assert state == "BUILDING", "I5: what is being built is whole in no version"
+        elif run in before["placements"]:
+            assert (before["placements"][run], state) != ("READY", "BUILDING")
     replaced = {run for run, x in now["runs"].items() if x[5] == "SUPERSEDED"}
     assert replaced == set(now["purges"]), "I5: a purge row for what was replaced, and for nothing else"
     assert sum(g[0] for g in now["groups"].values()) == now["open runs"], "I8: a group counts its open runs"

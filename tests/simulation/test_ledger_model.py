@@ -539,7 +539,7 @@ class LedgerMachine(RuleBasedStateMachine):
         by_id = {row[9]: run for run, row in self.seen["runs"].items()}
         rows = self.bench.run(self.bench.ledger.read(generations.due_purges, 100, -TICK / 2))
         assert {by_id[row.generation] for row in rows} == self.model.purgeable()
-        self.write(generations.PURGED, tuple(GenerationId(row.generation) for row in rows))
+        self.write(generations.PURGED, generations.Removed(1, tuple(GenerationId(row.generation) for row in rows)))
         for row in rows:
             self.model.purged(self.model.runs[by_id[row.generation]])
         self.agree()

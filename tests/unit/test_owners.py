@@ -17,7 +17,7 @@ from penstock.verbs.owner import OwnerScope
 
 FOR_USERS = {
     "documents", "dead_letters", "stats", "runs", "generations", "batches", "submissions", "submits", "cancellations",
-    "deletions", "restarts",
+    "deletions", "restarts", "index_versions",
 }  # fmt: skip
 """Modules whose functions are called for a user: `owner` comes first."""
 ENGINE = {
@@ -33,6 +33,7 @@ CROSSING = {
     "documents.live_row": "the same",
     "dead_letters.bury": "inside the transaction that fails a step",
     "generations.activate": "inside the transaction of a flip",
+    "generations.place": "the same",
     "generations.schedule_purge": "inside flips, submits and deletes",
     "generations.retire": "inside submits and deletes, for documents that were looked up by owner",
     "submissions.enter": "inside a submit; the submission carries the owner",

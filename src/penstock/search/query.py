@@ -3,23 +3,25 @@ keeps those whose generation is active in the snapshot (I5)."""
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Literal
 
 import msgspec
 
-from penstock.embedders.base import Embedder
+from penstock.embedders.base import Embedder, Model
 from penstock.errors import UsageError
 from penstock.indexes.base import Filter, Index, IndexHit, IndexTable, Query, TableId, TextQuery, Traits, VectorQuery
-from penstock.ledger.database.store import Ledger, Snapshot
-from penstock.ledger.engine import documents, generations
+from penstock.ledger.database.store import Ledger
+from penstock.ledger.engine import generations, index_versions
 from penstock.model.items import Vector
 from penstock.model.nouns import GenerationId, Owner
 from penstock.search.fuse import fuse
 
 Mode = Literal["hybrid", "vector", "text"]
 
+Visible = Callable[[list[GenerationId]], Awaitable[dict[GenerationId, generations.Visible]]]
+"""Which generations are active in the snapshot and whole in the version that is searched."""
 FETCH_LEAST = 50
 FETCH_ALL = 1 << 40
 """More rows than any table can have."""
@@ -47,25 +49,24 @@ async def search(
     mode = _possible(mode, index.traits)
     # Bytes of a command line that are not UTF-8 become lone surrogates, which no embedder accepts.
     query = query.encode("utf-8", "replace").decode()
-    look = partial(documents.collection, owner)
+    look = partial(index_versions.current, owner)
     vector: Vector | None = None
     if mode != "text":
         # Before the snapshot is taken: a model may have to be loaded, or a provider asked.
-        if await ledger.read(look, collection) is None:
+        version = await ledger.read(look, collection)
+        if version is None:
             return []
+        _must_be_of(collection, version, embedder.model)
         vector = await embedder.embed_query(query)
     async with ledger.snapshot() as snapshot:
-        home = await snapshot.read(look, collection)
-        if home is None:
+        version = await snapshot.read(look, collection)
+        if version is None:
             return []
-        if mode != "text" and home.embedder not in (None, embedder.model.fingerprint, *embedder.model.former_names):
-            raise UsageError(
-                f"collection {collection!r} was embedded with {home.embedder}, not {embedder.model.fingerprint}: set "
-                "that embedder, or search with --mode text"
-            )
-        version = home.index_version
-        hidden = await snapshot.read(partial(generations.hidden, owner), collection, version)
-        table = await index.open(TableId(owner, collection, version))
+        if mode != "text":
+            # Another version may have become current meanwhile.
+            _must_be_of(collection, version, embedder.model)
+        hidden = await snapshot.read(partial(generations.hidden, owner), collection, version.version)
+        table = await index.open(TableId(owner, collection, version.version))
         if table is None:
             return []
         queries: list[Query] = []
@@ -73,7 +74,11 @@ async def search(
             queries.append(VectorQuery(vector))
         if mode != "vector":
             queries.append(TextQuery(query))
-        return await _fetch(snapshot, table, owner, queries, k, hidden, index.traits.max_hits)
+
+        async def visible(found: list[GenerationId]) -> dict[GenerationId, generations.Visible]:
+            return await snapshot.read(partial(generations.visible, owner), version.version, found)
+
+        return await _fetch(table, queries, k, hidden, visible, index.traits.max_hits)
 
 
 def _possible(mode: Mode, traits: Traits) -> Mode:
@@ -85,13 +90,21 @@ def _possible(mode: Mode, traits: Traits) -> Mode:
     return mode
 
 
+def _must_be_of(collection: str, version: index_versions.IndexVersion, model: Model) -> None:
+    """A query is compared with vectors of its own model alone."""
+    if version.embedder not in (None, model.fingerprint, *model.former_names):
+        raise UsageError(
+            f"collection {collection!r} was embedded with {version.embedder}, not {model.fingerprint}: set that "
+            "embedder, or search with --mode text"
+        )
+
+
 async def _fetch(
-    snapshot: Snapshot,
     table: IndexTable,
-    owner: Owner,
     queries: Sequence[Query],
     k: int,
     hidden: list[GenerationId],
+    visible: Visible,
     most: int | None,
 ) -> list[Hit]:
     """Fetch more until k hits are active in the snapshot, or the index has no more. `most`: hits of one search."""
@@ -101,7 +114,7 @@ async def _fetch(
     while True:
         rankings: list[list[IndexHit]] = await asyncio.gather(*(table.search(one, count, where) for one in queries))
         found = sorted({GenerationId(hit.generation) for ranking in rankings for hit in ranking})
-        active = await snapshot.read(partial(generations.visible, owner), found)
+        active = await visible(found)
         kept = [[hit for hit in ranking if hit.generation in active] for ranking in rankings]
         fused = fuse(kept) if len(kept) > 1 else kept[0]
         if len(fused) >= k or count == most or all(len(ranking) < count for ranking in rankings):

@@ -91,7 +91,7 @@ async def _table(stores: Stores, place: Place, dimensions: int | None, known: li
     found: list[Finding] = []
     expected = await _expected(stores, place, wanted, found)
     # On the second look a generation must have been dead before the scan: a purge may have come between.
-    dead = None if wanted is None else await _dead(stores, wanted)
+    dead = None if wanted is None else await _dead(stores, place, wanted)
     try:
         table = await stores.open(place)
         actual = None if table is None else table.dimensions
@@ -108,7 +108,7 @@ async def _table(stores: Stores, place: Place, dimensions: int | None, known: li
     suspects = {*missing, *expected.extra, *expected.double, *expected.differs, *expected.others}
     if wanted is not None:
         suspects &= set(wanted)
-    states = await _states(stores, suspects)
+    states = await _states(stores, place, suspects)
     for generation in sorted(suspects):
         state = states.get(generation)
         if state is not None and state.state == "ACTIVE":
@@ -229,16 +229,16 @@ def _by_size(pieces: Sequence[audit.Piece]) -> Iterator[list[audit.Piece]]:
         yield some
 
 
-async def _states(stores: Stores, wanted: Iterable[int]) -> dict[int, State]:
+async def _states(stores: Stores, place: Place, wanted: Iterable[int]) -> dict[int, State]:
     ids = sorted(wanted)
     states: dict[int, State] = {}
     for start in range(0, len(ids), audit.PAGE):
-        states |= await stores.ledger.read(audit_index.states, ids[start : start + audit.PAGE])
+        states |= await stores.ledger.read(audit_index.states, ids[start : start + audit.PAGE], place.version)
     return states
 
 
-async def _dead(stores: Stores, wanted: Iterable[int]) -> set[int]:
-    states = await _states(stores, wanted)
+async def _dead(stores: Stores, place: Place, wanted: Iterable[int]) -> set[int]:
+    states = await _states(stores, place, wanted)
     return {one for one in wanted if one not in states or states[one].state == "PURGED"}
 
 

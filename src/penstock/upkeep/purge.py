@@ -40,7 +40,7 @@ async def purge(
             if fence is None:
                 continue
             try:
-                await take_out(ledger, await index.open(place), leaving, fence)
+                await take_out(ledger, await index.open(place), place.version, leaving, fence)
             except (LeaseLost, Transient):
                 # The purge rows stay: another time.
                 continue
@@ -54,11 +54,13 @@ async def purge(
     return done
 
 
-async def take_out(ledger: Ledger, table: IndexTable | None, leaving: Sequence[GenerationId], fence: Fence) -> None:
+async def take_out(
+    ledger: Ledger, table: IndexTable | None, version: int, leaving: Sequence[GenerationId], fence: Fence
+) -> None:
     """The rows first: a kill in between leaves work that is done once more."""
     if table is not None:
         await table.delete(leaving, fence)
-    await ledger.write(generations.PURGED, tuple(leaving))
+    await ledger.write(generations.PURGED, generations.Removed(version, tuple(leaving)))
 
 
 async def unfenced() -> None:

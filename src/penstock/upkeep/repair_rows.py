@@ -149,7 +149,7 @@ class TableRepair:
 
     async def _remake(self, wanted: Sequence[int]) -> set[int]:
         """Documents whose artifacts are lost start again from their raw bytes: those that do."""
-        states = await self._ledger.read(audit_index.states, wanted)
+        states = await self._ledger.read(audit_index.states, wanted, self._place.version)
         lost = {one: state for one, state in states.items() if state.lost and not _stranger(state, self._place)}
         if not lost:
             return set()
@@ -233,7 +233,7 @@ class TableRepair:
     async def _remove(self, generations: Sequence[int]) -> None:
         """Rows that nobody may read here: of dead generations, and of active ones that live elsewhere."""
         async with self._hold() as (table, fence):
-            states = await self._ledger.read(audit_index.states, generations)
+            states = await self._ledger.read(audit_index.states, generations, self._place.version)
             out = [one for one in generations if _stranger(states.get(one), self._place)]
             if out and table is not None:
                 await table.delete(out, fence)
@@ -242,7 +242,7 @@ class TableRepair:
         return (await self._actives([generation])).get(generation)
 
     async def _actives(self, generations: Sequence[int]) -> dict[int, State]:
-        states = await self._ledger.read(audit_index.states, generations)
+        states = await self._ledger.read(audit_index.states, generations, self._place.version)
         return {one: state for one, state in states.items() if state.state == "ACTIVE" and state.place == self._place}
 
     @asynccontextmanager

@@ -123,7 +123,7 @@ async def _purge(stores: Stores, place: Place, table: IndexTable | None, fence: 
     look = partial(generations.due_purges_in, Owner(place.owner))
     purged = 0
     while due := await stores.ledger.read(look, place.collection, place.version, BATCH):
-        await take_out(stores.ledger, table, due, fence)
+        await take_out(stores.ledger, table, place.version, due, fence)
         purged += len(due)
     return purged
 

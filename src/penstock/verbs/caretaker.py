@@ -14,7 +14,7 @@ from penstock.errors import NotFound, PenstockError, UsageError
 from penstock.indexes.base import Index
 from penstock.ledger.database.liveness import Liveness
 from penstock.ledger.database.store import Ledger
-from penstock.ledger.engine import backup_guard, documents, locks
+from penstock.ledger.engine import backup_guard, index_versions, locks
 from penstock.ledger.engine.locks import Forced, index_key
 from penstock.ledger.reads import stats
 from penstock.ledger.upkeep import audit_index
@@ -102,8 +102,8 @@ class Caretaker:
     async def hold_index(self, owner: Owner, collection: str, max_wait: float | None) -> AsyncIterator[Held]:
         if not self._index().traits.single_writer:
             raise UsageError("this index takes many writers at once: it has no lock to hold, and none is needed")
-        known = await self._ledger.read(partial(documents.collection, owner), collection)
-        key = index_key(owner, collection, known.index_version if known is not None else 1)
+        known = await self._ledger.read(partial(index_versions.current, owner), collection)
+        key = index_key(owner, collection, known.version if known is not None else index_versions.FIRST)
         async with self.alive() as heart, self._hold(heart, key, max_wait, "hold") as held:
             yield held
 

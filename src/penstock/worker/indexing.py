@@ -11,7 +11,7 @@ from penstock.artifacts.segments import JSON_ITEMS
 from penstock.errors import BudgetSpent, LeaseLost, PenstockError, Permanent, TableFailed, Transient
 from penstock.indexes.base import Fence, IndexRows, TableId
 from penstock.ledger.database import notifier
-from penstock.ledger.engine import checkpoints, documents, flips, generations, locks
+from penstock.ledger.engine import checkpoints, flips, generations, index_versions, locks
 from penstock.model.nouns import Token
 from penstock.model.states import DocumentStatus
 from penstock.stages import index as stage
@@ -35,7 +35,7 @@ TIDY_AGAIN_S = 60.0
 class Indexer:
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
-        self._bound: set[tuple[str, str]] = set()
+        self._bound: set[tuple[str, str, int]] = set()
         self._commits: dict[str, int] = {}
         self._failed: dict[str, TableFailed] = {}
         """Of the groups that are being worked on, by key."""
@@ -169,13 +169,13 @@ class Indexer:
         return fence
 
     async def _bind(self, ctx: Context) -> None:
-        """One embedder a collection: vectors of two models cannot be compared."""
-        place = (ctx.step.owner, ctx.document.collection)
+        """One embedder a version: vectors of two models cannot be compared."""
+        place = (ctx.step.owner, ctx.document.collection, ctx.generation.index_version)
         if place in self._bound:
             return
         model = self._bench.ports.embedder.model
-        binding = documents.Binding(*place, model.fingerprint, model.dimensions, model.former_names)
-        bound = await self._bench.ledger.write(documents.BIND, binding)
+        binding = index_versions.Binding(*place, model.fingerprint, model.dimensions, model.former_names)
+        bound = await self._bench.ledger.write(index_versions.BIND, binding)
         if bound is not None and bound.embedder != model.fingerprint:
             raise Permanent(
                 f"collection {place[1]!r} was embedded with {bound.embedder}, not {model.fingerprint}: go back to "

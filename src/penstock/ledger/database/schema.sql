@@ -4,9 +4,6 @@
 CREATE TABLE collections (
   owner TEXT NOT NULL,
   name TEXT NOT NULL,
-  index_version INTEGER NOT NULL DEFAULT 1 CHECK (index_version >= 1),
-  embedder TEXT,
-  dimensions INTEGER,
   created_at REAL NOT NULL,
   PRIMARY KEY (owner, name)
 );
@@ -401,3 +398,24 @@ CREATE TABLE targets (
 );
 
 CREATE INDEX steps_held ON steps (waiting_on) WHERE status = 'ERROR' AND waiting_on IS NOT NULL;
+
+CREATE TABLE index_versions (
+  owner TEXT NOT NULL,
+  collection TEXT NOT NULL,
+  version INTEGER NOT NULL CHECK (version >= 1),
+  state TEXT NOT NULL CHECK (state IN ('BUILDING', 'CURRENT', 'RETIRED')),
+  embedder TEXT NOT NULL,
+  dimensions INTEGER NOT NULL,
+  created_at REAL NOT NULL,
+  PRIMARY KEY (owner, collection, version),
+  FOREIGN KEY (owner, collection) REFERENCES collections (owner, name)
+);
+
+CREATE UNIQUE INDEX index_versions_current ON index_versions (owner, collection) WHERE state = 'CURRENT';
+
+CREATE TABLE placements (
+  generation_id BIGINT NOT NULL,
+  version INTEGER NOT NULL,
+  state TEXT NOT NULL CHECK (state IN ('BUILDING', 'READY')),
+  PRIMARY KEY (generation_id, version)
+);

@@ -7,7 +7,6 @@ import msgspec
 
 from penstock.ledger.database.connection import Connection, Row
 from penstock.ledger.database.statements import Statement
-from penstock.ledger.database.writer import Verb
 from penstock.model.nouns import Document, DocumentId, Generation, GenerationId, Owner, StepView
 from penstock.model.states import DocumentStatus, StepStatus
 
@@ -65,9 +64,6 @@ _RUN = Statement(
     "WHERE x.owner = :owner AND x.document_id = :id ORDER BY x.generation_id DESC LIMIT 1"
 )
 _ACTIVE = Statement("SELECT id FROM generations WHERE owner = :owner AND document_id = :id AND state = 'ACTIVE'")
-_COLLECTION = Statement(
-    "SELECT index_version, embedder, dimensions FROM collections WHERE owner = :owner AND name = :name"
-)
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -254,51 +250,3 @@ def progress(owner: Owner, connection: Connection, generation: int) -> list[Arti
     """In the order of the steps: of two of one kind the last one counts, as it does for the steps that follow."""
     rows = connection.run(_PROGRESS, owner=owner, generation=generation)
     return [ArtifactProgress(row[0], row[1], bool(row[2]), *row[3:]) for row in rows]
-
-
-class Collection(msgspec.Struct, frozen=True):
-    index_version: int
-    embedder: str | None
-    dimensions: int | None
-
-
-def collection(owner: Owner, connection: Connection, name: str) -> Collection | None:
-    rows = connection.run(_COLLECTION, owner=owner, name=name)
-    return Collection(*rows[0]) if rows else None
-
-
-_CLAIM_EMBEDDER = Statement(
-    "UPDATE collections SET embedder = :embedder, dimensions = :dimensions "
-    "WHERE owner = :owner AND name = :name AND embedder IS NULL"
-)
-
-
-_RENAME_EMBEDDER = Statement(
-    "UPDATE collections SET embedder = :embedder WHERE owner = :owner AND name = :name AND embedder = :former"
-)
-
-
-class Binding(msgspec.Struct, frozen=True):
-    """An embedder is about to write into a collection."""
-
-    owner: Owner
-    collection: str
-    embedder: str
-    dimensions: int
-    former_names: tuple[str, ...] = ()
-    """Of the same embedder: a collection that is bound to one of them is bound to the new name from now on."""
-
-
-def _bind(connection: Connection, bindings: Sequence[Binding]) -> list[Collection | None]:
-    """The first embedder that writes into a collection is its embedder; the answer says which that is."""
-    answers = []
-    for b in bindings:
-        place = {"owner": b.owner, "name": b.collection}
-        connection.run(_CLAIM_EMBEDDER, embedder=b.embedder, dimensions=b.dimensions, **place)
-        for former in b.former_names:
-            connection.run(_RENAME_EMBEDDER, embedder=b.embedder, former=former, **place)
-        answers.append(collection(b.owner, connection, b.collection))
-    return answers
-
-
-BIND = Verb("bind", _bind)

@@ -62,7 +62,8 @@ def _flip_single(connection: Connection, flips: Sequence[Flip]) -> list[bool]:
         )
         segments += checkpoints.output_segments(f.output)
     made = any(f.output is not None for f in flips)
-    answers = connection.run(postgres_statements.flip(made), rows, segments if made else None, grace=GRACE_S)
+    placed = any(_is_placed(f) for f in flips)
+    answers = connection.run(postgres_statements.flip(made, placed), rows, segments if made else None, grace=GRACE_S)
     took = {row[0] for row in answers}
     return [f.step.lease.step_id in took for f in flips]
 
@@ -80,10 +81,16 @@ def _flip(connection: Connection, flips: Sequence[Flip]) -> list[bool]:
         generations.activate(
             connection, [(f.step.generation_id, f.step.document_id, f.pages, f.chunks) for f in done], GRACE_S
         )
+        generations.place(connection, [f.step.generation_id for f in done if _is_placed(f)])
         connection.run(_END_DOCUMENT, [(f.step.document_id, f.status) for f in done])
         end_runs(connection, [(f.step.run_id, "COMPLETED") for f in done])
         outbox.tell(connection, _flipped(done))
     return [f.step.lease.step_id in took for f in flips]
+
+
+def _is_placed(flip: Flip) -> bool:
+    """Whether rows of it are in the index."""
+    return flip.step.kind == "index"
 
 
 def _flipped(flips: Sequence[Flip]) -> Iterator[News]:

@@ -1,4 +1,8 @@
-"""Generations: one attempt each to make a document searchable. Flips, what search must not show, and purges."""
+"""Generations: one attempt each to make a document searchable. Flips, what search must not show, and purges.
+
+A placement says that rows of a generation may be in a version of the index; it is READY when all of them are. A run
+writes into the version that was current when it began (`generations.index_version`). `generations.written` says that
+there is a placement, so that a small index finds the few hidden ones."""
 
 from collections.abc import Sequence
 
@@ -74,9 +78,15 @@ class Writing(msgspec.Struct, frozen=True):
 
 
 _UNWRITTEN = Statement(
-    "SELECT g.id, g.written FROM {rows} JOIN generations g ON g.id = r.generation AND g.state = 'BUILDING' "
-    "JOIN steps s ON s.id = r.step AND s.lease_token = r.lease",
+    "SELECT g.id, p.version IS NOT NULL FROM {rows} JOIN generations g ON g.id = r.generation "
+    "AND g.state = 'BUILDING' JOIN steps s ON s.id = r.step AND s.lease_token = r.lease "
+    "LEFT JOIN placements p ON p.generation_id = g.id AND p.version = g.index_version",
     rows="generation bigint, step bigint, lease text",
+)
+_PLACE = Statement(
+    "INSERT INTO placements (generation_id, version, state) SELECT g.id, g.index_version, 'BUILDING' FROM {rows} "
+    "JOIN generations g ON g.id = r.generation WHERE true ON CONFLICT DO NOTHING",
+    rows="generation bigint",
 )
 _WRITTEN = Statement(
     "UPDATE generations SET written = 1 FROM {rows} WHERE {generations.id = r.generation}", rows="generation bigint"
@@ -84,22 +94,36 @@ _WRITTEN = Statement(
 
 
 def _write(connection: Connection, writings: Sequence[Writing]) -> list[bool | None]:
-    """Said before the first row goes into the index: from here on search knows what to leave out. Answers whether
-    rows may be there already, from an attempt before; None: the lease is lost."""
+    """Places the generation before its first row goes into the index: from here on search knows what to leave out.
+    Answers whether rows may be there already, from an attempt before; None: the lease is lost."""
     rows = connection.run(_UNWRITTEN, [(w.generation, w.step_id, w.token) for w in writings])
     before = {row[0]: bool(row[1]) for row in rows}
     fresh = [(generation,) for generation, written in before.items() if not written]
     if fresh:
         connection.run(_WRITTEN, fresh)
+        connection.run(_PLACE, fresh)
     return [before.get(w.generation) for w in writings]
 
 
+_READY = Statement(
+    "UPDATE placements SET state = 'READY' FROM {rows} WHERE {placements.generation_id = r.generation}",
+    rows="generation bigint",
+)
+
+
+def place(connection: Connection, written: Sequence[GenerationId]) -> None:
+    """All rows of these generations are in the index: what a flip says of those that it makes searchable."""
+    if written:
+        connection.run(_READY, [(generation,) for generation in written])
+
+
 _HIDDEN = Statement(
-    "SELECT id FROM generations WHERE owner = :owner AND collection = :collection AND index_version = :version "
-    "AND written = 1 AND state <> 'ACTIVE'"
+    "SELECT g.id FROM generations g JOIN placements p ON p.generation_id = g.id AND p.version = :version "
+    "WHERE g.owner = :owner AND g.collection = :collection AND g.written = 1 AND g.state <> 'ACTIVE'"
 )
 _VISIBLE = Statement(
     "SELECT g.id, d.id, d.name, d.source, d.metadata FROM {rows} JOIN generations g ON g.id = r.generation "
+    "JOIN placements p ON p.generation_id = g.id AND p.version = :version AND p.state = 'READY' "
     "JOIN documents d ON d.id = g.document_id "
     "WHERE g.state = 'ACTIVE' AND g.owner = :owner AND d.deleted_at IS NULL",
     rows="generation bigint",
@@ -107,7 +131,7 @@ _VISIBLE = Statement(
 
 
 def hidden(owner: Owner, connection: Connection, collection: str, version: int) -> list[GenerationId]:
-    """Generations with rows in the index that a search must not show: building, superseded, deleted."""
+    """Generations with rows in this version that a search must not show: building, superseded, deleted."""
     rows = connection.run(_HIDDEN, owner=owner, collection=collection, version=version)
     return [GenerationId(row[0]) for row in rows]
 
@@ -119,13 +143,18 @@ class Visible(msgspec.Struct, frozen=True):
     metadata: str
 
 
-def visible(owner: Owner, connection: Connection, candidates: Sequence[GenerationId]) -> dict[GenerationId, Visible]:
-    """Those of the candidates that are active in this snapshot, with their documents (I5)."""
-    rows = connection.run(_VISIBLE, [(generation,) for generation in candidates], owner=owner)
+def visible(
+    owner: Owner, connection: Connection, version: int, candidates: Sequence[GenerationId]
+) -> dict[GenerationId, Visible]:
+    """Those of the candidates that are active in this snapshot and whole in this version, with their documents (I5)."""
+    rows = connection.run(_VISIBLE, [(generation,) for generation in candidates], owner=owner, version=version)
     return {GenerationId(row[0]): Visible(DocumentId(row[1]), *row[2:]) for row in rows}
 
 
 class Purge(msgspec.Struct, frozen=True):
+    """A generation that is to leave one version of the index. One that has no rows anywhere leaves the version which
+    it was made for."""
+
     generation: GenerationId
     owner: Owner
     collection: str
@@ -134,15 +163,27 @@ class Purge(msgspec.Struct, frozen=True):
 
 # Nothing leaves the index while it is being copied.
 _DUE = Statement(
-    "SELECT generation_id, owner, collection, index_version FROM purges WHERE not_before <= (SELECT {now}) + :ahead "
-    f"AND NOT {backup_guard.RUNNING} ORDER BY not_before LIMIT :count"
+    "SELECT u.generation_id, u.owner, u.collection, coalesce(p.version, u.index_version) FROM "
+    "(SELECT * FROM purges WHERE not_before <= (SELECT {now}) + :ahead "
+    f"AND NOT {backup_guard.RUNNING} ORDER BY not_before LIMIT :count) AS u "
+    "LEFT JOIN placements p ON p.generation_id = u.generation_id ORDER BY u.not_before"
 )
 _DUE_IN = Statement(
-    "SELECT generation_id FROM purges WHERE owner = :owner AND collection = :collection AND index_version = :version "
-    f"AND not_before <= (SELECT {{now}}) AND NOT {backup_guard.RUNNING} ORDER BY not_before LIMIT :count"
+    "SELECT u.generation_id FROM purges u LEFT JOIN placements p ON p.generation_id = u.generation_id "
+    "WHERE u.owner = :owner AND u.collection = :collection AND coalesce(p.version, u.index_version) = :version "
+    f"AND u.not_before <= (SELECT {{now}}) AND NOT {backup_guard.RUNNING} ORDER BY u.not_before LIMIT :count"
 )
 _POSTPONE = Statement(
     "UPDATE purges SET not_before = {now} + :pause WHERE generation_id IN (SELECT r.generation FROM {rows})",
+    rows="generation bigint",
+)
+_UNPLACE = Statement(
+    "DELETE FROM placements WHERE version = :version AND generation_id IN (SELECT r.generation FROM {rows})",
+    rows="generation bigint",
+)
+_NOWHERE = Statement(
+    "SELECT r.generation FROM {rows} WHERE NOT EXISTS "
+    "(SELECT 1 FROM placements p WHERE p.generation_id = r.generation)",
     rows="generation bigint",
 )
 _DONE = Statement(
@@ -178,9 +219,19 @@ def _postpone(connection: Connection, groups: Sequence[tuple[tuple[GenerationId,
     return [None for _ in groups]
 
 
-def _purged(connection: Connection, groups: Sequence[tuple[GenerationId, ...]]) -> list[None]:
-    """Their rows are out of the index, durably: the work is done, and their artifacts are free for prune."""
-    rows = [(generation,) for group in groups for generation in group]
+class Removed(msgspec.Struct, frozen=True):
+    """The rows of these generations are out of a version of the index, durably."""
+
+    version: int
+    generations: tuple[GenerationId, ...]
+
+
+def _purged(connection: Connection, groups: Sequence[Removed]) -> list[None]:
+    """A generation that is in no version any more is done with, and its artifacts are free for prune."""
+    for group in groups:
+        connection.run(_UNPLACE, [(generation,) for generation in group.generations], version=group.version)
+    gone = [(generation,) for group in groups for generation in group.generations]
+    rows = [(row[0],) for row in connection.run(_NOWHERE, gone)]
     connection.run(_PURGED, rows)
     connection.run(_FORGET, rows)
     connection.run(_DONE, rows)

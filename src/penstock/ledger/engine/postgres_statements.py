@@ -72,7 +72,10 @@ kept AS (
 made AS (
   INSERT INTO generations (id, document_id, owner, collection, index_version, state, raw_key, size, sha256, created_at)
   SELECT r.generation, r.document, :owner, :collection,
-    coalesce((SELECT c.index_version FROM collections c WHERE c.owner = :owner AND c.name = :collection), 1),
+    coalesce((
+      SELECT v.version FROM index_versions v
+      WHERE v.owner = :owner AND v.collection = :collection AND v.state = 'CURRENT'
+    ), 1),
     'BUILDING', r.raw_key, r.size, r.sha256, {now}
   FROM begun r
   WHERE true
@@ -373,15 +376,22 @@ named AS (
   FROM {more} JOIN done ON done.artifact = m.artifact
 )
 {end}
+{if placed}
+, placed AS (
+  UPDATE placements SET state = 'READY'
+  FROM done
+  WHERE placements.generation_id = done.generation_id
+)
+{end}
 SELECT id FROM done
 """
 
 
 @cache
-def flip(made: bool) -> Statement:
-    """`made`: some steps made an artifact, whose segments are the second set of rows."""
+def flip(made: bool, placed: bool) -> Statement:
+    """`made`: some steps made an artifact, whose segments are the second set of rows. `placed`: some are index steps."""
     return Statement(
-        _text(_FLIP, made=made),
+        _text(_FLIP, made=made, placed=placed),
         rows="step bigint, token text, meta text, shown text, page_count int, chunk_count int, artifact bigint, "
         "pos text, total bigint, count int, info text",
         more=SEGMENT_COLUMNS if made else "",

@@ -82,8 +82,9 @@ _ENTER = Statement(
 )
 _GENERATION = Statement(
     "INSERT INTO generations (document_id, owner, collection, index_version, state, raw_key, size, sha256, created_at) "
-    "SELECT r.document, :owner, :collection, coalesce((SELECT c.index_version FROM collections c "
-    "WHERE c.owner = :owner AND c.name = :collection), 1), 'BUILDING', r.raw_key, r.size, r.sha256, {now} "
+    "SELECT r.document, :owner, :collection, coalesce((SELECT v.version FROM index_versions v "
+    "WHERE v.owner = :owner AND v.collection = :collection AND v.state = 'CURRENT'), 1), "
+    "'BUILDING', r.raw_key, r.size, r.sha256, {now} "
     "FROM {rows} WHERE true RETURNING document_id, id",
     rows="document text, raw_key text, size bigint, sha256 text",
 )

@@ -19,14 +19,15 @@ class Place(msgspec.Struct, frozen=True, order=True):
 
 
 _PLACES = question(
-    "SELECT c.owner, c.name, c.index_version, c.dimensions FROM collections c "
-    "WHERE <c.owned> UNION SELECT g.owner, g.collection, g.index_version, NULL FROM generations g "
-    "WHERE g.state <> 'PURGED' AND <g.owned>"
+    "SELECT c.owner, c.name, coalesce(v.version, 1), v.dimensions FROM collections c LEFT JOIN index_versions v "
+    "ON v.owner = c.owner AND v.collection = c.name WHERE <c.owned> "
+    "UNION SELECT g.owner, g.collection, p.version, NULL FROM placements p "
+    "JOIN generations g ON g.id = p.generation_id WHERE g.state <> 'PURGED' AND <g.owned>"
 )
 
 
 def places(connection: Connection, owner: str) -> dict[Place, int | None]:
-    """All tables that collections and their generations name, with the dimensions that their vectors should have."""
+    """All tables that versions and placements name, with the dimensions that their vectors should have."""
     found: dict[Place, int | None] = {}
     for row in connection.run(_PLACES, owner=owner):
         place = Place(*row[:3])
@@ -40,13 +41,15 @@ class Active(msgspec.Struct, frozen=True):
 
 
 _ACTIVES = question(
-    "SELECT g.id, coalesce(g.chunks, 0) FROM generations g WHERE g.id > :after AND g.owner = :owner "
-    "AND g.collection = :collection AND g.index_version = :version AND g.state = 'ACTIVE' ORDER BY g.id LIMIT :count"
+    "SELECT g.id, coalesce(g.chunks, 0) FROM generations g "
+    "JOIN placements p ON p.generation_id = g.id AND p.version = :version AND p.state = 'READY' "
+    "WHERE g.id > :after AND g.owner = :owner AND g.collection = :collection AND g.state = 'ACTIVE' "
+    "ORDER BY g.id LIMIT :count"
 )
 _ACTIVES_AGAIN = question(
     "SELECT g.id, coalesce(g.chunks, 0) FROM {rows} JOIN generations g ON g.id = r.generation "
-    "WHERE g.owner = :owner AND g.collection = :collection AND g.index_version = :version AND g.state = 'ACTIVE' "
-    "ORDER BY g.id",
+    "JOIN placements p ON p.generation_id = g.id AND p.version = :version AND p.state = 'READY' "
+    "WHERE g.owner = :owner AND g.collection = :collection AND g.state = 'ACTIVE' ORDER BY g.id",
     rows="generation bigint",
 )
 
@@ -66,6 +69,7 @@ class State(msgspec.Struct, frozen=True):
 
     state: str
     place: Place
+    """Where it is placed: the version that was asked about, if it is there, else the one that it was made for."""
     document: str
     name: str
     chunks: int
@@ -82,7 +86,9 @@ _ROW_SOURCES = (
     "WHERE f.generation_id = g.id"
 )
 _STATES = question(
-    "SELECT g.id, g.state, g.owner, g.collection, g.index_version, g.document_id, d.name, coalesce(g.chunks, 0), "
+    "SELECT g.id, g.state, g.owner, g.collection, coalesce((SELECT p.version FROM placements p "
+    "WHERE p.generation_id = g.id AND p.version = :version), g.index_version), g.document_id, d.name, "
+    "coalesce(g.chunks, 0), "
     "coalesce((SELECT max(s.epoch) FROM steps s WHERE s.document_id = g.document_id AND s.generation_id = g.id), 0), "
     f"g.chunks > 0 AND ((SELECT count(DISTINCT a.kind) {_ROW_SOURCES}) < 2 "
     f"OR EXISTS (SELECT 1 {_ROW_SOURCES} AND a.state <> 'COMPLETE')), "
@@ -93,8 +99,8 @@ _STATES = question(
 )
 
 
-def states(connection: Connection, wanted: Sequence[int]) -> dict[int, State]:
-    rows = connection.run(_STATES, [(one,) for one in wanted])
+def states(connection: Connection, wanted: Sequence[int], version: int = 0) -> dict[int, State]:
+    rows = connection.run(_STATES, [(one,) for one in wanted], version=version)
     return {
         row[0]: State(row[1], Place(*row[2:5]), row[5], row[6], row[7], row[8], bool(row[9]), bool(row[10]))
         for row in rows

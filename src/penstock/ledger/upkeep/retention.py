@@ -118,7 +118,7 @@ _WITH_RUNS = tuple(
 """What belongs to a run, and then the run."""
 _WITH_GENERATIONS = tuple(
     Statement(f"DELETE FROM {table} WHERE {column} IN (SELECT r.generation FROM {{rows}})", rows="generation bigint")
-    for table, column in (("artifact_refs", "generation_id"), ("generations", "id"))
+    for table, column in (("artifact_refs", "generation_id"), ("placements", "generation_id"), ("generations", "id"))
 )
 _GONE = Statement(
     "SELECT DISTINCT d.id FROM {rows} JOIN documents d ON d.id = r.document WHERE d.deleted_at < {now} - :older "

@@ -16,6 +16,7 @@ from penstock.ledger.database.migrations import (
     m0011_flat_reads,
     m0012_targets,
     m0013_forgiven,
+    m0014_placements,
 )
 
 MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
@@ -32,5 +33,6 @@ MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0011_flat_reads.statements,
     m0012_targets.statements,
     m0013_forgiven.statements,
+    m0014_placements.statements,
 )
 LATEST = len(MIGRATIONS)
