@@ -360,6 +360,7 @@ def _damaged(place: Place, home: Path) -> None:
             "DELETE FROM purges",
             "INSERT INTO purges (generation_id, owner, collection, index_version, not_before) "
             f"SELECT id, owner, collection, index_version, 9e9 FROM generations WHERE id = {generation['delta.txt']}",
+            f"DELETE FROM placements WHERE generation_id = {generation['eta.txt']}",
             f"UPDATE generations SET state = 'BUILDING' WHERE id = {zeta}",
             f"UPDATE runs SET status = 'OPEN' WHERE generation_id = {zeta}",
             "UPDATE groups SET open_runs = open_runs + 1 WHERE id = (SELECT group_id FROM runs "

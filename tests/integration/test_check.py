@@ -183,6 +183,8 @@ async def test_rows_of_a_generation_that_is_in_flight_are_fine(app: App, home: P
             "INSERT INTO purges SELECT id, owner, collection, index_version, 9e9 FROM generations WHERE id = {g}",
             "purge_of_active",
         ),
+        ("DELETE FROM placements WHERE generation_id = {g}", "not_placed"),
+        ("UPDATE placements SET state = 'BUILDING' WHERE generation_id = {g}", "not_placed"),
     ],
 )
 async def test_a_ledger_that_contradicts_itself_is_found(app: App, home: Path, change: str, kind: str) -> None:

@@ -382,6 +382,8 @@ async def test_a_lost_wakeup_is_heard_again(app: App, home: Path, tmp_path: Path
             "INSERT INTO purges SELECT id, owner, collection, index_version, 9e9 FROM generations WHERE id = {g}",
             "purge_of_active",
         ),
+        ("DELETE FROM placements WHERE generation_id = {g}", "not_placed"),
+        ("UPDATE placements SET state = 'BUILDING' WHERE generation_id = {g}", "not_placed"),
     ],
 )
 async def test_the_ledger_agrees_with_itself_again(app: App, home: Path, change: str, kind: str) -> None:

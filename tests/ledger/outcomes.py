@@ -475,6 +475,13 @@ async def retire(desk: Desk) -> Any:
     return step.generation_id
 
 
+@scenario(repairs.PLACE)
+async def place(desk: Desk) -> Any:
+    generation = (await desk.flipped()).generation_id
+    await desk.rows("DELETE FROM placements RETURNING 1")
+    return generation
+
+
 @scenario(repairs.UNPURGE)
 async def unpurge(desk: Desk) -> Any:
     step = await desk.flipped()

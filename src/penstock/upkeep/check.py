@@ -29,6 +29,7 @@ _SENTENCES = {
     "purge_missing": "generation {1} of {0!r} was replaced or deleted, but is not scheduled for removal from the index",
     "artifacts_missing": "artifacts of {0!r} are missing, and were not dropped: `penstock check "
     "--repair` or `penstock retry --dropped {2}` queues it to be processed again from its raw bytes",
+    "not_placed": "{0!r} is searchable, but its generation {1} has no placement in the current version of the index",
     "purge_of_active": "generation {1} of {0!r} is active, but is scheduled for purge",
 }
 

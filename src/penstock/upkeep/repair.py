@@ -54,6 +54,8 @@ async def _mend_ledger(stores: Stores, finding: Finding) -> bool:
             return await write(repairs.WAKE, (ids["resource_key"], ids["step_kind"]))
         case "purge_missing" | "deleted_visible":
             return await write(repairs.RETIRE, GenerationId(ids["generation"]))
+        case "not_placed":
+            return await write(repairs.PLACE, GenerationId(ids["generation"]))
         case "purge_of_active":
             return await write(repairs.UNPURGE, GenerationId(ids["generation"]))
         case "stuck":

@@ -214,6 +214,12 @@ _GENERATIONS = {
         "AND NOT EXISTS (SELECT 1 FROM runs x WHERE x.document_id = d.id AND x.status = 'OPEN') "
         "ORDER BY g.id LIMIT :count"
     ),
+    "not_placed": question(
+        "<generation> AND g.state = 'ACTIVE' AND g.written = 1 AND d.deleted_at IS NULL AND NOT EXISTS "
+        "(SELECT 1 FROM placements p WHERE p.generation_id = g.id AND p.state = 'READY' AND p.version = "
+        "coalesce((SELECT v.version FROM index_versions v WHERE v.owner = g.owner AND v.collection = g.collection "
+        "AND v.state = 'CURRENT'), 1)) ORDER BY g.id LIMIT :count"
+    ),
     "purge_of_active": question(
         "<generation> AND g.state IN ('ACTIVE', 'BUILDING') AND <purge> ORDER BY g.id LIMIT :count"
     ),

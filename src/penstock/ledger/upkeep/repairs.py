@@ -57,6 +57,20 @@ def _unpurge(connection: Connection, wanted: Sequence[GenerationId]) -> list[boo
     return [bool(connection.run(_UNPURGE, generation=generation)) for generation in wanted]
 
 
+_PLACE = Statement(
+    "INSERT INTO placements (generation_id, version, state) SELECT g.id, coalesce((SELECT v.version "
+    "FROM index_versions v WHERE v.owner = g.owner AND v.collection = g.collection AND v.state = 'CURRENT'), 1), "
+    "'READY' FROM generations g WHERE g.id = :generation AND g.state = 'ACTIVE' "
+    "ON CONFLICT (generation_id, version) DO UPDATE SET state = 'READY' RETURNING generation_id"
+)
+
+
+def _place(connection: Connection, wanted: Sequence[GenerationId]) -> list[bool]:
+    """Searchable without a placement: it gets one in the current version. The rows that are missing there are found by
+    the next look, and made again."""
+    return [bool(connection.run(_PLACE, generation=generation)) for generation in wanted]
+
+
 _LAST_STEP = question(
     "SELECT x.id, s.id FROM documents d JOIN runs x ON x.document_id = d.id AND <newest> "
     "JOIN generations g ON g.id = x.generation_id AND g.state = 'BUILDING' JOIN steps s ON s.run_id = x.id AND <last> "
@@ -202,6 +216,7 @@ WAKE = Verb("wake", _wake)
 FREE = Verb("free_lock", _free)
 RETIRE = Verb("retire", _retire)
 UNPURGE = Verb("unpurge", _unpurge)
+PLACE = Verb("place", _place)
 REQUEUE = Verb("requeue", _requeue)
 BURY = Verb("bury", _bury)
 CUT = Verb("cut", _cut)
