@@ -389,7 +389,7 @@ SELECT id FROM done
 
 @cache
 def flip(made: bool, placed: bool) -> Statement:
-    """`made`: some steps made an artifact, whose segments are the second set of rows. `placed`: some are index steps."""
+    """`made`: some steps made an artifact, whose segments are the second set of rows; `placed`: some index steps."""
     return Statement(
         _text(_FLIP, made=made, placed=placed),
         rows="step bigint, token text, meta text, shown text, page_count int, chunk_count int, artifact bigint, "
