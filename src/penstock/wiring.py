@@ -10,8 +10,9 @@ Built-in names win, and the installed packages are searched only for a name that
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from penstock.blobs.base import Blobs
     from penstock.embedders.base import Embedder
+    from penstock.extractors.base import Extractor
     from penstock.indexes.base import Index
     from penstock.sources.base import Source
     from penstock.stages.base import Ports
@@ -169,6 +171,39 @@ INDEXES: "Registry[Index]" = Registry("index", "penstock.indexes", {"lancedb": _
 SOURCES: "Registry[Source]" = Registry("source", "penstock.sources", {"file": _folder})
 
 
+EXTRACTORS: "Registry[Extractor]" = Registry("extractor", "penstock.extractors", {})
+"""Those of installed packages, by media type; the built-in ones stand in `extractors/formats.py`."""
+
+
+class Extractors(Mapping[str, "Extractor"]):
+    """Extractors by media type. Iteration names the built-in ones only, so that the installed packages are searched
+    for a document of another type, and not before."""
+
+    def __init__(self, built_in: "dict[str, Extractor]", config: Config, runtime: Runtime) -> None:
+        self._built_in = built_in
+        self._config = config
+        self._runtime = runtime
+        self._added: dict[str, Extractor] = {}
+
+    @cached_property
+    def _installed(self) -> frozenset[str]:
+        return frozenset(EXTRACTORS.names())
+
+    def __getitem__(self, media_type: str) -> "Extractor":
+        found = self._built_in.get(media_type) or self._added.get(media_type)
+        if found is None:
+            if media_type not in self._installed:
+                raise KeyError(media_type)
+            found = self._added[media_type] = EXTRACTORS.make(media_type, self._config, self._runtime)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._built_in)
+
+    def __len__(self) -> int:
+        return len(self._built_in)
+
+
 def make_embedder(config: Config, runtime: Runtime) -> "Embedder":
     return EMBEDDERS.make(config.embedder, config, runtime)
 
@@ -203,7 +238,7 @@ def make_ports(config: Config, runtime: Runtime, parsers: "ParserPool") -> "Port
     from penstock.stages.base import Ports
 
     return Ports(
-        extractors=make_extractors(runtime, parsers),
+        extractors=Extractors(make_extractors(runtime, parsers), config, runtime),
         embedder=make_embedder(config, runtime),
         make_index=lambda: make_index(config, runtime),
         limits=config.limits,

@@ -9,6 +9,8 @@ from tests.kit.distribution import install
 CODE = """
 from penstock.embedders.fake import FakeEmbedder
 from penstock.errors import SourceError
+from penstock.extractors.base import Extracted
+from penstock.model.items import Page
 from penstock.sources.base import Found
 
 def make_embedder(choice):
@@ -37,6 +39,24 @@ class Shelf:
 
 def make_source(choice):
     return Shelf(choice.argument)
+
+
+class Rows:
+    # CSV: a page for each line.
+    paid = False
+
+    def version(self, media_type, params):
+        return "rows-1"
+
+    async def extract(self, raw, media_type, params, cursor):
+        lines = (await raw.read_range(0, raw.size)).decode().splitlines()
+        for number in range(cursor.get("line", 0), len(lines)):
+            yield Extracted([Page(number + 1, f"row: {lines[number]}")], {"line": number + 1})
+
+
+def make_extractor(choice):
+    assert choice.name == "text/csv"
+    return Rows()
 """
 
 
@@ -46,6 +66,7 @@ def cli(tmp_path: Path) -> Cli:
     folder.mkdir()
     entries = {
         "penstock.embedders": {"own": "penstock_own:make_embedder"},
+        "penstock.extractors": {"text/csv": "penstock_own:make_extractor"},
         "penstock.sources": {"shelf": "penstock_own:make_source"},
     }
     site = install(tmp_path / "site", "penstock_own", CODE, entries)
@@ -94,3 +115,14 @@ def test_a_folder_can_be_named_by_its_url(cli: Cli) -> None:
     (cli.folder / "notes" / "otter.txt").write_text("The otter sleeps on its back.")
     assert cli.process("ingest", f"file://{cli.folder}/notes", "--json").json["completed"] == 1
     assert cli.process("ingest", "notes", "--json").json["skipped"] == 1
+
+
+def test_an_extractor_of_an_installed_package_reads_another_media_type(cli: Cli) -> None:
+    (cli.folder / "birds.csv").write_text("heron,2\nbittern,1\n")
+    (cli.folder / "data.json").write_text('{"heron": 2}')
+    result = cli.process("ingest", "birds.csv", "data.json", "--json").json
+    assert (result["completed"], result["reasons"]) == (1, {"unsupported_type": 1})
+    [hit, *_] = cli.process("search", "bittern", "--mode", "text", "--json").json["hits"]
+    assert (hit["name"], hit["page"]) == ("birds.csv", 1)
+    [document] = cli.process("list", "--name", "*.csv", "--json").json["documents"]
+    assert (document["media_type"], document["pages"]) == ("text/csv", 2)
