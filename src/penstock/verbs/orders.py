@@ -17,17 +17,9 @@ from penstock.runtime import Runtime
 from penstock.stages.base import Ports
 from penstock.stages.registry import STAGES
 from penstock.verbs import arguments
+from penstock.verbs.changes import Changes
 from penstock.workflows.catalog import Catalog
 from penstock.workflows.load import encode, merged, remember, with_defaults, with_parameters, with_webhooks
-
-
-class Changes(msgspec.Struct, frozen=True):
-    """What is to be another than when a run started."""
-
-    workflow: str | None = None
-    params: str | None = None
-    values: Mapping[str, Mapping[str, Any]] = {}
-    password: str | None = None
 
 
 class Orders:

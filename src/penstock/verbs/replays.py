@@ -19,7 +19,7 @@ from penstock.model.nouns import DocumentId, Owner, RunId, Workflow
 from penstock.model.states import DocumentStatus
 from penstock.runtime import Runtime
 from penstock.verbs import arguments
-from penstock.verbs.orders import Changes
+from penstock.verbs.changes import Changes
 from penstock.verbs.scope import Scope
 from penstock.workflows.load import decode
 
