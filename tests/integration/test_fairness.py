@@ -16,7 +16,7 @@ from penstock.model.events import EventKind
 from penstock.model.states import StepStatus
 from penstock.stages import index as stage
 from penstock.verbs import working
-from penstock.worker import indexing, rooms
+from penstock.worker import groups, rooms
 from penstock.worker.pools import SMALL_DOCUMENT
 from penstock.worker.rooms import Room
 from penstock.worker.turns import Flow
@@ -178,7 +178,7 @@ async def test_one_table_is_not_written_for_long_while_another_waits(
     start_app: StartApp, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A group of documents of many commits hands over what it has not begun, and goes on where it was."""
-    monkeypatch.setattr(indexing, "TURN_S", 0.2)
+    monkeypatch.setattr(groups, "TURN_S", 0.2)
     monkeypatch.setattr(stage, "COMMIT_ROWS", 10)
     app, other = await start_app(), await start_app()
     await app.for_owner("anna").ingest([files(**{f"{i}.txt": text(200, f"w{i}x") for i in range(8)})], wait=False)

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from penstock.indexes.lance import LanceTable
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.engine import targets
 from penstock.runtime import Runtime
-from penstock.stages import index
+from penstock.stages.index import INDEX
 from penstock.upkeep import purge
+from penstock.worker import runner
 from penstock.worker.tables import Sayings
 
 _EPOCHS = Statement("SELECT coalesce(max(epoch), 0) FROM steps WHERE kind = 'index'")
@@ -237,7 +239,7 @@ async def test_storage_that_fails_within_an_index_step_stops_the_worker_and_blam
     async def broken(ctx: Any) -> Any:
         raise StorageError("the disk that holds the blobs may be failing")
 
-    monkeypatch.setattr(index, "all_rows", broken)
+    monkeypatch.setattr(runner, "GROUPED", {"index": replace(INDEX, load=broken)})
     async with asyncio.timeout(30):
         with pytest.raises(StorageError, match="may be failing"):
             await app.ingest(data=b"the weir", name="a.txt")

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from tests.integration.test_workflows import OWN, define, ending
 from tests.kit.apps import metas, only, text, until
 
 from penstock.app import App
+from penstock.stages.index import INDEX
+from penstock.worker import runner
 
 Files = Callable[..., Path]
 
@@ -78,18 +81,16 @@ async def test_an_index_step_that_hangs_is_tried_again_and_its_loop_goes_on(
     app: App, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     define(app, "id: x\nsteps:\n  validate:\n  extract:\n  clean:\n  chunk:\n  embed:\n  index: {timeout: 0.4}\n")
-    from penstock.stages import index
-
-    write, tries = index.write_small, 0
+    tries = 0
 
     async def slow(*arguments: object) -> None:
         nonlocal tries
         tries += 1
         if tries == 1:
             await asyncio.sleep(600)
-        await write(*arguments)  # type: ignore[arg-type]
+        await INDEX.write(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(index, "write_small", slow)
+    monkeypatch.setattr(runner, "GROUPED", {"index": replace(INDEX, write=slow)})
     assert (await app.ingest([files(**{"a.txt": text(3), "b.txt": text(3, "b")})], workflow="x")).completed == 2
     assert tries >= 2
 

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -144,3 +144,35 @@ class Stage:
     """What it makes cannot be made again, and is fsynced."""
     paid: Callable[[Ports, str | None], bool] = field(default=_free)
     """Whether its adapter costs money for a document of this media type: then what it makes is fsynced too."""
+
+
+Ctx = TypeVar("Ctx", bound=StepContext)
+
+
+class Member(NamedTuple, Generic[Ctx]):
+    """A step of a group. `resumed`: part of its effect may be there already, so it is repeated by id."""
+
+    ctx: Ctx
+    resumed: bool
+
+
+@dataclass(frozen=True)
+class GroupedStage:
+    """A kind whose steps are executed many at a time, in batches that have one effect. Steps of one group share what
+    they write to (`target`); what that is, the worker opens."""
+
+    kind: str
+    weigh: Callable[[StepContext], int]
+    """What raises here is the step's own error."""
+    most: Callable[[], int]
+    """The weight of a batch. A step that is heavier is executed alone, with a checkpoint."""
+    load: Callable[[StepContext], Awaitable[Any]]
+    """What a step adds to its batch. What raises here is the step's own error."""
+    write: Callable[[Any, Sequence[Member[Any]], Sequence[Any]], Awaitable[None]]
+    """Target, steps, and what was loaded for each. If a batch is refused, each half of it is written again."""
+    write_heavy: Callable[[Any, Member[Any]], Awaitable[None]]
+    codec: Codec[Any]
+    """Of the checkpoint of a heavy step."""
+    fingerprint: Callable[[StepContext], str]
+    """Of its artifact."""
+    result: Callable[[StepContext], StepResult]

@@ -2,11 +2,13 @@
 behind each."""
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
+from penstock.artifacts.fingerprints import fingerprint
+from penstock.artifacts.segments import JSON_ITEMS
 from penstock.indexes.base import Fence, IndexRows
 from penstock.model.items import Chunk, Vectors
-from penstock.stages.base import StepContext
+from penstock.stages.base import GroupedStage, Member, StepContext, StepResult
 
 COMMIT_ROWS = 2000
 OPTIMIZE_ROWS = 50_000
@@ -22,14 +24,11 @@ class Writable(Protocol):
         """Nothing to do where a server does it itself."""
 
 
-Ctx = TypeVar("Ctx", bound=StepContext)
+class Target(NamedTuple):
+    """The table of a group, and what is checked right before each commit to it."""
 
-
-class Entry(NamedTuple, Generic[Ctx]):
-    """A step of a group. `resumed`: rows of it may be in the index already, so it is merged by id."""
-
-    ctx: Ctx
-    resumed: bool
+    table: Writable
+    fence: Fence
 
 
 def chunk_count(ctx: StepContext) -> int:
@@ -37,30 +36,30 @@ def chunk_count(ctx: StepContext) -> int:
     return count
 
 
-async def write_small(entries: Sequence[Entry[Ctx]], rows: Sequence[IndexRows], table: Writable, fence: Fence) -> None:
+async def write(target: Target, members: Sequence[Member[Any]], rows: Sequence[IndexRows]) -> None:
     """Documents that fit into one commit together; those that were begun before go into a second one, by id."""
-    fresh = [r for entry, r in zip(entries, rows, strict=True) if not entry.resumed]
-    again = [r for entry, r in zip(entries, rows, strict=True) if entry.resumed]
+    fresh = [r for member, r in zip(members, rows, strict=True) if not member.resumed]
+    again = [r for member, r in zip(members, rows, strict=True) if member.resumed]
     if fresh:
-        await table.put(fresh, fence, fresh=True)
+        await target.table.put(fresh, target.fence, fresh=True)
     if again:
-        await table.put(again, fence, fresh=False)
+        await target.table.put(again, target.fence, fresh=False)
 
 
-async def write_large(entry: Entry[Ctx], table: Writable, fence: Fence) -> None:
+async def write_large(target: Target, member: Member[Any]) -> None:
     """A document of many commits, from its checkpoint on. Only the first commit after an interruption can meet rows
     that are there already."""
-    checkpoint = entry.ctx.checkpoint
-    done: int = checkpoint.cursor.get("rows", 0)
-    fresh = not entry.resumed
-    async for rows in rows_of(entry.ctx, done):
-        await table.put([rows], fence, fresh=fresh)
+    ctx: StepContext = member.ctx
+    done: int = ctx.checkpoint.cursor.get("rows", 0)
+    fresh = not member.resumed
+    async for rows in rows_of(ctx, done):
+        await target.table.put([rows], target.fence, fresh=fresh)
         fresh = True
         done += len(rows.chunks)
         if done % OPTIMIZE_ROWS < COMMIT_ROWS:
-            await table.optimize(fence)
-        await checkpoint.append([], {"rows": done})
-        await checkpoint.flush()
+            await target.table.optimize(target.fence)
+        await ctx.checkpoint.append([], {"rows": done})
+        await ctx.checkpoint.flush()
 
 
 async def all_rows(ctx: StepContext) -> IndexRows:
@@ -106,3 +105,16 @@ class _VectorStream:
         self._held = [rows[count:]]
         self._count -= count
         return rows[:count]
+
+
+INDEX = GroupedStage(
+    "index",
+    weigh=chunk_count,
+    most=lambda: COMMIT_ROWS,
+    load=all_rows,
+    write=write,
+    write_heavy=write_large,
+    codec=JSON_ITEMS,
+    fingerprint=lambda ctx: fingerprint("index", ctx.step.generation_id, ctx.generation.index_version),
+    result=lambda ctx: StepResult({"rows": chunk_count(ctx)}),
+)

@@ -11,6 +11,7 @@ from penstock.ledger.engine import claims, locks, resource_keys, targets, work
 from penstock.ledger.engine.documents import Live
 from penstock.model.nouns import Lease, Step, StepId, Token
 from penstock.runtime import shielded
+from penstock.stages.registry import GROUPED
 from penstock.worker.bench import INDEX, Bench
 from penstock.worker.pools import Pool, Pools
 from penstock.worker.running import Running
@@ -60,7 +61,7 @@ class Claiming:
             for step in decode(body).steps:
                 if step.pool not in (None, INDEX):
                     self.pools.learn([step.lane])
-                if step.lane != INDEX and (step.resource_key is not None or step.kind == INDEX):
+                if step.lane != INDEX and (step.resource_key is not None or step.kind in GROUPED):
                     self._keyed_lanes.add(step.lane)
         return before != (self.lanes, len(self._keyed_lanes))
 

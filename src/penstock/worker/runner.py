@@ -7,10 +7,12 @@ from penstock.errors import TableFailed
 from penstock.ledger.engine import leasing
 from penstock.ledger.engine.documents import Live
 from penstock.model.nouns import RunId, Step, StepId, Workflow
+from penstock.stages.registry import GROUPED
 from penstock.worker.bench import INDEX, Bench
 from penstock.worker.claiming import Claiming, Found
 from penstock.worker.context import Context, RunState, begin, load
 from penstock.worker.execute import execute
+from penstock.worker.groups import Group, Host
 from penstock.worker.indexing import Indexer
 from penstock.worker.pools import Place
 from penstock.worker.running import Running
@@ -24,7 +26,7 @@ class Runner:
         self._bench = bench
         self._running = running
         self._claiming = claiming
-        self._indexer = Indexer(bench)
+        self._hosts: dict[str, Host] = {INDEX: Indexer(bench)}
         self._workflows: dict[str, Workflow] = {}
         self._carried: dict[RunId, RunState] = {}
 
@@ -32,11 +34,11 @@ class Runner:
         """Start on what was claimed; its places are counted already."""
         for step in (step for group in groups for step in group):
             self._running.hold(step.lease)
-        single = [group[0] for group in groups if group[0].kind != INDEX]
+        single = [group[0] for group in groups if group[0].kind not in GROUPED]
         states = iter(await self._states(single, found) if single else [])
         for group in groups:
             place = Place(self._claiming.pools, group[0].lane)
-            if group[0].kind == INDEX:
+            if group[0].kind in GROUPED:
                 self._running.start(self._work_as_group(group, place))
             else:
                 self._running.start(self._work(group[0], next(states), place))
@@ -121,14 +123,14 @@ class Runner:
     async def _work_as_group(self, steps: Sequence[Step], place: Place | None) -> None:
         failed: TableFailed | None = None
         try:
-            failed = await self._index(steps)
+            failed = await self._execute_group(steps)
         finally:
             if place is not None:
                 place.leave()
             await self._claiming.let_go(steps[0].lease, failed)
 
-    async def _index(self, steps: Sequence[Step]) -> TableFailed | None:
-        running = self._running
+    async def _execute_group(self, steps: Sequence[Step]) -> TableFailed | None:
+        running, kind = self._running, steps[0].kind
         for step in steps:
             running.hold(step.lease)
         contexts = await self._contexts(steps)
@@ -138,7 +140,7 @@ class Runner:
         failed: TableFailed | None = None
         try:
             if contexts:
-                failed = await self._indexer.run(contexts)
+                failed = await Group(self._bench, GROUPED[kind], self._hosts[kind], contexts).run()
                 running.steps_done += 0 if failed is not None else len(contexts)
             return failed
         finally:

@@ -1,0 +1,238 @@
+"""Steps that are executed in groups: claimed together, written in batches, settled one by one. A step that cannot be
+written fails alone, and a suspect is executed alone."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+import msgspec
+
+from penstock.errors import BudgetSpent, LeaseLost, PenstockError, Permanent, TableFailed
+from penstock.ledger.database import notifier
+from penstock.ledger.engine import checkpoints, flips
+from penstock.model.states import DocumentStatus
+from penstock.stages import base
+from penstock.worker.bench import ROOM, Bench, is_suspect
+from penstock.worker.context import Context
+from penstock.worker.execute import flip, settle
+from penstock.worker.opening import open_artifact
+
+Member = base.Member[Context]
+
+TURN_S = 2.0
+"""How long a group may write while steps of its kind wait for another target."""
+
+
+class Host(Protocol):
+    """What the worker does for the groups of one kind."""
+
+    async def open(self, contexts: Sequence[Context]) -> Any:
+        """The target of a group. What is raised here concerns all of its steps."""
+
+    async def announce(self, contexts: Sequence[Context]) -> list[Member]:
+        """Enter in the ledger that the steps begin to write. Without those that are not ours any more."""
+
+    async def finish(self, contexts: Sequence[Context], target: Any) -> None:
+        """All that could be written is."""
+
+
+class Group:
+    """One group of steps. Whoever claimed it releases the lock that came with it."""
+
+    def __init__(self, bench: Bench, stage: base.GroupedStage, host: Host, contexts: Sequence[Context]) -> None:
+        self._bench = bench
+        self._stage = stage
+        self._host = host
+        self._contexts = contexts
+        self._target: Any = None
+        self._failed: TableFailed | None = None
+
+    async def run(self) -> TableFailed | None:
+        """The answer says whether the target is to be left alone for a while."""
+        taking_turns = asyncio.create_task(self._take_turns())
+        try:
+            await self._run()
+        finally:
+            taking_turns.cancel()
+            await asyncio.wait([taking_turns])
+        return self._failed
+
+    async def _take_turns(self) -> None:
+        """Targets are written one after the other. Where steps wait for another one, a long group releases what it has
+        not begun, and a long document continues at its next turn."""
+        with suppress(PenstockError):
+            while True:
+                await self._bench.runtime.sleep(TURN_S)
+                if await self._bench.ledger.read(notifier.claimable, [self._stage.kind]):
+                    for ctx in self._contexts:
+                        ctx.stopping = True
+                    return
+
+    async def _run(self) -> None:
+        try:
+            self._target = await self._host.open(self._contexts)
+            members = await self._weighed(await self._host.announce(self._contexts))
+        except BaseException as error:
+            await self._settle(self._contexts, error)
+            return
+        suspects = [member for member in members if is_suspect(member.ctx.step)]
+        batches = list(self._batches([member for member in members if not is_suspect(member.ctx.step)]))
+        for member in members:
+            member.ctx.waiting(ROOM)
+        for number, batch in enumerate(batches):
+            # Every claim does at least one batch, whatever the budget (I7).
+            if (number and self._is_over(self._contexts)) or self._failed is not None:
+                await self._release(batch)
+                continue
+            await self._write_in_room(batch)
+        if suspects and self._failed is not None:
+            await self._release(suspects)
+        elif suspects:
+            await self._write_alone(suspects, begun=bool(batches))
+        if self._failed is None:
+            await self._host.finish(self._contexts, self._target)
+
+    async def _settle(self, contexts: Sequence[Context], error: BaseException) -> None:
+        if isinstance(error, TableFailed) and contexts:
+            self._failed = error
+        await asyncio.gather(*(settle(self._bench, ctx, error) for ctx in contexts))
+
+    def _is_over(self, contexts: Sequence[Context]) -> bool:
+        return any(ctx.stopping for ctx in contexts) or not self._bench.budget.fits(self._stage.kind)
+
+    async def _release(self, batch: Sequence[Member]) -> None:
+        await self._settle([member.ctx for member in batch], BudgetSpent("handed over between two batches"))
+
+    async def _write_alone(self, suspects: list[Member], *, begun: bool) -> None:
+        """One by one, and nothing beside them. A whole group of them may have died twice with its worker: they clear
+        the rooms once, not each for itself."""
+        left = list(suspects)
+        try:
+            async with self._bench.all_rooms(suspects[0].ctx):
+                while left:
+                    member = left[0]
+                    if begun and self._is_over([member.ctx for member in left]):
+                        break
+                    begun = True
+                    with suppress(LeaseLost):
+                        await self._bench.go_alone(member.ctx)
+                        await self._write([member])
+                        self._measure(member.ctx.began)
+                    left.pop(0)
+            await self._release(left)
+        except BaseException as error:
+            await self._settle_waiting(left, error)
+
+    async def _write_in_room(self, batch: list[Member]) -> None:
+        try:
+            async with self._bench.room(batch[0].ctx):
+                began = batch[0].ctx.began
+                for member in batch:
+                    member.ctx.waiting(None)
+                    member.ctx.began = began
+                await self._write(batch)
+                self._measure(began)
+        except BaseException as error:
+            await self._settle_waiting(batch, error)
+
+    def _measure(self, began: float) -> None:
+        self._bench.budget.measure(self._stage.kind, self._bench.runtime.clock() - began)
+
+    async def _settle_waiting(self, batch: Sequence[Member], error: BaseException) -> None:
+        """Stopped while they waited for room, or no longer ours."""
+        waiting = [member.ctx for member in batch if not member.ctx.finishing]
+        await self._settle(waiting, error)
+        if isinstance(error, asyncio.CancelledError) and not any(ctx.timed_out for ctx in waiting):
+            raise error
+
+    async def _weighed(self, members: Sequence[Member]) -> list[Member]:
+        """A step that cannot be weighed fails alone."""
+        good: list[Member] = []
+        for member in members:
+            try:
+                self._stage.weigh(member.ctx)
+                good.append(member)
+            except Permanent as error:
+                await settle(self._bench, member.ctx, error)
+        return good
+
+    def _batches(self, members: Sequence[Member]) -> Iterator[list[Member]]:
+        batch: list[Member] = []
+        weight = 0
+        for member in members:
+            one = self._stage.weigh(member.ctx)
+            if batch and weight + one > self._stage.most():
+                yield batch
+                batch, weight = [], 0
+            batch.append(member)
+            weight += one
+        if batch:
+            yield batch
+
+    async def _write(self, group: list[Member]) -> None:
+        batch = [member for member in group if not member.ctx.lost]
+        if len(batch) == 1 and self._stage.weigh(batch[0].ctx) > self._stage.most():
+            await self._write_heavy(batch[0])
+            return
+        began = self._bench.runtime.clock()
+        loaded = await asyncio.gather(*(self._stage.load(member.ctx) for member in batch), return_exceptions=True)
+        good: list[tuple[Member, Any]] = []
+        for member, one in zip(batch, loaded, strict=True):
+            if isinstance(one, BaseException):
+                await settle(self._bench, member.ctx, one)
+            else:
+                good.append((member, one))
+        if not good:
+            return
+        written = await self._write_or_halve(good)
+        weight = sum(self._stage.weigh(member.ctx) for member in written)
+        self._bench.record.tally.worked(self._stage.kind, weight, began, self._bench.runtime.clock())
+        await asyncio.gather(*(self._complete(member.ctx) for member in written))
+
+    async def _write_or_halve(self, batch: Sequence[tuple[Member, Any]]) -> list[Member]:
+        """In one write. If that is refused because of what is in it, in one for each half: a step must not fail for its
+        neighbours."""
+        members = [member for member, _ in batch]
+        try:
+            await self._stage.write(self._target, members, [loaded for _, loaded in batch])
+        except (PenstockError, asyncio.CancelledError) as error:
+            await self._settle([member.ctx for member in members], error)
+            return []
+        except BaseException as error:
+            if len(batch) == 1:
+                await self._settle([members[0].ctx], error)
+                return []
+            # Nobody knows what the failed write has left: by id, nothing is written twice.
+            again = [(Member(member.ctx, True), loaded) for member, loaded in batch]
+            half = len(again) // 2
+            return [*await self._write_or_halve(again[:half]), *await self._write_or_halve(again[half:])]
+        return members
+
+    async def _write_heavy(self, member: Member) -> None:
+        ctx = member.ctx
+        try:
+            opened = await open_artifact(self._bench, ctx, self._stage.fingerprint(ctx))
+            await ctx.begin(opened.artifact, self._stage.codec)
+            await self._stage.write_heavy(self._target, member)
+            flush = await ctx.checkpoint.close()
+            cursor = msgspec.json.encode(flush.cursor).decode()
+            output = checkpoints.Output(opened.artifact.id, cursor, 0, 0, "{}", ())
+        except BaseException as error:
+            await self._settle([ctx], error)
+            return
+        await self._complete(ctx, output)
+
+    async def _complete(self, ctx: Context, output: checkpoints.Output | None = None) -> None:
+        ctx.finishing = True
+        meta = self._stage.result(ctx).meta
+        item = flip(ctx, DocumentStatus.COMPLETED, msgspec.json.encode(meta).decode(), output)
+        try:
+            took = await self._bench.ledger.write(flips.FLIP, item)
+        except Exception as error:
+            await settle(self._bench, ctx, error)
+            return
+        if not took:
+            ctx.lose("complete")
+        else:
+            self._bench.record.completed(ctx, meta, DocumentStatus.COMPLETED)
