@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.kit import pdfs
-from tests.unit.test_office import BREAK, make, par, run, styled
+from tests.kit.office import BREAK, make, par, run, styled
 
 from penstock.errors import StepError
 from penstock.extractors import formats

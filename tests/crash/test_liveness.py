@@ -16,8 +16,8 @@ from tests.conftest import StartApp
 from tests.crash.harness import LONG
 from tests.integration import poison
 from tests.integration.poison import PanicException
-from tests.integration.test_workflows import define
 from tests.kit.apps import until
+from tests.kit.workflows import define
 
 from penstock.app import App
 from penstock.blobs.local import LocalBlobs

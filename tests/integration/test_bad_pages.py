@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 from tests.conftest import StartApp
-from tests.integration.test_parsers import PATHS
 from tests.integration.test_pdf import Calls, File, pages_of
 from tests.kit.apps import only
+from tests.kit.parsers import PATHS
 from tests.kit.pdfs import numbered, pdf
 
 from penstock.errors import Transient

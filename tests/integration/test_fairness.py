@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from tests.conftest import StartApp
-from tests.integration.test_workflows import define
 from tests.kit.apps import slow, text, until
+from tests.kit.workflows import define
 
 from penstock.app import App
 from penstock.indexes.lance import LanceTable

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.conftest import StartApp
 from tests.integration import own_steps
-from tests.integration.test_workflows import define
+from tests.kit.workflows import define
 
 from penstock.app import App
 from penstock.ledger.engine import checkpoints

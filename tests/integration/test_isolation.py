@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.integration.test_parsers import PATHS, Listener
+from tests.kit.office import make, par
+from tests.kit.parsers import PATHS, Listener
 from tests.kit.pdfs import numbered, pdf
-from tests.unit.test_office import make, par
 
 from penstock.app import open_app
 from penstock.config import Config

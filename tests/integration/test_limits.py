@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import StartApp
-from tests.integration.test_parsers import PATHS
 from tests.integration.test_pdf import Calls, pages_of
 from tests.kit.apps import found, named, only
+from tests.kit.parsers import PATHS
 from tests.kit.pdfs import numbered, pdf
 
 from penstock.app import App

@@ -9,85 +9,19 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from tests.kit.parsers import ODD, PATHS, ROOT, Bench, Listener, alive, gone
 
 from penstock.errors import ParserBreach, Permanent, Transient
 from penstock.worker.parsers import pool as pools
 from penstock.worker.parsers import process
 from penstock.worker.parsers.messages import Answer, packed
 from penstock.worker.parsers.pool import ParserPool
-
-ROOT = Path(__file__).parents[2]
-ODD = "tests.integration.odd_child"
-PATHS = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
-
-
-class Listener:
-    """A source that remembers what it was told to wait on."""
-
-    name = "odd"
-    size = 0
-
-    def __init__(self, owner: str = "anna") -> None:
-        self.flow = (owner, str(id(self)))
-        self.heard: list[str | None] = []
-
-    async def read_range(self, offset: int, length: int) -> bytes:
-        raise NotImplementedError
-
-    async def password(self) -> str | None:
-        raise NotImplementedError
-
-    def file(self) -> AbstractAsyncContextManager[Path]:
-        raise NotImplementedError
-
-    def waiting(self, on: str | None) -> None:
-        if not self.heard or self.heard[-1] != on:
-            self.heard.append(on)
-
-    parser_s = 0.0
-
-    def may_parse(self) -> None:
-        pass
-
-    def parsed(self, seconds: float) -> None:
-        self.parser_s += seconds
-
-    @property
-    def waits(self) -> bool:
-        return bool(self.heard) and self.heard[-1] == "parser"
-
-
-class Bench:
-    """A pool whose children know the odd readers."""
-
-    def __init__(self, pool: ParserPool) -> None:
-        self.pool = pool
-        self.source = Listener()
-
-    async def __call__(self, reader: str, /, source: Listener | None = None, **arguments: Any) -> Any:
-        return msgspec.msgpack.decode(await self.pool.call(reader, arguments, source=source or self.source))
-
-    def begin(self, reader: str, /, source: Listener | None = None, **arguments: Any) -> asyncio.Task[Any]:
-        return asyncio.create_task(self(reader, source, **arguments))
-
-    @property
-    def pids(self) -> list[int]:
-        processes = [child._process for child in self.pool._children]
-        return sorted(process.pid for process in processes if process is not None)
-
-    async def warm(self) -> "Bench":
-        """Every child is there and has answered."""
-        width = self.pool.width
-        await asyncio.gather(*(self("echo", value=i, seconds=0.1) for i in range(width)))
-        assert len(self.pids) == width
-        return self
-
 
 Start = Callable[..., Bench]
 
@@ -110,21 +44,6 @@ async def start(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixtur
     complaints = [record.getMessage() for record in caplog.records if record.name == "asyncio"]
     assert complaints == [], "asyncio lost sight of a child"
     assert logging.getLogger("asyncio").isEnabledFor(logging.WARNING)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-async def gone(*pids: int, within: float = 0.5) -> float:
-    began = time.monotonic()
-    while any(alive(pid) for pid in pids):
-        assert time.monotonic() - began < within, "a child is still there"
-        await asyncio.sleep(0.01)
-    return time.monotonic() - began
 
 
 async def test_a_call_is_answered_and_a_reader_s_own_errors_come_through(start: Start) -> None:
@@ -488,10 +407,12 @@ async def test_a_call_that_is_begun_again_has_its_document_from_the_beginning(
 async def test_a_child_that_has_nothing_to_do_goes_and_another_comes(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "IDLE_S", 0.2)
     bench = await start(children=2).warm()
+    # Only now: a child that starts slowly would find the other one gone.
+    monkeypatch.setattr(process, "IDLE_S", 0.2)
     for _ in range(3):
-        assert await bench("echo", value="here", seconds=0.3) == "here", "who works does not go"
+        both = [bench("echo", value="here", seconds=0.3) for _ in range(2)]
+        assert await asyncio.gather(*both) == ["here", "here"], "a child that works does not go"
     await asyncio.sleep(0.6)
     assert not bench.pool._children
     assert not bench.pool._leaving
@@ -554,7 +475,7 @@ def children_of(parent: int) -> list[int]:
 PARENT = """
 import asyncio, os, resource, signal, sys
 {begin}
-from tests.integration.test_parsers import Bench, ODD
+from tests.kit.parsers import Bench, ODD
 from penstock.worker.parsers import process
 from penstock.worker.parsers.pool import ParserPool
 async def main():

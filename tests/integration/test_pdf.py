@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from tests.conftest import StartApp
 from tests.crash.harness import LONG, command, environment
-from tests.integration.test_parsers import ODD, PATHS, alive, gone
 from tests.kit.apps import chunks, found, named, only, penstock, until
+from tests.kit.parsers import ODD, PATHS, alive, gone
 from tests.kit.pdfs import Entry, Lock, Pages, devouring, hanging, numbered, page, pdf
 
 from penstock.app import App

@@ -11,8 +11,8 @@ from typing import ClassVar
 import pytest
 from tests.conftest import StartApp
 from tests.integration import poison, poison_child
-from tests.integration.test_parsers import PATHS
-from tests.integration.test_workflows import define
+from tests.kit.parsers import PATHS
+from tests.kit.workflows import define
 
 from penstock import foreign
 from penstock.app import App

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.conftest import StartApp
 from tests.integration import own_steps
-from tests.integration.test_workflows import define
 from tests.kit.apps import metas, only, text
+from tests.kit.workflows import define
 
 from penstock.app import App
 from penstock.errors import ConfigError, NotFound

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from tests.conftest import StartApp
-from tests.integration.test_workflows import OWN, define, ending
 from tests.kit.apps import only, text, until
+from tests.kit.workflows import OWN, define, ending
 
 from penstock.app import App
 from penstock.ledger.database.statements import Statement

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from tests.conftest import StartApp
 from tests.integration import own_steps
-from tests.integration.test_workflows import define
 from tests.kit.apps import until
 from tests.kit.pdfs import page, pdf
+from tests.kit.workflows import define
 
 from penstock.app import App
 from penstock.extractors.base import Raw

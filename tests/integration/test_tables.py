@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tests.conftest import StartApp
 from tests.integration.poison import PanicException
-from tests.integration.test_workflows import define
 from tests.kit.apps import found, until
+from tests.kit.workflows import define
 
 from penstock.app import App
 from penstock.errors import StorageError

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tests.conftest import StartApp
 from tests.integration import own_steps
-from tests.integration.test_workflows import OWN, define, ending
 from tests.kit.apps import metas, only, text, until
+from tests.kit.workflows import OWN, define, ending
 
 from penstock.app import App
 from penstock.stages.index import INDEX

@@ -9,13 +9,13 @@ import pytest
 from tests.conftest import StartApp
 from tests.integration import own_steps
 from tests.kit.apps import found, metas, named, only, text
+from tests.kit.workflows import OWN, define, ending
 
 from penstock.app import App
 from penstock.errors import ConfigError
 
 Files = Callable[..., Path]
 
-OWN = "tests.integration.own_steps"
 BRANCHES = f"""\
 id: branches
 steps:
@@ -67,16 +67,6 @@ def no_calls() -> Iterator[None]:
     own_steps.calls.clear()
     yield
     own_steps.calls.clear()
-
-
-def define(app: App, body: str, folder: str = "workflows", name: str = "w.yaml") -> None:
-    place = app.config.home_path / folder
-    place.mkdir(exist_ok=True)
-    (place / name).write_text(body)
-
-
-def ending(step: str) -> str:
-    return f"id: x\nsteps:\n  validate:\n  own: {step}\n  extract:\n  clean:\n  chunk:\n  embed:\n  index:\n"
 
 
 async def test_a_route_chooses_the_branch_of_each_document(app: App, files: Files) -> None:
@@ -227,7 +217,7 @@ async def test_a_step_of_one_s_own_is_tried_again_and_may_say_nothing(app: App, 
     [
         (f"{{kind: enrich, method: {OWN}.gone}}", "bad_method", "cannot be imported"),
         (f"{{kind: enrich, method: {OWN}.wrong}}", "bad_method", "answers with a StepResult"),
-        (f"{{kind: route, method: {OWN}.triage, choices: {{scan: extract}}}}", "bad_route", "answered 'words'"),
+        (f"{{kind: route, method: {OWN}.triage, choices: {{scan: extract}}}}", "bad_route", "returned 'words'"),
         (f"{{kind: enrich, method: {OWN}.wish, parameters: {{of: pears}}}}", "missing_input", "asks for 'pears'"),
         (f"{{kind: enrich, method: {OWN}.wish, parameters: {{of: chunk}}}}", "missing_input", "asks for 'chunk'"),
     ],
@@ -284,7 +274,7 @@ async def test_all_chunks_of_a_step_of_one_s_own_are_indexed_however_many(app: A
 
 async def test_what_is_wrong_is_refused_before_anything_is_accepted(app: App, files: Files) -> None:
     define(app, "id: x\nsteps: {shred: }\n")
-    with pytest.raises(ConfigError, match=r"w.yaml:2: .*no kind 'shred'"):
+    with pytest.raises(ConfigError, match=r"w.yaml:2: .*unknown kind 'shred'"):
         await app.ingest([files(**{"a.txt": text(3)})], workflow="x")
     with pytest.raises(ConfigError, match="no parameter set 'y'"):
         await app.ingest([files()], params="y")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from tests.unit.test_office import BREAK, make, par, run
+from tests.kit.office import BREAK, make, par, run
 
 from penstock.extractors import office
 from penstock.extractors.base import Extracted, Raw
