@@ -163,8 +163,8 @@ class App(OwnerScope):
         await self._refuse_in_use()
         if not (empty or force):
             raise UsageError(
-                f"{places.home} is not empty: name another home, or replace what is there with --force; documents that "
-                "the backup does not know are lost then"
+                f"{places.home} is not empty: use another home, or replace its content with --force; documents that "
+                "the backup does not contain are then lost"
             )
 
     async def _refuse_in_use(self) -> None:
@@ -177,7 +177,9 @@ class App(OwnerScope):
         else:
             alive = await self.runtime.run_blocking("io", self.resources.liveness().count)
         if alive:
-            raise UsageError(f"somebody works in {self.config.home_path} (`penstock workers`): stop them, then restore")
+            raise UsageError(
+                f"a worker is running in {self.config.home_path} (`penstock workers`): stop it, then restore"
+            )
         if database.dialect == "sqlite" and database.path.exists():
             with suppress(LedgerDamaged):
                 await self.runtime.run_blocking("io", backup_tables.single_file, database.path)

@@ -40,7 +40,7 @@ class Failpoints:
             name, _, action = part.partition("=")
             verb, _, nth = action.partition("@")
             if verb not in ("kill", "stop", "count"):
-                raise ConfigError(f"failpoint {part!r}: the action is kill, stop or count, as in {name}=kill@3")
+                raise ConfigError(f"failpoint {part!r}: the action must be kill, stop or count, as in {name}=kill@3")
             self.plans[name] = (verb, int(nth or 1))
         self.armed = bool(self.plans)
 

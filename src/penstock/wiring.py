@@ -56,7 +56,7 @@ class Choice:
     def folder(self) -> Path:
         """The argument as a folder on this machine."""
         if "://" not in self.value or not self.argument:
-            raise ConfigError(f"{self.setting} {self.value!r}: name a folder, as in {self.name}:///PATH")
+            raise ConfigError(f"{self.setting} {self.value!r}: use a folder, as in {self.name}:///PATH")
         return Path(self.argument).expanduser().absolute()
 
 
@@ -94,7 +94,7 @@ class Registry(Generic[T]):
         factory = self.factory(name)
         if factory is None:
             raise ConfigError(
-                f"{self.setting} {masked(value)!r}: unknown name {name!r}; known are {', '.join(self.names())}"
+                f"{self.setting} {masked(value)!r}: unknown name {name!r}; use one of {', '.join(self.names())}"
             )
         try:
             return factory(Choice(self.setting, value, name, argument, config, runtime))

@@ -341,7 +341,7 @@ async def test_a_home_that_is_not_empty_is_refused_and_so_is_one_where_somebody_
         working = asyncio.create_task(app.work())
         await until(lambda: _someone(app))
         for force in (False, True):
-            with pytest.raises(UsageError, match="somebody works in"):
+            with pytest.raises(UsageError, match="a worker is running in"):
                 await restore(backup, force=force, **chosen)
         app.stop()
         await working
@@ -369,7 +369,7 @@ async def test_a_restore_replaces_nothing_where_somebody_began_to_work_meanwhile
     def begin(progress: object) -> None:
         liveness.hold(worker, cast(Connection, None))
 
-    with pytest.raises(UsageError, match="somebody works in"):
+    with pytest.raises(UsageError, match="a worker is running in"):
         await restore(tmp_path / "backup", force=True, report=begin, **chosen)
     assert index() == before
     liveness.leave(worker)
@@ -482,7 +482,7 @@ async def test_names_in_a_backup_never_reach_a_statement(tmp_path: Path, fresh_p
     body = json.loads(manifest.read_text())
     body["ledger_sha256"] = hashlib.sha256(ledger.read_bytes()).hexdigest()
     manifest.write_text(json.dumps(body))
-    with pytest.raises(UsageError, match="no table or column"):
+    with pytest.raises(UsageError, match="not a table or column"):
         await restore(tmp_path / "saved", home=str(tmp_path / "other"), database=fresh_postgres)
 
 

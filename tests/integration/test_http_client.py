@@ -198,7 +198,7 @@ async def test_a_small_compressed_answer_does_not_become_a_large_one(client: Cli
         reply = await client.request("GET", server.url, limits=Limits(max_bytes=5_000_000))
         assert len(reply.body) == 5_000_000
     async with serving(ok(b"?", "Content-Encoding: zstd")) as server:
-        with pytest.raises(Permanent, match="compressed in a way"):
+        with pytest.raises(Permanent, match="encoding that was not requested"):
             await client.request("GET", server.url)
 
 
@@ -217,7 +217,7 @@ async def test_redirects_are_followed_on_one_host_only_and_only_on_request(clien
         assert (await client.request("GET", url)).status == 302
         assert (await client.request("POST", url, redirects=3)).status == 302
         assert (await client.request("GET", url, redirects=2)).body == b"there"
-        with pytest.raises(Permanent, match="again and again"):
+        with pytest.raises(Permanent, match="too many times"):
             await client.request("GET", url, redirects=1)
 
 

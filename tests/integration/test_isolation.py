@@ -174,7 +174,7 @@ async def test_a_document_that_cannot_be_handed_over_is_no_fault_of_its_own(
     arguments = {"password": None, "first": 0, "count": 1}
     send = socket.send_fds
     monkeypatch.setattr(socket, "send_fds", refuse)
-    with pytest.raises(Transient, match="could not be handed"):
+    with pytest.raises(Transient, match="could not be passed"):
         await asyncio.wait_for(pool.call("pdf", arguments, source=Listener(), document=path), 20)
     monkeypatch.setattr(socket, "send_fds", send)
     with pytest.raises(Permanent, match="damaged beyond reading"):

@@ -38,9 +38,9 @@ def test_pools_are_read_from_a_line() -> None:
         ("=3", "NAME=NUMBER"),
         ("extract=1,", "'' is not"),
         ("extrakt=1", "There are validate, extract, clean, chunk, embed, index, enrich, route"),
-        ("GPU=1", "no kind of step is called 'GPU'"),
+        ("GPU=1", "there is no kind of step 'GPU'"),
         ("*=1,*=2", "named twice"),
-        ("extract=0,*=0", "nothing would be worked on"),
+        ("extract=0,*=0", "all pools have size 0"),
     ],
 )
 def test_a_bad_line_is_refused_with_a_sentence(line: str, says: str) -> None:

@@ -85,7 +85,7 @@ async def test_a_collection_without_any_text_has_no_hits(app: App) -> None:
 
 @pytest.mark.parametrize("k", [0, -1])
 async def test_fewer_than_one_hit_is_refused(shelf: App, k: int) -> None:
-    with pytest.raises(UsageError, match="at least one hit"):
+    with pytest.raises(UsageError, match="must be at least 1"):
         await shelf.search("whale", k)
 
 

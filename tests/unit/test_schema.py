@@ -123,7 +123,7 @@ async def test_i1_a_server_with_fsync_off_is_refused(postgres: str, monkeypatch:
             return super().execute(query.replace("current_setting('fsync')", "'off'"), *args, **options)
 
     monkeypatch.setattr(psycopg, "connect", Careless.connect)
-    with pytest.raises(UsageError, match="fsync=off: a power cut would lose accepted documents"):
+    with pytest.raises(UsageError, match="fsync=off: a power failure would lose accepted documents"):
         Database(postgres, Runtime()).connect()
 
 

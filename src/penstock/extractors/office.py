@@ -37,11 +37,11 @@ def _refuse_old_files(document: BinaryIO) -> None:
         return
     if _ENCRYPTED in document.read():
         raise Permanent(
-            "the Word document is locked with a password, and Penstock cannot unlock it: save it without a password "
+            "the Word document is encrypted, and Penstock cannot decrypt it: save it without a password "
             "and submit that",
             reason="encrypted",
         )
     raise Permanent(
-        "it is named .docx but is a Word document of the old format: save it as .docx and submit that",
+        "it is named .docx but is a Word document of the old format: save it as .docx and submit the new file",
         reason="unsupported_type",
     )

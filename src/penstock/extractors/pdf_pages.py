@@ -116,7 +116,7 @@ class _Open:
         except pypdfium2.PdfiumError as error:
             raise Permanent(
                 f"page {index + 1} of {self.total} cannot be read ({error}): the file is damaged there; "
-                "mend it or get another copy, and ingest that",
+                "repair it or get another copy, and ingest it",
                 reason="damaged",
                 page=index + 1,
             ) from error
@@ -155,14 +155,14 @@ def _open(content: _Bytes, password: str | None) -> Any:
         if len(opened):
             return opened
         opened.close()
-        raise Permanent("it has no pages: it is damaged; get another copy, and ingest that", reason="damaged")
+        raise Permanent("the file is damaged: it has no pages; get another copy and ingest it", reason="damaged")
     error = pdfium.FPDF_GetLastError()
     if error == pdfium.FPDF_ERR_PASSWORD:
         state = "the password that was given does not open it" if password else "it is locked by a password"
-        raise Permanent(f"{state}: give it with `penstock retry ID --password …`", reason="encrypted")
+        raise Permanent(f"{state}: pass it with `penstock retry ID --password …`", reason="encrypted")
     if error == pdfium.FPDF_ERR_SECURITY:
         raise Permanent(
-            "it is locked in a way that PDFium does not know: save it without protection, and ingest that",
+            "PDFium does not support its encryption: save it without protection and ingest the new file",
             reason="encrypted",
         )
     raise Permanent(_DAMAGED, reason="damaged")

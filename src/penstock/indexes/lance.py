@@ -184,7 +184,9 @@ class LanceTable:
             except Transient:
                 continue
             return staged.removed
-        raise Transient(f"The index table {self.path} was changed by others {CONFLICT_TRIES} times.", reason="conflict")
+        raise Transient(
+            f"The index table {self.path} was changed by other writers {CONFLICT_TRIES} times.", reason="conflict"
+        )
 
     async def _rewrite(self, name: str, only: Callable[[Any], list[int]] | None, fence: Fence) -> None:
         rewritten = await self._run("index", lambda: self._writer.stage_compaction(only))
@@ -275,7 +277,9 @@ class LanceIndex:
     def _path(self, table: TableId) -> Path:
         for name in (table.owner, table.collection):
             if not _NAME.fullmatch(name):
-                raise UsageError(f"{name!r} is no name of an owner or collection: letters, digits and _ . @ + - only.")
+                raise UsageError(
+                    f"{name!r} is not the name of an owner or collection: use letters, digits and _ . @ + -."
+                )
         return self._root / table.owner / table.collection / f"v{table.version:d}.lance"
 
     def _listed(self) -> Iterator[TableId]:

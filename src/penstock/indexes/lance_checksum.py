@@ -49,7 +49,7 @@ class Checksum:
                 while piece := file.read(READ):
                     self._hash.update(piece)
         except FileNotFoundError as error:
-            raise StorageError(f"{path} is gone") from error
+            raise StorageError(f"{path} is missing") from error
 
     def hexdigest(self) -> str:
         return self._hash.hexdigest()

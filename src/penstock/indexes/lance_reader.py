@@ -56,7 +56,7 @@ def _whole(path: Path, opened: Callable[[], Any], known: int | None = None) -> A
 
 
 def _broken(path: Path, error: BaseException) -> IndexBroken:
-    return IndexBroken(f"The index table {path} is damaged: {error}. `penstock check --repair` makes it again.")
+    return IndexBroken(f"The index table {path} is damaged: {error}. `penstock check --repair` rebuilds it.")
 
 
 class LanceReader:

@@ -102,7 +102,7 @@ def width(rows: Sequence[IndexRows]) -> int:
 
 def mismatch(table: int, vectors: int) -> Permanent:
     return Permanent(
-        f"The index holds vectors of {table} dimensions and these have {vectors}: the embedder has changed. "
+        f"The index has vectors of {table} dimensions, but these have {vectors}: the embedder has changed. "
         "Run `penstock reindex` to build the index anew with the present embedder.",
         reason="dimension_mismatch",
     )

@@ -82,7 +82,7 @@ class Stream:
     async def pieces(self) -> AsyncIterator[bytes]:
         """Raises Permanent (`too_large`) once there are more bytes than the limit, or as soon as a header says so."""
         if self.headers.get("content-encoding", "").strip().lower() not in ENCODINGS:
-            raise Permanent("the answer is compressed in a way that nobody asked for", reason="bad_answer")
+            raise Permanent("the response has an encoding that was not requested", reason="bad_answer")
         left = self._limits.max_bytes
         announced = self.headers.get("content-length", "")
         if not self._limits.cut and announced.isdigit() and int(announced) > left:
@@ -183,7 +183,7 @@ class Client:
                     return response
                 await response.aclose()
                 url = _next_url(url, response.headers["Location"])
-        raise Permanent("it redirects again and again", reason="bad_redirect")
+        raise Permanent("it redirects too many times", reason="bad_redirect")
 
 
 def check(reply: Reply | Stream, who: str, *, setting: str, target: str | None = None) -> None:
@@ -196,7 +196,7 @@ def check(reply: Reply | Stream, who: str, *, setting: str, target: str | None =
     if status == 429:
         raise RateLimited(said, target=target, retry_after=reply.retry_after)
     if status in (401, 403):
-        raise Unauthorized(f"{said}: it refuses the key. Correct {setting}", setting=setting, target=target)
+        raise Unauthorized(f"{said}: it rejects the key. Correct {setting}", setting=setting, target=target)
     if status == 408 or status >= 500:
         raise Away(said, target=target, retry_after=reply.retry_after)
     raise Permanent(said, reason="http_error")

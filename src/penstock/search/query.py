@@ -45,7 +45,7 @@ async def search(
     ledger: Ledger, index: Index, embedder: Embedder, owner: Owner, query: str, k: int, collection: str, mode: Mode
 ) -> list[Hit]:
     if k < 1:
-        raise UsageError(f"k is {k}: ask for at least one hit")
+        raise UsageError(f"k is {k}: it must be at least 1")
     mode = _possible(mode, index.traits)
     # Bytes of a command line that are not UTF-8 become lone surrogates, which no embedder accepts.
     query = query.encode("utf-8", "replace").decode()

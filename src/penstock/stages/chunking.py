@@ -43,7 +43,7 @@ class ChunkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if self.unit not in _SIZES:
-            raise ConfigError(f"chunk unit {self.unit!r}: it is characters or tokens")
+            raise ConfigError(f"chunk unit {self.unit!r}: use characters or tokens")
         if self.size == _UNSET:
             msgspec.structs.force_setattr(self, "size", _SIZES[self.unit])
         if self.size < 1:

@@ -36,7 +36,7 @@ async def _run(method: str, ctx: StepContext) -> StepResult:
     try:
         function = methods.load(method)
     except ConfigError as error:
-        raise Permanent(f"{error}: mend it, then `penstock retry {ctx.document.id}`", reason="bad_method") from error
+        raise Permanent(f"{error}: fix it, then `penstock retry {ctx.document.id}`", reason="bad_method") from error
     result = await foreign.call(function, ctx)
     if result is None:
         return StepResult()

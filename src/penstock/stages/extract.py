@@ -36,8 +36,7 @@ async def run(ctx: StepContext) -> StepResult:
 def _beyond(ctx: StepContext, what: str, setting: str, reason: str) -> Permanent:
     limit = getattr(ctx.ports.limits, setting)
     return Permanent(
-        f"{what}, and the limit is {limit:,} (limits.{setting}): set a higher one, then "
-        f"`penstock retry {ctx.document.id}`",
+        f"{what}, and the limit is {limit:,} (limits.{setting}): raise it, then `penstock retry {ctx.document.id}`",
         reason=reason,
     )
 

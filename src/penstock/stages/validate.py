@@ -14,7 +14,7 @@ async def run(ctx: StepContext) -> StepResult:
         head = await ctx.source.read_range(0, HEAD)
     except BlobMissing as error:
         raise Permanent(
-            f"the stored bytes of {ctx.document.name!r} are gone from the blob store: submit the file again",
+            f"the stored bytes of {ctx.document.name!r} are missing from the blob store: submit the file again",
             reason="raw_missing",
         ) from error
     media_type = detect(head, ctx.document.name)

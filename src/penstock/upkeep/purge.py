@@ -92,7 +92,7 @@ async def hold(
 
     async def fence() -> None:
         if not await ledger.read(locks.held, key, token):
-            raise LeaseLost(f"the lock {key} belongs to somebody else now")
+            raise LeaseLost(f"the lock {key} now belongs to another worker")
 
     try:
         yield fence

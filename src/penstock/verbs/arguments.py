@@ -35,7 +35,7 @@ def text(what: str, value: object) -> str:
     if not isinstance(value, str):
         raise UsageError(f"{what} {_shown(value)}: expected text")
     if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
-        raise UsageError(f"{what} {_shown(value)}: NULs and lone surrogates are no text")
+        raise UsageError(f"{what} {_shown(value)}: it must not contain NULs or lone surrogates")
     if is_long(value):
         raise UsageError(f"{what} {_shown(value)}: at most {TEXT_LIMIT:,} bytes")
     return value
@@ -114,7 +114,7 @@ def paths(given: object) -> list[Path | str]:
 def folder(what: str, value: object) -> Path:
     """A folder that may not be there yet, as an absolute path. An empty text would be the current folder."""
     if not isinstance(value, str | Path) or value == "":
-        raise UsageError(f"{what} {_shown(value)}: expected the name of a folder")
+        raise UsageError(f"{what} {_shown(value)}: expected the path of a folder")
     try:
         path = Path(value).expanduser().absolute()
         with suppress(FileNotFoundError):
@@ -129,11 +129,11 @@ def metadata(value: object) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise UsageError(f"metadata {_shown(value)}: expected names with values")
+        raise UsageError(f"metadata {_shown(value)}: expected a mapping of names to values")
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"metadata cannot be kept as JSON: {error}") from None
+        raise UsageError(f"metadata cannot be stored as JSON: {error}") from None
     return value
 
 

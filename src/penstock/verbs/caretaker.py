@@ -84,7 +84,7 @@ class Caretaker:
             where = check_name("collection", collection)
             places = [place for place in places if place.collection == where]
             if not places:
-                raise NotFound(f"no collection {where!r}: nothing was ever ingested into it")
+                raise NotFound(f"no collection {where!r}: no documents were ingested into it")
 
         async with self.alive() as heart:
 
@@ -101,22 +101,22 @@ class Caretaker:
     @asynccontextmanager
     async def hold_index(self, owner: Owner, collection: str, max_wait: float | None) -> AsyncIterator[Held]:
         if not self._index().traits.single_writer:
-            raise UsageError("this index takes many writers at once: it has no lock to hold, and none is needed")
+            raise UsageError("this index supports concurrent writers: it has no lock, and needs none")
         known = await self._ledger.read(partial(index_versions.current, owner), collection)
         key = index_key(owner, collection, known.version if known is not None else index_versions.FIRST)
         async with self.alive() as heart, self._hold(heart, key, max_wait, "hold") as held:
             yield held
 
     async def release_lock(self, owner: Owner, key: str, *, force: bool, by: str | None) -> Forced:
-        nobody = NotFound(f"nobody holds a lock {key!r}: `penstock lock list` shows them")
+        nobody = NotFound(f"the lock {key!r} is not held: `penstock lock list` shows the held locks")
         if not force:
             held = {lock.key: lock for lock in await self._ledger.read(partial(stats.locks, owner))}.get(key)
             if held is None:
                 raise nobody
             where = f" on {held.host}, pid {held.pid}" if held.host else ""
             raise UsageError(
-                f"the lock {key} is held by worker {held.worker}{where} (for: {held.purpose}): wait for it, or take it "
-                "away with --force, and its work is done again"
+                f"the lock {key} is held by worker {held.worker}{where} (for: {held.purpose}): wait, or take it "
+                "with --force; the work of its holder is then repeated"
             )
         done = await self._ledger.write(locks.FORCE, locks.Force(owner, key, by or _somebody()))
         if done is None:

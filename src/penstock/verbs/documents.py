@@ -126,7 +126,7 @@ async def retry(
     chosen = await _selected(scope, names)
     if dropped:
         if workflow or params or values:
-            raise UsageError("what was dropped is made again as it was: leave --workflow, --params and --set out")
+            raise UsageError("--dropped repeats the original run: omit --workflow, --params and --set")
         return await _remake(scope, chosen)
     attempt = replayer(scope, workflow, params, values, password)
     done = await attempt.retry(chosen.documents)

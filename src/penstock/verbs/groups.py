@@ -54,7 +54,7 @@ async def group(scope: Scope, name: str) -> GroupView:
         known = await snapshot.read(lambda c: batches.resolve(scope.owner, c, name))
         found = await snapshot.read(lambda c: batches.get(scope.owner, c, known)) if known else None
         if found is None:
-            raise NotFound(f"no group {name!r} (or more than one begins or ends so): `penstock group list` shows them")
+            raise NotFound(f"no group {name!r} (or it is ambiguous): `penstock group list` shows all groups")
         pace = await snapshot.read(lambda c: batches.pace(scope.owner, c, found.id))
     return GroupView(found, pace.durations, pace.runs_per_s, pace.eta_s)
 

@@ -182,7 +182,7 @@ class _Given:
                     given += 1
                     if self.key is not None and given > 1:
                         raise UsageError(
-                            f"the idempotency key {self.key!r} can name one document, and there are several"
+                            f"the idempotency key {self.key!r} can be used for one document only, but there are several"
                         )
                     if resources.stopping:
                         break

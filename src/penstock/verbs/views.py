@@ -166,7 +166,7 @@ def _counted(entry: Listed, steps: Sequence[StepView]) -> DocumentProgress:
 def resolve(owner: Owner, connection: Connection, name: str) -> DocumentId:
     found = documents.resolve(owner, connection, name)
     if found is None:
-        raise NotFound(f"no document {name!r} (or more than one begins so): `penstock list` shows them")
+        raise NotFound(f"no document {name!r} (or it is ambiguous): `penstock list` shows all documents")
     return found
 
 
@@ -198,15 +198,15 @@ def _artifact(owner: Owner, connection: Connection, document: str, kind: str) ->
         steps = [p.step for p in documents.progress(owner, connection, generation) if p.kind == kind]
         if steps and generation == active and not made[steps[-1]].complete:
             raise NotFound(
-                f"what was extracted from {found} was damaged, and is not whole again yet: `penstock check --repair` "
-                "queues it to be made again from its raw bytes, `penstock run` does it"
+                f"artifacts of {found} were damaged and are not repaired yet: `penstock check --repair` "
+                "queues the document to be processed again from its raw bytes, and `penstock run` processes it"
             )
         if steps:
             return made[steps[-1]]
     entry = documents.get(owner, connection, found)
     if entry is not None and entry.artifacts_dropped_at is not None:
         raise NotFound(
-            f"what was extracted from {entry.document.name!r} was dropped when it was done (keep_artifacts): `penstock "
+            f"the artifacts of {entry.document.name!r} were dropped (keep_artifacts): `penstock "
             f"retry --dropped {found}` makes it again from the raw bytes"
         )
     return None

@@ -151,4 +151,4 @@ async def _enter(room: Room, stay: ExitStack) -> None:
 def must(took: bool, ctx: Context, phase: str) -> None:
     if not took:
         ctx.lose(phase)
-        raise LeaseLost(f"step {ctx.step.lease.step_id} belongs to somebody else now")
+        raise LeaseLost(f"step {ctx.step.lease.step_id} now belongs to another worker")

@@ -76,8 +76,8 @@ class RunState:
                 return self.artifacts[definition.name], definition.kind
         # Where it was there and is gone, because the document was deleted, so is the lease: this error does not count.
         raise Permanent(
-            f"step {self.workflow.steps[before].name!r} asks for {kind!r}, and no step that the run took before it in "
-            f"workflow {self.workflow.id!r} has made that: mend the workflow, then `penstock retry {self.document.id}`",
+            f"step {self.workflow.steps[before].name!r} needs {kind!r}, but no earlier step of the run in "
+            f"workflow {self.workflow.id!r} made it: fix the workflow, then `penstock retry {self.document.id}`",
             reason="missing_input",
         )
 
@@ -149,8 +149,8 @@ class RawSource:
         if size != self.size or hashed.hexdigest() != self._ctx.generation.sha256:
             why = f"{size} bytes instead of {self.size}" if size != self.size else "other bytes than were accepted"
             raise Permanent(
-                f"the stored bytes of {self.name!r} are damaged ({why}): submit the file again; `penstock check` tells "
-                "whether there are more of the kind",
+                f"the stored bytes of {self.name!r} are damaged ({why}): submit the file again; `penstock check` shows "
+                "whether other files are damaged",
                 reason="raw_damaged",
             )
 
@@ -168,8 +168,8 @@ class RawSource:
         limit = self._ctx.ports.limits.parser_s
         if self.parser_s >= limit:
             raise Permanent(
-                f"parser processes have worked on it for {self.parser_s:,.0f} s, and may for {limit:,g} s "
-                f"(limits.parser_s): set a higher limit, then `penstock retry {self._ctx.document.id}`",
+                f"parser processes have worked on it for {self.parser_s:,.0f} s; the limit is {limit:,g} s "
+                f"(limits.parser_s): raise it, then `penstock retry {self._ctx.document.id}`",
                 reason="parser_limit",
             )
 
@@ -384,7 +384,7 @@ class Context:
         )
         if not took:
             self.lose("checkpoint")
-            raise LeaseLost(f"step {self.step.lease.step_id} belongs to somebody else now")
+            raise LeaseLost(f"step {self.step.lease.step_id} now belongs to another worker")
         if flush.advances and not self.is_unforgiven:
             self.on_checkpoint()
 

@@ -111,7 +111,7 @@ class Gatherer:
         try:
             answer = await self._gather.call(self._ports, self._runtime, items)
             if len(answer) != len(items):
-                raise Transient(f"{len(items)} items were sent, and {len(answer)} came back", reason="bad_answer")
+                raise Transient(f"{len(items)} items were sent, but {len(answer)} were returned", reason="bad_answer")
         except asyncio.CancelledError:
             raise
         except BaseException as error:

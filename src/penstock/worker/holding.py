@@ -46,7 +46,7 @@ class Held:
 
 
 def lost(key: str) -> LeaseLost:
-    return LeaseLost(f"the lock {key} was taken away: somebody else may have written meanwhile (`penstock lock list`)")
+    return LeaseLost(f"the lock {key} was lost: another process may have written meanwhile (`penstock lock list`)")
 
 
 @asynccontextmanager
@@ -86,7 +86,7 @@ async def _acquire(
             return
         if last:
             raise LockHeld(
-                f"the lock {request.key} is held by somebody else: wait longer, or see who with `penstock lock list`"
+                f"the lock {request.key} is held by another process: wait longer; `penstock lock list` shows the holder"
             )
         looks += 1
         if looks % REAP_EVERY == 0:

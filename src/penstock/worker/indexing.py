@@ -47,7 +47,7 @@ class Indexer:
     def fence(self, key: str, token: Token) -> Fence:
         async def fence() -> None:
             if not await self._bench.ledger.read(locks.held, key, token):
-                raise LeaseLost(f"the lock {key} belongs to somebody else now")
+                raise LeaseLost(f"the lock {key} now belongs to another worker")
 
         return fence
 

@@ -184,7 +184,7 @@ class Worker:
         error = await self.bench.ledger.read(targets.held_up)
         if error is not None:
             # Whoever waits for the end of this call should hear now what it waits for.
-            self._fail(StorageError(f"{error.rstrip('.')}. What is done is kept; the rest waits for it"))
+            self._fail(StorageError(f"{error.rstrip('.')}. Completed work is kept; the rest waits for it"))
         return error is not None
 
     async def _index_loop(self, bell: asyncio.Event) -> None:

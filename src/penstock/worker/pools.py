@@ -29,14 +29,14 @@ def parse_pools(text: str, kinds: Iterable[str]) -> dict[str, int]:
             raise UsageError(f"pools {text!r}: {part.strip()!r} is not NAME=NUMBER (0 to {MOST}), as in {_EXAMPLE}")
         if name != REST and name not in known and (not is_pool_name(name) or get_close_matches(name, known, 1, 0.75)):
             raise UsageError(
-                f"pools {text!r}: no kind of step is called {name!r}. There are {', '.join(known)}, * for the rest, "
-                "and the pools that workflows name"
+                f"pools {text!r}: there is no kind of step {name!r}. Use {', '.join(known)}, * for the rest, "
+                "or a pool that a workflow names"
             )
         if name in sizes:
             raise UsageError(f"pools {text!r}: {name} is named twice")
         sizes[name] = int(number)
     if not any(sizes.values()):
-        raise UsageError(f"pools {text!r}: nothing would be worked on")
+        raise UsageError(f"pools {text!r}: all pools have size 0")
     return sizes
 
 

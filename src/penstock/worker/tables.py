@@ -125,10 +125,10 @@ class Sayings:
         if gist != text or now - at > patience:
             self._said[what] = (gist, now)
             self._failing[what] = True
-            logger.warning("%s: %s. %s; it is tried again.", what, sentence.rstrip("."), then)
+            logger.warning("%s: %s. %s; it will be tried again.", what, sentence.rstrip("."), then)
         self._failing.setdefault(what, False)
 
     def works(self, what: str) -> None:
         self._due.pop(what, None)
         if self._failing.pop(what, False):
-            logger.warning("%s: it can be used again.", what)
+            logger.warning("%s: it works again.", what)

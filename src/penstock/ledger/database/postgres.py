@@ -84,7 +84,7 @@ class PostgresConnection:
         [(fsync, self.session)] = self._execute(_SESSION)
         if fsync != "on":
             raise UsageError(
-                "this PostgreSQL server runs with fsync=off: a power cut would lose accepted documents. "
+                "this PostgreSQL server runs with fsync=off: a power failure would lose accepted documents. "
                 "Turn fsync on, or use another server."
             )
         self._execute("SET synchronous_commit = on")

@@ -253,10 +253,10 @@ class Writer:
             assert gone.receipt is not None
             outcome = connection.outcome(gone.receipt)
             if outcome == "in progress":
-                raise LedgerAway("PostgreSQL still works on what it was sent before the connection was lost.")
+                raise LedgerAway("PostgreSQL still executes a statement that was sent before the connection was lost.")
             return uncertain.results if outcome == "committed" else None
         if connection.works(gone.session):
-            raise LedgerAway("PostgreSQL still works on what it was sent before the connection was lost.")
+            raise LedgerAway("PostgreSQL still executes a statement that was sent before the connection was lost.")
         verb = group[0].verb
         assert verb.recall is not None
         answers = list(verb.recall(connection, [write.item for write in group]))

@@ -107,7 +107,7 @@ def tables(copy: sqlite3.Connection) -> dict[str, str]:
 
 def _plain(name: object) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise UsageError(f"{name!r} is no table or column of a ledger: the backup was not made by Penstock")
+        raise UsageError(f"{name!r} is not a table or column of a ledger: the backup was not made by Penstock")
     return name
 
 
@@ -191,7 +191,7 @@ def single_file(path: Path) -> None:
             ledger.close()
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            raise UsageError(f"the ledger {path} is in use: stop whoever works with it") from error
+            raise UsageError(f"the ledger {path} is in use: stop the processes that use it") from error
         raise sqlite_error(path, error) from error
     except sqlite3.Error as error:
         raise sqlite_error(path, error) from error

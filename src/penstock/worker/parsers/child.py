@@ -124,7 +124,7 @@ def _answer(readers: _Readers, request: Request, files: socket.socket) -> Answer
 def _received(files: socket.socket) -> BinaryIO:
     _, descriptors, _, _ = socket.recv_fds(files, 1, 1)
     if not descriptors:
-        raise Transient("the stored file could not be handed to the parser", reason="raw_unreadable")
+        raise Transient("the stored file could not be passed to the parser", reason="raw_unreadable")
     return os.fdopen(descriptors[0], "rb")
 
 

@@ -293,7 +293,7 @@ class Child:
         code = self._process.returncode if self._process is not None and self._process.returncode is not None else 0
         if self._breach == "parser_timeout" or -code == signal.SIGXCPU:
             limit = f"{self._pool.timeout_s:g} s (parsers.timeout_s)"
-            return ParserBreach(f"it took the parser longer than {limit}", reason="parser_timeout")
+            return ParserBreach(f"the parser took longer than {limit}", reason="parser_timeout")
         if self._breach == "parser_memory" or -code in _OUT_OF_MEMORY or "allocate memory" in errors:
             limit = f"{self._pool.memory_mb:,} MB (parsers.memory_mb)"
             return ParserBreach(f"the parser needed more memory than {limit}", reason="parser_memory")
