@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from penstock.extractors import html as reader
+from penstock.extractors.charsets import decoded
 from penstock.extractors.html import markdown
 from penstock.extractors.html_tokens import attributes, tokens
 from penstock.extractors.text import WINDOW
@@ -230,3 +231,38 @@ def test_real_pages_read_like_their_expected_text() -> None:
             assert [word for word in page.text.split() if any(map(str.isalnum, word))] == wanted
     essay = read(CORPUS / "unstructured" / "ideas-page.html")[0]
     assert [block.kind for block in essay.blocks] == ["heading"] + ["paragraph"] * 5
+
+
+@pytest.mark.parametrize(
+    ("label", "codec"),
+    [
+        ("latin1", "cp1252"),
+        ("ISO-8859-1", "cp1252"),
+        ("us-ascii", "cp1252"),
+        ("iso8859-9", "cp1254"),
+        ("tis-620", "cp874"),
+        ("x-sjis", "cp932"),
+        ("gb2312", "gb18030"),
+        ("x-gbk", "gb18030"),
+        ("big5", "big5hkscs"),
+        ("ks_c_5601-1987", "cp949"),
+        ("macintosh", "mac-roman"),
+        ("koi8-r", "koi8-r"),
+        ("cp1251", "cp1251"),
+        ("windows-1256", "cp1256"),
+        ("csisolatin2", "iso8859-2"),
+        ("x-mac-cyrillic", "mac-cyrillic"),
+    ],
+)
+def test_a_named_encoding_is_read_as_browsers_read_it(label: str, codec: str) -> None:
+    high = bytes(byte for byte in range(0xA1, 0x100))
+    text = {"cp932": "吾輩は猫である", "gb18030": "话说天下大势", "big5hkscs": "話說天下", "cp949": "한국어는"}
+    body = text[codec].encode(codec) if codec in text else high
+    expected = body.decode(codec, "replace")
+    assert expected in decoded(f'<meta charset="{label}"><p>'.encode() + body)
+
+
+@pytest.mark.parametrize("label", ["utf-8", "utf-16", "x-user-defined", "replacement", "iso-2022-jp", "no-such-thing"])
+def test_a_name_that_the_bytes_contradict_is_not_believed(label: str) -> None:
+    body = "Le café était fermé à l'époque où les élèves étudiaient.\n" * 5
+    assert "café était fermé" in decoded(f'<meta charset="{label}"><p>{body}'.encode("cp1252"))

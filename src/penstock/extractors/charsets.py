@@ -1,7 +1,8 @@
 """Which encoding an HTML file is in: its mark, its bytes, what it says itself, and only then a guess."""
 
-import codecs
 import re
+
+from webencodings import LABELS, lookup
 
 from penstock.extractors.encodings import Utf8Check, byte_order_mark, legacy, wide
 
@@ -10,31 +11,10 @@ _BEFORE_BAD, _SAMPLE = 16 * 1024, 64 * 1024
 _DECLARED = re.compile(
     rb"""<(?:meta\b[^>]*?\bcharset|\?xml\b[^>]*?\bencoding)\s*=\s*["']?\s*([-\w.:]+)""", re.IGNORECASE
 )
-# Browsers read these names as the larger encodings that were meant.
-_MEANT = {
-    "ascii": "cp1252",
-    "us-ascii": "cp1252",
-    "iso-8859-1": "cp1252",
-    "iso8859-1": "cp1252",
-    "latin1": "cp1252",
-    "iso-8859-9": "cp1254",
-    "iso-8859-11": "cp874",
-    "tis-620": "cp874",
-    "shift_jis": "cp932",
-    "shift-jis": "cp932",
-    "sjis": "cp932",
-    "x-sjis": "cp932",
-    "windows-31j": "cp932",
-    "gb2312": "gb18030",
-    "gbk": "gb18030",
-    "x-gbk": "gb18030",
-    "big5": "big5hkscs",
-    "euc-kr": "cp949",
-    "ks_c_5601-1987": "cp949",
-    "macintosh": "mac_roman",
-    "x-mac-cyrillic": "mac_cyrillic",
-}
-_KNOWN = re.compile(r"(?:iso-?8859-|windows-125|cp125|koi8-|euc-|gb18030|big5-hkscs|ibm866)")
+# Of these names Python has a smaller encoding than browsers mean.
+_LARGER = {"shift_jis": "cp932", "gbk": "gb18030", "big5": "big5hkscs", "euc-kr": "cp949"}
+# Unicode and seven-bit encodings are known by their bytes; the last two are no encodings of texts.
+_NOT_BELIEVED = {"utf-8", "utf-16le", "utf-16be", "iso-2022-jp", "replacement", "x-user-defined"}
 
 
 def decoded(data: bytes) -> str:
@@ -62,12 +42,11 @@ def _encoding(data: bytes) -> str:
 
 
 def _declared(head: bytes) -> str | None:
-    """The encoding that the file names, if we know it. Unicode is known by its bytes."""
+    """The encoding that the file names, as browsers understand the name; None: there is none that we can use."""
     found = _DECLARED.search(head)
-    name = found[1].decode("ascii", "replace").lower() if found else ""
-    if name not in _MEANT and not _KNOWN.match(name):
+    # Its labels are loaded with this module: a parser process may not be able to load them later.
+    name = LABELS.get(found[1].decode("ascii", "replace").lower()) if found else None
+    if name is None or name in _NOT_BELIEVED:
         return None
-    try:
-        return codecs.lookup(_MEANT.get(name, name)).name
-    except LookupError:
-        return None
+    larger = _LARGER.get(name)
+    return larger or str(lookup(name).codec_info.name)

@@ -127,8 +127,8 @@ FORMATS = (
         sign=Text(_HTML),
         adapter="penstock.extractors.whole:make",
         reader=Reader("html", "penstock.extractors.html", late=("charset_normalizer",)),
-        version="html-1",
-        libraries=(DETECTOR,),
+        version="html-2",
+        libraries=(DETECTOR, "webencodings"),
         markdown=True,
     ),
     Format(
