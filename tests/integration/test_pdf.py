@@ -240,7 +240,7 @@ WHOLE = pdf(*numbered(40))
 def dead() -> dict[str, tuple[bytes, str, int | None, str]]:
     """Content, reason, page and a part of the sentence."""
     return {
-        "hangs.pdf": (hanging(30, 20, 25_000), "parser_timeout", 20, "page 20: it took the parser longer than 2 s"),
+        "hangs.pdf": (hanging(30, 20, 25_000), "parser_timeout", 20, "page 20: the parser took longer than 2 s"),
         "eats.pdf": (devouring(30, 12, 120), "parser_memory", 12, "page 12: the parser needed more memory than 96 MB"),
         "eats-first.pdf": (devouring(3, 1, 120), "parser_memory", 1, "page 1: the parser needed more memory"),
         "hole.pdf": (pdf(*numbered(10), None, *numbered(9)), "damaged", 11, "page 11 of 20 cannot be read"),

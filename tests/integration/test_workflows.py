@@ -218,8 +218,8 @@ async def test_a_step_of_one_s_own_is_tried_again_and_may_say_nothing(app: App, 
         (f"{{kind: enrich, method: {OWN}.gone}}", "bad_method", "cannot be imported"),
         (f"{{kind: enrich, method: {OWN}.wrong}}", "bad_method", "answers with a StepResult"),
         (f"{{kind: route, method: {OWN}.triage, choices: {{scan: extract}}}}", "bad_route", "returned 'words'"),
-        (f"{{kind: enrich, method: {OWN}.wish, parameters: {{of: pears}}}}", "missing_input", "asks for 'pears'"),
-        (f"{{kind: enrich, method: {OWN}.wish, parameters: {{of: chunk}}}}", "missing_input", "asks for 'chunk'"),
+        (f"{{kind: enrich, method: {OWN}.wish, parameters: {{of: pears}}}}", "missing_input", "needs 'pears'"),
+        (f"{{kind: enrich, method: {OWN}.wish, parameters: {{of: chunk}}}}", "missing_input", "needs 'chunk'"),
     ],
 )
 async def test_i9_a_step_that_cannot_work_is_a_dead_letter_that_says_so(
