@@ -394,7 +394,7 @@ async def test_an_index_that_somebody_keeps_is_vacuumed_another_time(start_app: 
         await app.ingest(data=b"more words", name="b.txt", workflow=str(path), budget_s=2.0)
         [letter] = (await app.list_dead_letters()).letters
     assert (letter.reason, letter.attempts) == ("index_busy", 2)
-    assert "kept its lock for 0.1 s" in letter.error
+    assert "held its lock for 0.1 s" in letter.error
     assert await seals(app) == []
     await app.replay()
     await app.run()
