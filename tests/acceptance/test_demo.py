@@ -84,7 +84,7 @@ def test_an_interrupted_demo_leaves_nothing_behind(cli: Cli, tmp_path: Path, ter
         cwd=cli.folder, env=environment, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
     )  # fmt: skip
     os.close(theirs)
-    shown = read_until(ours, "3. The same command again")
+    shown = read_until(ours, "3. Run the same command again")
     [folder] = tmp_path.glob("penstock-demo-*")
     assert (folder / "documents" / HANDBOOK).exists()
     # Ctrl-C reaches its children, too, but it does not depend on their goodwill.
