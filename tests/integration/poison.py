@@ -153,6 +153,8 @@ RAISED: dict[str, Callable[[], Any]] = {
     "wait_negative": _rubbish("retry_after", -9.0),
 }
 """What a step or a handler raises. Asking for a day of patience is no poison."""
+WAITING = {"wait_text", "wait_nan", "wait_negative"}
+"""Those for which a step waits, and fails never: they speak of a target (test_targets.py)."""
 
 ANSWERED: dict[str, Callable[[], Any]] = {
     "dictionary": lambda: {"meta": 1},

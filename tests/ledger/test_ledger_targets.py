@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 from tests.kit.ledger import KEY, LEASE_S, Desk
 
-from penstock.ledger.engine import locks, releases, targets
+from penstock.ledger.engine import locks, releases, targets, work
 from penstock.ledger.engine.targets import State
 from penstock.model.nouns import Step, Token, WorkerId
 
@@ -87,23 +87,44 @@ async def test_one_worker_at_a_time_may_probe(desk: Desk) -> None:
     assert (await probe(desk, worker=W2))[1].claimed is not None
 
 
-async def test_a_probe_that_dies_makes_room_for_another(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_probe_that_dies_makes_room_for_another(desk: Desk) -> None:
     await desk.submit("/a", "/b")
     for step in await desk.claim(2):
         await hold(desk, step)
-    monkeypatch.setattr(targets, "PROBE_S", -1.0)
     lost, first = await probe(desk)
+    assert await desk.reap("w1") == 1
     token, second = await probe(desk, worker=W2)
     assert first.claimed is not None
     assert second.claimed is not None
     assert await desk.ledger.write(targets.ANSWERED, targets.Answered(API, lost)) is None
+    assert await desk.ledger.write(targets.ANSWERED, targets.Answered(API, token)) is not None
+
+
+async def test_a_document_for_which_alone_the_target_does_not_work_waits_behind_the_others(desk: Desk) -> None:
+    await desk.submit("/poison", "/a", "/b")
+    poison, one, two = await desk.claim(3)
+    await hold(desk, poison)
+    for step in (one, two):
+        await desk.ledger.write(targets.HOLD, targets.Wait(step, API))
+    for healthy in (one, two):
+        token, probed = await probe(desk)
+        assert probed.claimed is not None
+        assert probed.claimed.step.document_id == healthy.document_id
+        if healthy is one:
+            await desk.ledger.write(targets.END_PROBE, targets.Answered(API, token))
+            assert await desk.fail(probed.claimed.step)
     assert await desk.ledger.write(targets.ANSWERED, targets.Answered(API, token)) == 0
+    assert (await row(desk, poison))[:4] == ("ERROR", 0, 0, None)
+    assert targets.AGAIN_S / 2 < await desk.ledger.read(work.due_in) <= targets.AGAIN_S  # type: ignore[operator]
 
 
 async def test_when_the_target_answers_all_that_waited_goes_on(desk: Desk) -> None:
     await desk.submit("/a", "/b", "/c")
     for step in await desk.claim(3):
         await hold(desk, step)
+    token, probed = await probe(desk)
+    assert probed.claimed is not None
+    await hold(desk, probed.claimed.step, probe=token)
     token, _ = await probe(desk)
     assert await desk.ledger.write(targets.ANSWERED, targets.Answered(API, token)) == 2
     assert await desk.ledger.read(targets.all_held) == []

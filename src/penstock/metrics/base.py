@@ -43,6 +43,7 @@ COUNTERS = {
     "step_error": Metric("Failed attempts of steps that will be tried again.", ("kind",)),
     "step_failed": Metric("Steps that ended as a dead letter.", ("kind",)),
     "step_released": Metric("Steps released unfinished: a stop, a spent budget, a full disk.", ("kind",)),
+    "step_held": Metric("Steps that wait because what they need is away; no attempt is counted.", ("kind",)),
     "step_rewound": Metric("Steps that wait because an input artifact is damaged and is made again.", ("kind",)),
     "step_reset_by_reaper": Metric("Steps taken back from dead workers.", ("kind",)),
     "worker_reaped": Metric("Dead workers removed."),
@@ -50,6 +51,7 @@ COUNTERS = {
     "lease_lost": Metric("Leases found to be lost: the step was cancelled, or belongs to another worker.", ("phase",)),
     "resource_lock_swept": Metric("Locks taken back from dead workers."),
     "index_failed": Metric("Failures of an index table, after which workers pause before they use it again."),
+    "target_failed": Metric("Times that a provider or store was away, limited us or refused our key.", ("state",)),
     "document_ended": Metric("Documents that ended in this worker.", ("status",)),
     "pages": Metric("Pages extracted."),
     "chunks": Metric("Chunks made."),
@@ -71,6 +73,7 @@ GAUGES = {
     "oldest_pending_age_seconds": Metric("Age of the oldest pending step.", ("kind",)),
     "documents": Metric("Documents.", ("status",)),
     "dead_letters_open": Metric("Dead letters that were not replayed or discarded."),
+    "targets_away": Metric("Providers and stores that do not work: away, limited or unauthorized.", ("state",)),
     "workers": Metric("Registered workers, including dead ones that were not reaped yet."),
 }
 """The state of the ledger. They are read from the ledger on request and are not sent to `Metrics`."""

@@ -130,6 +130,10 @@ def _no_version(ports: Ports, params: Json, media_type: str | None) -> Any:
     return ""
 
 
+def _no_target(ports: Ports, params: Json) -> str | None:
+    return None
+
+
 @dataclass(frozen=True)
 class Stage:
     """One kind of step. `codec` is None for a stage that makes no artifact. `version` names everything besides input
@@ -144,6 +148,8 @@ class Stage:
     """What it makes cannot be made again, and is fsynced."""
     paid: Callable[[Ports, str | None], bool] = field(default=_free)
     """Whether its adapter costs money for a document of this media type: then what it makes is fsynced too."""
+    target: Callable[[Ports, Json], str | None] = field(default=_no_target)
+    """What the stage calls, if that may be away: such steps are not begun while it is."""
 
 
 Ctx = TypeVar("Ctx", bound=StepContext)

@@ -70,4 +70,5 @@ EMBED = Stage(
     VECTORS,
     lambda ports, params, media_type: ports.embedder.model.fingerprint,
     paid=lambda ports, media_type: ports.embedder.model.paid,
+    target=lambda ports, params: ports.embedder.target,
 )

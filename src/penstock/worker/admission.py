@@ -37,7 +37,7 @@ class Admission:
 
     async def _admit(self, pool: Pool) -> None:
         bench = self._bench
-        lanes = [lane for lane in pool.lanes if bench.budget.fits(lane)]
+        lanes = [lane for lane in bench.targets.open(pool.lanes) if bench.budget.fits(lane)]
         owners = self._running.owners()
         waiting = await bench.ledger.read(claims.waiting, lanes, LOOK)
         wanted = newcomers(waiting, owners, min(AT_ONCE, pool.beyond))

@@ -23,6 +23,7 @@ from penstock.worker.record import Record
 from penstock.worker.retry import RetryPolicy
 from penstock.worker.rooms import Room, Stay
 from penstock.worker.tables import Sayings
+from penstock.worker.targets import Targets
 from penstock.worker.turns import Flow
 
 EXTRACT, EMBED, INDEX = "extract", "embed", "index"
@@ -62,6 +63,7 @@ class Bench:
         self.warm = asyncio.Event()
         """Models and libraries are loaded."""
         self.sayings = Sayings(self.runtime)
+        self.targets = Targets(self.ledger, self.runtime, self.worker, self.sayings, self.metrics, self._target)
         self.fail: Callable[[BaseException], None] = lambda error: None
         """What to do when ledger or blobs fail: no step is to blame, and the worker cannot go on."""
 
@@ -70,6 +72,10 @@ class Bench:
         if definition.method is None:
             return self.stages.get(definition.kind)
         return custom(definition)
+
+    def _target(self, definition: StepDefinition) -> str | None:
+        stage = self.stages.get(definition.kind) if definition.method is None else None
+        return None if stage is None else stage.target(self.ports, definition.parameters)
 
     @asynccontextmanager
     async def room(self, ctx: Context) -> AsyncIterator[None]:
@@ -83,6 +89,7 @@ class Bench:
                 if ctx.waiting_on is not None:
                     ctx.waiting(None)
                 ctx.began = self.runtime.clock()
+                self.targets.gate(ctx)
                 yield
             finally:
                 stay.end()
@@ -91,6 +98,7 @@ class Bench:
             await self.go_alone(ctx)
             # Progress forgives (I7): from its first checkpoint on others run beside it.
             ctx.on_checkpoint = others.close
+            self.targets.gate(ctx)
             yield
 
     @asynccontextmanager

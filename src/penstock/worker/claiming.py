@@ -48,6 +48,11 @@ class Claiming:
         index = (INDEX,) if self.pools.of(INDEX) is not None else ()
         return (*(lane for pool in self.pools.claiming for lane in pool.lanes), *index)
 
+    @property
+    def open_lanes(self) -> tuple[str, ...]:
+        """Those of them whose steps do not all wait for a target that is away."""
+        return self._bench.targets.open(self.lanes)
+
     async def learn(self) -> bool:
         """Read which pools and resource keys the workflows of the ledger name. Whether there is anything new for us."""
         before = (self.lanes, len(self._keyed_lanes))
@@ -59,6 +64,7 @@ class Claiming:
         self._learned |= set(found)
         for body in new:
             for step in decode(body).steps:
+                self._bench.targets.learn(step)
                 if step.pool not in (None, INDEX):
                     self.pools.learn([step.lane])
                 if step.lane != INDEX and (step.resource_key is not None or step.kind in GROUPED):
@@ -74,7 +80,7 @@ class Claiming:
             await self._bench.runtime.sleep(LINGER_S)
         if self._bench.pools is not None:
             # A claim that finds nothing would hold places for a moment that steps of runs in hand could go on in.
-            waiting = await self._bench.ledger.read(notifier.claimable, self.lanes)
+            waiting = await self._bench.ledger.read(notifier.claimable, self.open_lanes)
             pools = [pool for pool in pools if waiting.intersection(pool.lanes)]
         found: Found = {}
         if self._running.stopping:
@@ -89,7 +95,8 @@ class Claiming:
         """Fill one pool, with steps that have a resource key first. Its free places are counted as held while the claim
         is under way, so that nobody else takes them."""
         bench = self._bench
-        lanes = tuple(lane for lane in pool.lanes if not self.claimed_once or bench.budget.fits(lane))
+        open_lanes = bench.targets.open(pool.lanes)
+        lanes = tuple(lane for lane in open_lanes if not self.claimed_once or bench.budget.fits(lane))
         if not lanes:
             return []
         groups: list[list[Step]] = []
@@ -151,7 +158,7 @@ class Claiming:
             if failed is not None:
                 await shielded(self._pause(lease.resource_key, lease.token, failed))
                 return
-            self._bench.sayings.works(lease.resource_key)
+            self._bench.targets.forget(lease.resource_key)
             await shielded(self._bench.ledger.write(locks.RELEASE, (lease.resource_key, lease.token)))
             if lease.resource_key.startswith(resource_keys.OWN_KEYS):
                 self._running.wake()
@@ -163,8 +170,8 @@ class Claiming:
         hold = await bench.ledger.write(targets.PAUSE, pause)
         if hold is not None:
             bench.metrics.incr("index_failed")
-            bench.sayings.fails(key, error, "Its documents wait", hold.held_s)
-            bench.backed_off.set()
+            bench.targets.knows(hold)
+            bench.sayings.fails(key, error, "Its documents wait")
 
     async def _measured(self, pool: str, claim: Awaitable[list[T]]) -> list[T]:
         metrics, clock = self._bench.metrics, self._bench.runtime.clock

@@ -208,6 +208,7 @@ class Context:
         self.finishing = False
         """The write that ends the step is under way: only its own answer tells whether the lease was still ours."""
         self.ended = False
+        self.completed = False
         """What became of the step is in the ledger."""
         self.grouped = False
         """It is one of a group of steps, which share a task."""

@@ -11,6 +11,7 @@ from penstock.errors import (
     Cancelled,
     LeaseLost,
     PenstockError,
+    QuotaSpent,
     Refused,
     StorageError,
     TableFailed,
@@ -80,6 +81,8 @@ def _upcoming(bench: Bench, ctx: Context, position: int, chain: Callable[[str], 
     upcoming = completions.NextStep(position, definition.name, definition.kind, key, None, pool=definition.pool)
     stage = bench.stage(definition)
     if not chain(definition.lane) or key is not None or stage is None or not bench.budget.fits(definition.kind):
+        return upcoming
+    if bench.targets.holds(definition) is not None:
         return upcoming
     made = artifact_fingerprint(bench.ports, ctx.state, position, stage) if stage.codec is not None else None
     return msgspec.structs.replace(upcoming, token=Token(bench.runtime.token()), fingerprint=made)
@@ -152,6 +155,13 @@ async def settle(bench: Bench, ctx: Context, error: BaseException) -> None:
         rewind = checkpoints.Rewind(step, ArtifactId(error.artifact_id), error.ordinal)
         if await bench.ledger.write(checkpoints.REWIND, rewind):
             bench.metrics.incr("step_rewound", kind=step.kind)
+            return
+    if (away := bench.targets.at_fault(ctx, error, ours)) is not None:
+        if bench.targets.is_quota(ctx, away, ours):
+            error = QuotaSpent(foreign.sentence(away))
+        else:
+            if not await bench.targets.wait(ctx, away, ours):
+                ctx.lose("release")
             return
     asked = ctx.told_to_stop if isinstance(error, asyncio.CancelledError) else isinstance(error, BudgetSpent)
     if _stores_failed(ctx, error):

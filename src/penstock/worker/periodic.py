@@ -48,15 +48,13 @@ class Periodic:
                 bench.fail(error)
                 return
             rest = next_reap - runtime.clock()
-            if bench.sayings.take_due():
-                self._running.wake()
-            if (paused_for := bench.sayings.due_in) is not None:
-                rest = min(rest, paused_for)
             await runtime.wait(bench.backed_off, rest if due_in is None else min(rest, max(due_in, SOON_S)))
 
     async def _look_around(self) -> None:
         await self.reap()
         if await self._claiming.learn():
+            self._running.wake()
+        if await self._bench.targets.refresh():
             self._running.wake()
         for chore in self._chores:
             if await self._do(chore):

@@ -7,7 +7,7 @@ from typing import Protocol
 from penstock.errors import PenstockError, StorageError
 from penstock.ledger.database import notifier
 from penstock.ledger.database.liveness import Liveness
-from penstock.ledger.engine import targets, work
+from penstock.ledger.engine import work
 from penstock.model.nouns import DocumentId, Owner
 from penstock.worker.admission import Admission
 from penstock.worker.bench import EMBED, INDEX, Bench
@@ -16,6 +16,7 @@ from penstock.worker.context import Context
 from penstock.worker.look import InHand
 from penstock.worker.periodic import Chore, Periodic
 from penstock.worker.pools import REST, Pools
+from penstock.worker.probing import Probing
 from penstock.worker.runner import Runner
 from penstock.worker.running import Running
 from penstock.workflows.read import OPEN_KINDS
@@ -71,6 +72,7 @@ class Worker:
         self._claiming = Claiming(bench, self._running, pools)
         self._runner = Runner(bench, self._running, self._claiming)
         self._admission = Admission(bench, self._running, self._claiming, self._runner)
+        self._probing = Probing(bench, self._running, self._claiming, self._runner)
         self._periodic = Periodic(bench, liveness, self._running, self._claiming, chores)
         self._wake_index = [asyncio.Event() for _ in range(pools.groups(INDEX))]
         self._ears = notifier.listener(bench.ledger.database)
@@ -114,11 +116,11 @@ class Worker:
         delivering: asyncio.Task[None] | None = None
         try:
             await self._periodic.reap()
-            # Whoever starts a worker may have mended what failed, or wants to hear now what does.
-            await self.bench.ledger.write(targets.TRY_ALL, None)
+            await self.bench.targets.start()
             await self._claiming.learn()
             delivering = asyncio.create_task(self._contained(self._deliver()))
             others = [self._listen(), self._periodic.run(), self._periodic.sweep(), self._admission.run()]
+            others += [self._probing.run()]
             others += [self._warm_up(at_once=done is None), *(self._index_loop(bell) for bell in self._wake_index)]
             loops += [asyncio.create_task(self._contained(loop)) for loop in others]
             await self._claim_loop(done)
@@ -179,9 +181,7 @@ class Worker:
         busy = bool(self._running.tasks)
         if (not busy and await done() and await self._is_told()) or self.bench.budget.spent:
             return True
-        if self._running.tasks or not self.bench.sayings.anything:
-            return False
-        error = await self.bench.ledger.read(targets.held_up)
+        error = None if self._running.tasks else await self.bench.targets.held_up()
         if error is not None:
             # Whoever waits for the end of this call should hear now what it waits for.
             self._fail(StorageError(f"{error.rstrip('.')}. Completed work is kept; the rest waits for it"))
@@ -206,7 +206,7 @@ class Worker:
                     if self._courier is not None:
                         self._courier.wake()
                     waiting = self._ears.hears_only_work or bool(
-                        await self.bench.ledger.read(notifier.claimable, self._claiming.lanes)
+                        await self.bench.ledger.read(notifier.claimable, self._claiming.open_lanes)
                     )
                     if waiting:
                         self.wake()

@@ -26,7 +26,7 @@ class Record:
 
     def completed(self, ctx: Context, meta: Json, end: DocumentStatus | None = None) -> None:
         """`end`: the document ended with this step."""
-        ctx.ended = True
+        ctx.ended = ctx.completed = True
         self._measure("step_completed", ctx)
         self.tally.passes(ctx, ctx.position or meta.get("rows", 0))
         if end is not None:

@@ -7,6 +7,7 @@ from penstock.errors import TableFailed
 from penstock.ledger.engine import leasing
 from penstock.ledger.engine.documents import Live
 from penstock.model.nouns import RunId, Step, StepId, Workflow
+from penstock.runtime import shielded
 from penstock.stages.registry import GROUPED
 from penstock.worker.bench import INDEX, Bench
 from penstock.worker.claiming import Claiming, Found
@@ -54,6 +55,7 @@ class Runner:
         try:
             if state is None:
                 self._running.forget(step.lease.step_id)
+                self._bench.targets.dropped(step)
                 await self._drop(step, self._claiming.pools.name(step.lane))
                 await self._claiming.let_go(step.lease)
                 return
@@ -81,6 +83,7 @@ class Runner:
             await running.settle(ctx, error)
         finally:
             running.leave(ctx)
+            await self._end_probe(ctx)
             await self._claiming.let_go(ctx.step.lease)
             if place.move(following is not None):
                 running.wake()
@@ -90,8 +93,17 @@ class Runner:
             self._carry(ctx)
         return following
 
+    async def _end_probe(self, ctx: Context) -> None:
+        if self._bench.targets.anything and await shielded(self._bench.targets.ended(ctx)):
+            self._running.wake()
+
     def _carry(self, ctx: Context) -> None:
-        """What is small stays in memory for the index step, which comes soon; a few megabytes at most."""
+        """What is small stays in memory if the index step comes next; a few megabytes at most. A step in between may
+        be executed by another worker, which makes artifacts that this state does not know."""
+        upcoming = ctx.state.workflow.steps[ctx.step.position + 1 : ctx.step.position + 2]
+        if not ctx.completed or not upcoming or upcoming[0].kind != INDEX:
+            self._carried.pop(ctx.step.run_id, None)
+            return
         kept = {step.name for step in ctx.state.workflow.steps if step.kind in ("chunk", "embed")}
         made = {artifact.id for name, artifact in ctx.state.artifacts.items() if name in kept}
         ctx.state.items = {artifact: items for artifact, items in ctx.state.items.items() if artifact in made}
@@ -106,6 +118,8 @@ class Runner:
         """Claim a group of index steps, or one for each table without a lock, and wait for the end. Whether there was
         one."""
         if self._claiming.claimed_once and not self._bench.budget.fits(INDEX):
+            return False
+        if not self._bench.targets.open((INDEX,)):
             return False
         steps = await self._claiming.claim_keyed(INDEX, INDEX)
         groups = [steps] if steps else await self._claiming.claim_unlocked()
@@ -148,6 +162,8 @@ class Runner:
                 running.leave(ctx)
             for step in steps:
                 running.forget(step.lease.step_id)
+            for ctx in contexts:
+                await self._end_probe(ctx)
 
     async def _contexts(self, steps: Sequence[Step]) -> list[Context]:
         carried = [self._carried.pop(step.run_id, None) for step in steps]
@@ -157,6 +173,7 @@ class Runner:
         for step, kept in zip(steps, carried, strict=True):
             state = kept or next(loaded)
             if state is None:
+                self._bench.targets.dropped(step)
                 await self._drop(step, INDEX)
             else:
                 contexts.append(self._bench.context(step, state))

@@ -13,6 +13,8 @@ from penstock.runtime import Runtime
 
 T = TypeVar("T")
 
+LONGEST_S = 86_400.0
+"""What a server may ask for."""
 SAY_AGAIN_S, REMIND_S = 60.0, 3600.0
 """The same is not said more often about what works now and then, and about what never does."""
 _CHANCE = re.compile(r"\.tmp\w+|[\w-]*\d[\w-]*")
@@ -82,42 +84,25 @@ async def opened(index: Index, table: TableId, dimensions: int) -> GuardedTable:
 
 def failed(error: BaseException) -> TableFailed:
     said = str(error) if isinstance(error, PenstockError) else foreign.sentence(error)
-    return TableFailed(f"the index table cannot be used: {said}")
+    return TableFailed(
+        f"the index table cannot be used: {said}",
+        target=foreign.named(error, "target"),
+        retry_after=foreign.retry_after(error, LONGEST_S),
+    )
 
 
 class Sayings:
-    """Says what fails when that changes, and not for every step that waits for it; and knows when tables that are left
-    alone may be tried again."""
+    """Logs what fails when that changes, and not for every step that waits for it."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._said: dict[str, tuple[str, float]] = {}
         self._failing: dict[str, bool] = {}
         """What failed when it was last tried, and whether we said so."""
-        self._due: dict[str, float] = {}
 
-    @property
-    def anything(self) -> bool:
-        return bool(self._failing)
-
-    @property
-    def due_in(self) -> float | None:
-        """Seconds until the next table may be tried again."""
-        return min(self._due.values()) - self._runtime.clock() if self._due else None
-
-    def take_due(self) -> bool:
-        """Whether one may be tried now. It is told once."""
+    def fails(self, what: str, error: BaseException, then: str) -> None:
+        """`then`: what that means for the work."""
         now = self._runtime.clock()
-        over = [key for key, at in self._due.items() if at <= now]
-        for key in over:
-            del self._due[key]
-        return bool(over)
-
-    def fails(self, what: str, error: BaseException, then: str, pause_s: float | None = None) -> None:
-        """`then`: what that means; `pause_s`: until it may be tried again."""
-        now = self._runtime.clock()
-        if pause_s is not None:
-            self._due[what] = now + pause_s
         text, at = self._said.get(what, ("", 0.0))
         patience = REMIND_S if what in self._failing else SAY_AGAIN_S
         sentence = foreign.sentence(error)
@@ -129,6 +114,5 @@ class Sayings:
         self._failing.setdefault(what, False)
 
     def works(self, what: str) -> None:
-        self._due.pop(what, None)
         if self._failing.pop(what, False):
             logger.warning("%s: it works again.", what)

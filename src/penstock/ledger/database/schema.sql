@@ -394,10 +394,10 @@ CREATE TABLE targets (
   failures INTEGER NOT NULL,
   held_until REAL NOT NULL,
   probe_token TEXT,
-  probe_until REAL
+  probe_step BIGINT
 );
 
-CREATE INDEX steps_held ON steps (waiting_on) WHERE status = 'ERROR' AND waiting_on IS NOT NULL;
+CREATE INDEX steps_held ON steps (waiting_on, not_before) WHERE status = 'ERROR' AND waiting_on IS NOT NULL;
 
 CREATE TABLE index_versions (
   owner TEXT NOT NULL,

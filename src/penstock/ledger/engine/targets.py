@@ -26,8 +26,8 @@ TRIES = 3
 """Failures in a row after which a call that wants to end does not wait for the target any more."""
 WAIT_S = 86_400.0
 """A waiting step is tried again after this, even if nobody says that its target answered."""
-PROBE_S = 60.0
-"""How long a probe may take before another worker may try."""
+AGAIN_S = 10.0
+"""Until a step is tried again for which alone its target did not work: the target answered the next one."""
 FORGET_S = 600.0
 """A target that no step waits for, and that nobody has tried for so long, is forgotten."""
 
@@ -134,7 +134,7 @@ _ALL = Statement(f"SELECT {_COLUMNS} FROM targets ORDER BY name")
 _AGAIN = Statement(
     "UPDATE targets SET since = CASE WHEN state = :state THEN since ELSE {now} END, state = :state, error = :error, "
     "setting = :setting, owner = :owner, failures = failures + 1, held_until = {now} + :seconds, probe_token = NULL, "
-    f"probe_until = NULL WHERE name = :name RETURNING {_COLUMNS}"
+    f"probe_step = NULL WHERE name = :name RETURNING {_COLUMNS}"
 )
 _PROLONG = Statement(
     "UPDATE targets SET held_until = {now} + :seconds WHERE name = :name AND held_until < {now} + :seconds "
@@ -214,25 +214,31 @@ def _pause(connection: Connection, pauses: Sequence[Pause]) -> list[Hold | None]
     return answers
 
 
+# A probe lasts for as long as its step is leased under its token.
 _GRANT = Statement(
-    "UPDATE targets SET probe_token = :token, probe_until = {now} + :probe_s WHERE name = :name "
-    "AND held_until <= {now} AND (probe_token IS NULL OR probe_until < {now}) RETURNING name"
+    "UPDATE targets SET probe_token = :token, probe_step = NULL WHERE name = :name AND held_until <= {now} "
+    "AND (probe_token IS NULL OR NOT EXISTS (SELECT 1 FROM steps s WHERE s.id = targets.probe_step "
+    "AND s.lease_token = targets.probe_token)) RETURNING name"
 )
+_GRANTED = Statement("UPDATE targets SET probe_step = :step WHERE name = :name AND probe_token = :token")
 _UNGRANT = Statement(
-    "UPDATE targets SET probe_token = NULL, probe_until = NULL, held_until = {now} + :seconds "
+    "UPDATE targets SET probe_token = NULL, probe_step = NULL, held_until = {now} + :seconds "
     "WHERE name = :name AND probe_token = :token RETURNING name"
 )
 _FORGET = Statement(
     "DELETE FROM targets WHERE name = :name AND held_until < {now} - :forget_s AND NOT EXISTS "
     "(SELECT 1 FROM steps s WHERE s.status = 'ERROR' AND s.waiting_on = :name)"
 )
+# One that has not failed itself goes first, then the one that waits longest: a document for which alone the target
+# does not work must not be asked about it again and again.
 _PICK = Statement(
-    "SELECT s.id, s.resource_key FROM steps s JOIN {rows} ON coalesce(s.pool, s.kind) = r.lane "
-    "WHERE s.status = 'ERROR' AND s.waiting_on = :name ORDER BY s.priority DESC, s.rank LIMIT 1",
+    "SELECT s.id, s.resource_key, s.error IS NULL FROM steps s JOIN {rows} ON coalesce(s.pool, s.kind) = r.lane "
+    "WHERE s.status = 'ERROR' AND s.waiting_on = :name "
+    "ORDER BY CASE WHEN s.error IS NULL THEN 0 ELSE 1 END, s.not_before LIMIT 1",
     rows="lane text",
 )
 _PICK_NEW = Statement(
-    "SELECT id, resource_key FROM steps WHERE status = 'PENDING' AND resource_key IS NULL "
+    "SELECT id, resource_key, 1 FROM steps WHERE status = 'PENDING' AND resource_key IS NULL "
     "AND coalesce(pool, kind) = :lane ORDER BY priority DESC, rank LIMIT 1 {skip}"
 )
 _TAKE_KEY = Statement(
@@ -257,9 +263,14 @@ def _probe(connection: Connection, probes: Sequence[Probe]) -> list[Probed]:
 
 def _probe_one(connection: Connection, probe: Probe) -> Probed:
     claimed = None
-    if connection.run(_GRANT, name=probe.name, token=probe.token, probe_s=PROBE_S):
+    # First hold the row: a statement that waits for it would look at the steps as they were before it waited.
+    connection.run(_LOOK, name=probe.name)
+    if connection.run(_GRANT, name=probe.name, token=probe.token):
         claimed = _claim_one(connection, probe)
-        if claimed is None:
+        if claimed is not None:
+            step = claimed.step.lease.step_id
+            connection.run(_GRANTED, name=probe.name, token=probe.token, step=step)
+        else:
             connection.run(_FORGET, name=probe.name, forget_s=FORGET_S)
             connection.run(_UNGRANT, name=probe.name, token=probe.token, seconds=0.0)
     found = connection.run(_LOOK, name=probe.name)
@@ -269,9 +280,10 @@ def _probe_one(connection: Connection, probe: Probe) -> Probed:
 def _claim_one(connection: Connection, probe: Probe) -> claims.Claimed | None:
     values = {"token": probe.token, "worker": probe.worker, "lease_s": probe.lease_s}
     picked = connection.run(_PICK, [(lane,) for lane in probe.lanes], name=probe.name) if probe.lanes else []
-    for lane in probe.held:
-        picked = picked or connection.run(_PICK_NEW, lane=lane)
-    for step, key in picked:
+    if not picked or not picked[0][2]:
+        new = (connection.run(_PICK_NEW, lane=lane) for lane in probe.held)
+        picked = next(filter(None, new), picked)
+    for step, key, _ in picked:
         if key is not None and not connection.run(_TAKE_KEY, key=key, **values):
             return None
         connection.run(_DUE, step=step)
@@ -281,20 +293,31 @@ def _claim_one(connection: Connection, probe: Probe) -> claims.Claimed | None:
     return None
 
 
-_CLOSE = Statement("DELETE FROM targets WHERE name = :name AND probe_token = :token RETURNING name")
+_CLOSE = Statement(
+    "DELETE FROM targets WHERE name = :name AND probe_token = :token "
+    "RETURNING CASE WHEN state = 'away' AND failures = 1 THEN 1 ELSE 0 END"
+)
 _GO_ON = Statement(
     "UPDATE steps SET status = 'PENDING', waiting_on = NULL, not_before = NULL, error = NULL "
     "WHERE status = 'ERROR' AND waiting_on = :name RETURNING id"
 )
+_LATER = Statement(
+    "UPDATE steps SET waiting_on = NULL, not_before = {now} + :seconds "
+    "WHERE status = 'ERROR' AND waiting_on = :name AND error IS NOT NULL"
+)
 
 
 def _answered(connection: Connection, answers: Sequence[Answered]) -> list[int | None]:
-    """How many steps go on; None: the probe was not ours any more."""
+    """How many steps go on now; None: the probe was not ours any more."""
     counts: list[int | None] = []
     for answer in answers:
-        if not connection.run(_CLOSE, name=answer.name, token=answer.token):
+        closed = connection.run(_CLOSE, name=answer.name, token=answer.token)
+        if not closed:
             counts.append(None)
             continue
+        if closed[0][0]:
+            # The first probe, with another step, was answered: those that failed may be the reason themselves.
+            connection.run(_LATER, name=answer.name, seconds=AGAIN_S)
         going = [StepId(row[0]) for row in connection.run(_GO_ON, name=answer.name)]
         ready_steps(connection, going)
         counts.append(len(going))
@@ -323,21 +346,28 @@ def all_held(connection: Connection) -> list[Hold]:
 
 
 # What is behind a lock waits as PENDING, and so does what a worker does not claim because its lane is held.
+_LASTING = "({}.failures >= :tries OR {}.held_until > {{now}} + :longest_s)"
 _HELD_UP = Statement(
-    "SELECT error FROM targets WHERE failures >= :tries AND NOT EXISTS (SELECT 1 FROM steps s WHERE s.status IN "
-    "('PENDING', 'RUNNING', 'ERROR') AND NOT EXISTS (SELECT 1 FROM targets t WHERE t.failures >= :tries "
-    "AND (t.name = s.resource_key OR s.status = 'ERROR' AND t.name = s.waiting_on)) "
+    f"SELECT o.name, o.error, o.setting, o.owner FROM targets o WHERE {_LASTING.format('o', 'o')} "
+    "AND NOT EXISTS (SELECT 1 FROM steps s WHERE s.status IN ('PENDING', 'RUNNING', 'ERROR') "
+    "AND NOT EXISTS (SELECT 1 FROM targets t "
+    f"WHERE {_LASTING.format('t', 't')} AND (t.name = s.resource_key OR s.status = 'ERROR' AND t.name = s.waiting_on)) "
     "AND NOT (s.status = 'PENDING' AND coalesce(s.pool, s.kind) IN (SELECT r.lane FROM {rows}))) "
-    "ORDER BY name LIMIT 1",
+    "ORDER BY o.name LIMIT 1",
     rows="lane text",
 )
 
 
 def held_up(connection: Connection, lanes: Sequence[str] = ()) -> str | None:
-    """If all that is left to do waits for targets that failed again and again: what one said. `lanes`: those of which
-    every step needs such a target."""
-    rows = connection.run(_HELD_UP, [(lane,) for lane in lanes], tries=TRIES)
-    return rows[0][0] if rows else None
+    """If all that is left to do waits for targets that failed again and again, or that asked for a long wait: what one
+    of them said. `lanes`: those of which every step needs a target that is held."""
+    for name, error, setting, owner in connection.run(
+        _HELD_UP, [(lane,) for lane in lanes], tries=TRIES, longest_s=LONGEST_S
+    ):
+        # What a step of an owner's own has said is not for all.
+        said = error.rstrip(".") if owner is None else f"{name} is away"
+        return said if setting is None else f"{said}. Set {setting}"
+    return None
 
 
 HOLD = Verb("hold", _hold, of=lambda wait: wait.step.lease.step_id)

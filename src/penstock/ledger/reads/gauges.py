@@ -24,6 +24,7 @@ _DOCUMENTS = Statement(
     "WHERE deleted_at IS NULL GROUP BY owner, status) AS d GROUP BY status"
 )
 _LETTERS = Statement("SELECT count(*) FROM dead_letters WHERE state = 'OPEN'")
+_AWAY = Statement("SELECT state, count(*) FROM targets GROUP BY state")
 _WORKERS = Statement("SELECT count(*) FROM workers")
 
 
@@ -41,6 +42,7 @@ def read(connection: Connection, kinds: Iterable[str]) -> list[Gauge]:
         "ERROR": nothing | dict(connection.run(_BACKED_OFF)),
     }
     documents = dict.fromkeys(map(str, DocumentStatus), 0) | dict(connection.run(_DOCUMENTS))
+    away = {"away": 0, "limited": 0, "unauthorized": 0} | dict(connection.run(_AWAY))
     return [
         *(
             Gauge("queue_depth", steps, {"kind": kind, "status": status})
@@ -50,5 +52,6 @@ def read(connection: Connection, kinds: Iterable[str]) -> list[Gauge]:
         *(Gauge("oldest_pending_age_seconds", age, {"kind": kind}) for kind, age in ages.items()),
         *(Gauge("documents", int(count), {"status": status}) for status, count in documents.items()),
         Gauge("dead_letters_open", connection.run(_LETTERS)[0][0]),
+        *(Gauge("targets_away", count, {"state": state}) for state, count in away.items()),
         Gauge("workers", connection.run(_WORKERS)[0][0]),
     ]

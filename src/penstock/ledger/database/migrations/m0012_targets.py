@@ -15,9 +15,9 @@ def statements(dialect: str) -> list[str]:
   failures INTEGER NOT NULL,
   held_until {real} NOT NULL,
   probe_token TEXT,
-  probe_until {real}
+  probe_step BIGINT
 )""",
-        "CREATE INDEX steps_held ON steps (waiting_on) WHERE status = 'ERROR' AND waiting_on IS NOT NULL",
+        "CREATE INDEX steps_held ON steps (waiting_on, not_before) WHERE status = 'ERROR' AND waiting_on IS NOT NULL",
         "UPDATE locks SET paused_until = NULL",
         "ALTER TABLE locks DROP COLUMN failures",
         "ALTER TABLE locks DROP COLUMN error",

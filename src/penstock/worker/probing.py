@@ -1,0 +1,46 @@
+"""Probes: whether a target that was away works again is tried with one step at a time."""
+
+from penstock.ledger.engine import targets
+from penstock.worker.bench import Bench
+from penstock.worker.claiming import Claiming
+from penstock.worker.runner import Runner
+from penstock.worker.running import Running
+
+REST_S = 60.0
+"""Between two looks while nothing is away."""
+
+
+class Probing:
+    def __init__(self, bench: Bench, running: Running, claiming: Claiming, runner: Runner) -> None:
+        self._bench = bench
+        self._running = running
+        self._claiming = claiming
+        self._runner = runner
+
+    async def run(self) -> None:
+        known, runtime = self._bench.targets, self._bench.runtime
+        while not self._running.stopping:
+            known.changed.clear()
+            if await known.hear():
+                self._running.wake()
+            for name in known.take_due():
+                await self._try(name)
+            due_in = known.due_in
+            await runtime.wait(known.changed, REST_S if due_in is None else max(0.0, due_in))
+
+    async def _try(self, name: str) -> None:
+        if name.startswith(targets.TABLES):
+            # The next claim takes the lock of the table, and tries it.
+            self._running.wake()
+            return
+        if self._running.stopping:
+            return
+        claimed = await self._bench.targets.probe(name, self._claiming.lanes, self._bench.lease_s)
+        pool = self._claiming.pools.of(claimed.step.lane) if claimed is not None else None
+        if claimed is None or pool is None:
+            return
+        pool.held += 1
+        lease = claimed.step.lease
+        if lease.resource_key is not None:
+            self._running.heart.locks[lease.resource_key] = lease.token
+        await self._runner.begin([[claimed.step]], {lease.step_id: claimed.document})
