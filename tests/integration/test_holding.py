@@ -176,7 +176,7 @@ async def test_a_block_whose_lock_was_taken_away_is_told(start_app: StartApp) ->
             with pytest.raises(LeaseLost):
                 held.raise_if_lost()
 
-    with pytest.raises(LeaseLost, match="was taken away"):
+    with pytest.raises(LeaseLost, match="was lost"):
         await lose()
     [released] = (await other.list_locks()).released
     assert (released.key, released.purpose, released.released_by) == (KEY, "hold", "carl@desk")

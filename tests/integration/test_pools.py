@@ -37,7 +37,7 @@ def test_pools_are_read_from_a_line() -> None:
         ("extract=1001", "NAME=NUMBER"),
         ("=3", "NAME=NUMBER"),
         ("extract=1,", "'' is not"),
-        ("extrakt=1", "There are validate, extract, clean, chunk, embed, index, enrich, route"),
+        ("extrakt=1", "Use validate, extract, clean, chunk, embed, index, enrich, route"),
         ("GPU=1", "there is no kind of step 'GPU'"),
         ("*=1,*=2", "named twice"),
         ("extract=0,*=0", "all pools have size 0"),
