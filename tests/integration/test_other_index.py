@@ -241,3 +241,35 @@ async def test_i5_killed_again_and_again_it_ends_as_if_nobody_had(
     assert await found(app, "note7") == {"7.txt"}
     report = await app.check()
     assert (report.ok, report.problems) == (True, [])
+
+
+_EPOCH = Statement("SELECT coalesce(max(epoch), 0) FROM steps WHERE kind = 'index'")
+
+
+async def test_i9_an_index_without_a_lock_that_fails_is_left_alone_and_no_document_fails_for_it(
+    start: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = await start()
+
+    async def away(self: SqliteIndex, table: TableId) -> SqliteTable:
+        raise OSError("the server does not answer")
+
+    await app.ingest(data=b"the otter", name="a.txt", wait=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(SqliteIndex, "open", away)
+        working = asyncio.create_task(app.work())
+        await until(lambda: _tried(app))
+        await asyncio.sleep(1.5)
+        assert await count(app, _EPOCH) < 10, "it is not tried again and again"
+    await until(lambda: _is_found(app), 60)
+    app.stop()
+    await working
+    assert (await app.list_dead_letters()).total == 0
+
+
+async def _tried(app: App) -> bool:
+    return await count(app, _EPOCH) > 0
+
+
+async def _is_found(app: App) -> bool:
+    return await found(app, "otter") == {"a.txt"}
