@@ -12,6 +12,7 @@ from tests.kit.apps import until
 from tests.kit.workflows import define
 
 from penstock.app import App
+from penstock.cli.documents import counts
 from penstock.embedders.fake import FakeEmbedder
 from penstock.errors import Away, QuotaSpent, RateLimited, StorageError, Unauthorized
 from penstock.ledger.database.statements import Statement
@@ -205,6 +206,10 @@ async def test_a_key_that_is_refused_holds_the_work_and_says_what_to_set(
         with pytest.raises(StorageError, match=r"401\. Set FAKE_KEY\. Completed work is kept; the rest waits for it"):
             await one.run()
     await nobody_is_blamed(one)
+    [away] = (await one.status()).away
+    assert (away.target, away.state, away.error, away.setting) == ("fake", "unauthorized", "401", "FAKE_KEY")
+    assert any("fake: unauthorized since" in line and "Set FAKE_KEY" in line for line in counts(await one.status()))
+    assert "fake" in {step.waiting_on for step in (await one.list_steps(status="ERROR"))}
     assert any("Set FAKE_KEY" in record.getMessage() for record in caplog.records)
     # A new start tries at once, however long the hold is.
     provider.error = None

@@ -12,6 +12,7 @@ from penstock.cli.output import Answer, as_data, bytes_size, count, duration, la
 from penstock.cli.passwords import chosen, passwords
 
 if TYPE_CHECKING:
+    from penstock.ledger.reads.stats import AwayTarget
     from penstock.model.nouns import StepView
     from penstock.verbs.owner import OwnerScope
     from penstock.verbs.views import Counts, DocumentDetails, DocumentView
@@ -157,7 +158,14 @@ def counts(found: "Counts") -> list[str]:
         rows.append(["events waiting", f"{waiting:,}"])
     rows.append(["dead letters", f"{letters:,}"])
     lines = table(rows) if documents else ["no documents; add some with: penstock ingest PATH"]
+    lines += ["", *map(_away, found.away)] if found.away else []
     return lines + (["", "To see why documents failed: penstock dlq list"] if letters else [])
+
+
+def _away(target: "AwayTarget") -> str:
+    said = f": {visible(target.error.rstrip('.'))}" if target.error else ""
+    change = f". Set {visible(target.setting)}" if target.setting else ""
+    return f"{visible(target.target)}: {target.state} since {when(target.since)}{said}{change}. Its documents wait."
 
 
 def overview(d: "DocumentDetails") -> list[str]:

@@ -74,6 +74,8 @@ class Counts(msgspec.Struct, frozen=True):
     dead_letters: int
     running: list[RunningSteps]
     events: WaitingEvents
+    away: list[stats.AwayTarget]
+    """Providers and stores that do not work."""
 
 
 def listed(entry: Listed) -> DocumentView:
@@ -103,6 +105,7 @@ async def counts(owner: Owner, ledger: Ledger) -> Counts:
             await snapshot.read(lambda c: stats.dead_letters(owner, c)),
             await snapshot.read(lambda c: stats.running(owner, c)),
             await snapshot.read(lambda c: stats.events(owner, c)),
+            await snapshot.read(lambda c: stats.away(owner, c)),
         )
 
 

@@ -180,3 +180,33 @@ def locks(owner: Owner, connection: Connection) -> list[ListedLock]:
 def lock_releases(owner: Owner, connection: Connection, count: int) -> list[LockRelease]:
     """The newest first."""
     return [LockRelease(*row) for row in connection.run(_LOCK_RELEASES, owner=owner, count=count)]
+
+
+class AwayTarget(msgspec.Struct, frozen=True):
+    """A provider, a store or an index table that does not work."""
+
+    target: str
+    state: str
+    """`away`, `limited` or `unauthorized`."""
+    since: float
+    failures: int
+    error: str | None
+    """None: it comes from a step of another owner."""
+    setting: str | None
+    """What to change, if the key was refused."""
+    retry_at: float
+    """When it may be tried again."""
+
+
+# Tables are shown to their owner alone.
+_AWAY = Statement(
+    "SELECT name, state, since, failures, CASE WHEN owner IS NULL OR owner = :owner THEN error END, "
+    "CASE WHEN owner IS NULL OR owner = :owner THEN setting END, held_until FROM targets "
+    "WHERE (substr(name, 1, 6) <> 'index:' AND substr(name, 1, 6) <> 'table:') "
+    "OR substr(name, 1, length(:index)) = :index OR substr(name, 1, length(:table)) = :table ORDER BY name"
+)
+
+
+def away(owner: Owner, connection: Connection) -> list[AwayTarget]:
+    rows = connection.run(_AWAY, owner=owner, index=f"index:{owner}/", table=f"table:{owner}/")
+    return [AwayTarget(*row) for row in rows]
