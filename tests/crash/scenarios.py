@@ -14,7 +14,7 @@ import pytest
 
 from penstock.app import App
 from penstock.embedders.fake import FakeEmbedder
-from penstock.errors import LeaseLost, Transient
+from penstock.errors import Away, LeaseLost, Transient
 from penstock.indexes.lance import LanceTable
 from penstock.model.items import Vectors
 from penstock.worker import admission
@@ -249,6 +249,23 @@ async def falter(app: App) -> None:
         await app.ingest(data=text("lateword"), name="late.txt")
 
 
+async def outage(app: App) -> None:
+    """The embedder is away, then a probe of it finds out nothing, then it answers."""
+    embedder = app.ports.embedder
+    assert isinstance(embedder, FakeEmbedder)
+    answer = embedder.embed_documents
+    errors: list[Exception] = [Transient("busy"), Away("answered 503", target="fake")]
+
+    async def embed(texts: Sequence[str]) -> Vectors:
+        if errors:
+            raise errors.pop()
+        return await answer(texts)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(vars(embedder), "embed_documents", embed)
+        await app.ingest(data=text("lateword"), name="late.txt")
+
+
 def _failing_once(function: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
     failed = False
 
@@ -320,6 +337,7 @@ SCENARIOS = (
         settings={"worker": {"slots": 1}},
     ),
     Scenario("faltering", [Operation(end_grace), Operation(falter, adds=frozenset({"late.txt"}))], start="full"),
+    Scenario("outage", [Operation(outage, adds=frozenset({"late.txt"}))], start="full"),
     Scenario("orphaned", [Operation(work)], start="orphaned"),
     Scenario("suspected", [Operation(work)], start="suspected"),
     Scenario("torn", [Operation(work)], start="torn", damaged=True),
