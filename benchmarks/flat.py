@@ -24,9 +24,9 @@ from penstock.ledger.engine import (
     locks,
     releases,
     resource_keys,
+    steps_vacuum,
     submissions,
     submits,
-    sweeping,
 )
 from penstock.model.nouns import DocumentId, Owner, RunId, Step, Token, WorkerId
 from penstock.runtime import Runtime
@@ -99,8 +99,8 @@ def just_claimed(connection: Connection, count: int) -> None:
     connection.script("UPDATE steps SET status = 'COMPLETED', lease_token = NULL WHERE lease_token = 'go'")
     if connection.dialect == "postgres":
         connection.script("SELECT pg_stat_force_next_flush()")
-        if sweeping.is_due(connection):
-            sweeping.sweep(connection)
+        if steps_vacuum.is_due(connection):
+            steps_vacuum.sweep(connection)
 
 
 Crowd = Callable[[Connection, int], None]

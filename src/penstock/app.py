@@ -20,10 +20,10 @@ from penstock.ledger.database.database import Database
 from penstock.ledger.database.migrations import LATEST
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import work
-from penstock.metrics.base import NOTHING, Guarded, Metrics
-from penstock.privacy import tighten
+from penstock.metrics.base import NULL_METRICS, Metrics, SafeMetrics
+from penstock.redaction import tighten
 from penstock.runtime import Failpoints, Runtime
-from penstock.upkeep.restoring import refuse_half_restored
+from penstock.upkeep.restore_marker import refuse_half_restored
 from penstock.verbs import arguments, jobs, working
 from penstock.verbs.jobs import Job, Report, Summary
 from penstock.verbs.owner import OwnerScope
@@ -56,7 +56,7 @@ class App(OwnerScope):
         metrics: Metrics | None = None,
         patience_s: float | None = PATIENCE_S,
     ) -> None:
-        told = NOTHING if metrics is None else Guarded(metrics)
+        told = NULL_METRICS if metrics is None else SafeMetrics(metrics)
         ledger = Ledger(Database(config.database_url, runtime), told)
         ledger.database.outage_wait.limit_s = patience_s
         resources = Resources(
@@ -122,19 +122,19 @@ class App(OwnerScope):
     ) -> "CheckReport":
         """As the check of one owner, for all owners."""
         arguments.share("sample", sample)
-        return await self.resources.caretaker.check(None, repair=repair, sample=sample, progress=progress)
+        return await self.resources.maintenance.check(None, repair=repair, sample=sample, progress=progress)
 
     async def prune(self, *, older_than_s: float | None = None, dry_run: bool = False) -> "Pruned":
         """Remove what nothing refers to any more, old history, and artifacts that `keep_artifacts` does not keep;
         counts of all that. `older_than_s` is the least age for all but the last; if not given, a day for what nothing
         refers to, `retention.history_days` for history. Bytes of submits that are open now stay, whatever their age.
         `dry_run`: only say what would be removed."""
-        return await self.resources.caretaker.prune(arguments.seconds("older_than_s", older_than_s), dry_run=dry_run)
+        return await self.resources.maintenance.prune(arguments.seconds("older_than_s", older_than_s), dry_run=dry_run)
 
     async def backup(self, folder: str | Path, *, report: "Tell | None" = None) -> "BackupReport":
         """Copy the ledger of one moment, the blobs that it names and the index into a folder, while others work. What
         an earlier backup left there is not copied again. `restore` makes a home of it."""
-        return await self.resources.caretaker.backup(arguments.folder("folder", folder), report)
+        return await self.resources.maintenance.backup(arguments.folder("folder", folder), report)
 
     def _places(self) -> "Places":
         from penstock.upkeep.restore import Places

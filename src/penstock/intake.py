@@ -35,7 +35,7 @@ CHANGING_TRIES = 3
 
 
 @dataclass(frozen=True)
-class Order:
+class RunSpec:
     """The settings that all documents of one call share."""
 
     owner: Owner
@@ -129,14 +129,14 @@ class Intake:
         self._runtime = runtime
         self._sealed = False
 
-    async def submit(self, order: Order, items: AsyncIterator[Item]) -> AsyncGenerator[list[Receipt], None]:
+    async def submit(self, spec: RunSpec, items: AsyncIterator[Item]) -> AsyncGenerator[list[Receipt], None]:
         """Submit the items in batches. Each batch is durable when it is yielded. While one is written, the next is
         read. Prune does not remove bytes without a row while the submit is in progress."""
         with self._blobs.submitting(self._runtime.ulid()):
-            async for receipts in self._submit(order, items):
+            async for receipts in self._submit(spec, items):
                 yield receipts
 
-    async def _submit(self, order: Order, items: AsyncIterator[Item]) -> AsyncIterator[list[Receipt]]:
+    async def _submit(self, spec: RunSpec, items: AsyncIterator[Item]) -> AsyncIterator[list[Receipt]]:
         ahead: asyncio.Task[list[_Read]] | None = None
         async with aclosing(_batches(items)) as batches:
             following = await anext(batches, None)
@@ -144,21 +144,21 @@ class Intake:
                 reads = await ahead if ahead is not None else None
                 ahead = None
                 if following is not None:
-                    ahead = asyncio.create_task(self._read_batch(order, following))
+                    ahead = asyncio.create_task(self._read_batch(spec, following))
                     following = await anext(batches, None)
                 if reads is not None:
-                    yield await self._accept(order, reads, last=ahead is None)
-        await self.seal(order)
+                    yield await self._accept(spec, reads, last=ahead is None)
+        await self.seal(spec)
 
-    async def seal(self, order: Order) -> None:
+    async def seal(self, spec: RunSpec) -> None:
         """The group is complete: it ends when its last run does."""
-        if order.group is not None and not self._sealed:
-            await self._ledger.write(groups.SEAL, order.group.id)
+        if spec.group is not None and not self._sealed:
+            await self._ledger.write(groups.SEAL, spec.group.id)
             self._sealed = True
 
-    async def _read_batch(self, order: Order, items: Sequence[Item]) -> list[_Read]:
+    async def _read_batch(self, spec: RunSpec, items: Sequence[Item]) -> list[_Read]:
         there = await self._ledger.read(
-            lambda c: runs.known(order.owner, c, order.collection, [item.uri for item in items])
+            lambda c: runs.known(spec.owner, c, spec.collection, [item.uri for item in items])
         )
         half = (len(items) + 1) // 2
         parts = await asyncio.gather(
@@ -171,7 +171,7 @@ class Intake:
         reads = [read for part in parts for read in part]
         for read in reads:
             if read.problem is None and read.data is None and not read.sha256:
-                await self._stream(order, read, there.get(read.item.uri))
+                await self._stream(spec, read, there.get(read.item.uri))
         return reads
 
     def _read_small(self, items: Sequence[Item], there: dict[str, Known]) -> list[_Read]:
@@ -196,7 +196,7 @@ class Intake:
                 read.data = data
         return reads
 
-    async def _stream(self, order: Order, read: _Read, known: Known | None) -> None:
+    async def _stream(self, spec: RunSpec, read: _Read, known: Known | None) -> None:
         """Hash and store in one pass. A document that the ledger knows is hashed first: it may not have changed."""
         item = read.item
         try:
@@ -204,7 +204,7 @@ class Intake:
                 read.sha256, read.size = await self._steadily(item, self._hash)
                 if read.sha256 == known.sha256 and not known.raw_lost:
                     return
-            key = raw_key(order.owner, self._runtime)
+            key = raw_key(spec.owner, self._runtime)
             read.sha256, read.size = await self._steadily(item, partial(self._blobs.put_stream, key))
             read.raw_key = key
         except SourceError as error:
@@ -228,10 +228,10 @@ class Intake:
             size += len(piece)
         return Stored(digest.hexdigest(), size)
 
-    async def _accept(self, order: Order, reads: list[_Read], last: bool) -> list[Receipt]:
+    async def _accept(self, spec: RunSpec, reads: list[_Read], last: bool) -> list[Receipt]:
         """Store the bytes, then insert the rows that name them. Large files come first, because they take longest."""
         reads.sort(key=lambda read: -read.size)
-        pending = [(raw_key(order.owner, self._runtime), read) for read in reads if read.data is not None]
+        pending = [(raw_key(spec.owner, self._runtime), read) for read in reads if read.data is not None]
         if pending:
             half = (len(pending) + 1) // 2
             await asyncio.gather(
@@ -244,17 +244,17 @@ class Intake:
         for key, read in pending:
             read.raw_key, read.data = key, None
         good = _unique([read for read in reads if read.problem is None])
-        answers = await self._enter(order, good, seal=last)
+        answers = await self._enter(spec, good, seal=last)
         for read, answer in zip(good, answers, strict=True):
             if answer.needs_bytes:
                 # Another process changed the document between read and write: read the file again and store it.
-                await self._stream(order, read, None)
+                await self._stream(spec, read, None)
         again = [read for read, answer in zip(good, answers, strict=True) if answer.needs_bytes and read.raw_key]
-        fresh = dict(zip((read.item.uri for read in again), await self._enter(order, again), strict=True))
+        fresh = dict(zip((read.item.uri for read in again), await self._enter(spec, again), strict=True))
         by_source = {read.item.uri: answer for read, answer in zip(good, answers, strict=True)} | fresh
         return [read.receipt(by_source.get(read.item.uri)) for read in reads]
 
-    async def _enter(self, order: Order, reads: Sequence[_Read], seal: bool = False) -> list[Submitted]:
+    async def _enter(self, spec: RunSpec, reads: Sequence[_Read], seal: bool = False) -> list[Submitted]:
         """Insert the rows. `seal`: close the group to new runs, unless some documents must be submitted again."""
         if not reads:
             return []
@@ -268,28 +268,28 @@ class Intake:
             )
             for i, read in enumerate(reads)
         )  # fmt: skip
-        answers = await self._ledger.write(submits.SUBMIT, submission(order, documents, seal))
+        answers = await self._ledger.write(submits.SUBMIT, submission(spec, documents, seal))
         self._sealed = seal and not any(answer.needs_bytes for answer in answers)
         return answers
 
 
-def submission(order: Order, documents: tuple[NewDocument, ...], seal: bool = False) -> Submission:
-    snapshot, body = encode(order.workflow)
-    first = order.workflow.steps[0]
-    key = own_key(order.owner, order.collection, first.resource_key)
+def submission(spec: RunSpec, documents: tuple[NewDocument, ...], seal: bool = False) -> Submission:
+    snapshot, body = encode(spec.workflow)
+    first = spec.workflow.steps[0]
+    key = own_key(spec.owner, spec.collection, first.resource_key)
     return Submission(
-        order.owner,
-        order.collection,
+        spec.owner,
+        spec.collection,
         documents,
         snapshot,
         body,
-        order.settings,
+        spec.settings,
         submissions.FirstStep(first.name, first.kind, first.pool, key),
-        order.priority,
-        order.batch,
-        order.retry,
-        order.password,
-        replace(order.group, seal=True) if order.group is not None and seal else order.group,
+        spec.priority,
+        spec.batch,
+        spec.retry,
+        spec.password,
+        replace(spec.group, seal=True) if spec.group is not None and seal else spec.group,
     )
 
 

@@ -18,8 +18,8 @@ from penstock.errors import ConfigError
 
 T = TypeVar("T")
 
-Lane = Literal["read", "io", "cpu", "index", "net", "upkeep"]
-LANES: dict[Lane, int] = {"read": 2, "io": 2, "cpu": 1, "index": 1, "net": 8, "upkeep": 1}
+ThreadPool = Literal["read", "io", "cpu", "index", "net", "upkeep"]
+THREAD_POOLS: dict[ThreadPool, int] = {"read": 2, "io": 2, "cpu": 1, "index": 1, "net": 8, "upkeep": 1}
 
 SMALL = 16 << 10
 """Work on up to this many bytes takes less time (a fraction of a millisecond) than passing it to a thread."""
@@ -61,7 +61,7 @@ class Runtime:
     def __init__(self, failpoints: Failpoints | None = None) -> None:
         self.failpoints = failpoints or Failpoints()
         self._random = random.Random(secrets.randbits(256))
-        self._executors: dict[Lane, ThreadPoolExecutor] = {}
+        self._executors: dict[ThreadPool, ThreadPoolExecutor] = {}
         self._last_ulid = 0
 
     def clock(self) -> float:
@@ -101,20 +101,20 @@ class Runtime:
         self._last_ulid = first + count - 1
         return [_crockford(first + i) for i in range(count)]
 
-    async def run_blocking(self, lane: Lane, function: Callable[..., T], *args: object) -> T:
+    async def run_blocking(self, pool: ThreadPool, function: Callable[..., T], *args: object) -> T:
         """Run a blocking function in a thread pool, so that the event loop does not block."""
-        return await asyncio.get_running_loop().run_in_executor(self.executor(lane), function, *args)
+        return await asyncio.get_running_loop().run_in_executor(self.executor(pool), function, *args)
 
-    async def run_sized(self, lane: Lane, size: int, function: Callable[..., T], *args: object) -> T:
+    async def run_sized(self, pool: ThreadPool, size: int, function: Callable[..., T], *args: object) -> T:
         """Like `run_blocking`, but call the function directly if its input of `size` bytes is small."""
         if size <= SMALL:
             return function(*args)
-        return await self.run_blocking(lane, function, *args)
+        return await self.run_blocking(pool, function, *args)
 
-    def executor(self, lane: Lane) -> ThreadPoolExecutor:
-        if lane not in self._executors:
-            self._executors[lane] = ThreadPoolExecutor(LANES[lane], thread_name_prefix=f"penstock-{lane}")
-        return self._executors[lane]
+    def executor(self, pool: ThreadPool) -> ThreadPoolExecutor:
+        if pool not in self._executors:
+            self._executors[pool] = ThreadPoolExecutor(THREAD_POOLS[pool], thread_name_prefix=f"penstock-{pool}")
+        return self._executors[pool]
 
     def close(self) -> None:
         for executor in self._executors.values():

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from penstock.config import Config
 from penstock.errors import ConfigError, PenstockError
-from penstock.privacy import masked
+from penstock.redaction import masked
 from penstock.runtime import Runtime
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ import pytest
 from tests.kit.cli import COMMAND, Cli, finish
 
 from penstock.demo import story as told
+from penstock.demo.printer import Printer
 from penstock.demo.samples import HANDBOOK, HANDBOOK_PAGES, question
-from penstock.demo.story import Held, Story
-from penstock.demo.teller import Teller
+from penstock.demo.story import DemoRun, Held
 from penstock.model.nouns import DocumentId
 from penstock.model.states import DocumentStatus
 from penstock.verbs.views import DocumentDetails, DocumentProgress
@@ -151,12 +151,12 @@ def test_the_demo_takes_no_folder_or_settings_that_are_in_use(cli: Cli, options:
 
 
 def test_a_claim_that_does_not_hold_fails_the_demo(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def tell(story: Story) -> dict[str, Any]:
+    async def tell(story: DemoRun) -> dict[str, Any]:
         story._claim(True, "Water is wet.")
         story._claim(False, "Fire is wet.")
         return {"ok": story.ok, "claims": story.claims}
 
-    monkeypatch.setattr(Story, "tell", tell)
+    monkeypatch.setattr(DemoRun, "tell", tell)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     result = cli("demo")
     assert result.code == 1
@@ -165,7 +165,7 @@ def test_a_claim_that_does_not_hold_fails_the_demo(cli: Cli, tmp_path: Path, mon
     assert not list(tmp_path.glob("penstock-demo-*"))
 
 
-class Wrong(Story):
+class Wrong(DemoRun):
     """A story in which the commands answer what we like."""
 
     answer: dict[str, Any]
@@ -175,7 +175,7 @@ class Wrong(Story):
 
 
 def wrong(**answer: Any) -> Wrong:
-    story = Wrong(Path("/nowhere"), Teller(io.StringIO()), {})
+    story = Wrong(Path("/nowhere"), Printer(io.StringIO()), {})
     story.answer = answer
     return story
 

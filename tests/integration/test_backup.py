@@ -210,8 +210,8 @@ async def test_i1_nothing_is_pruned_or_purged_while_a_backup_lives(tmp_path: Pat
         await forget(app, "deleted")
         sql(home, "UPDATE purges SET not_before = 0")
         async with (
-            app.resources.caretaker.alive() as heart,
-            app.resources.caretaker._hold(heart, "backup", 0, "backup"),
+            app.resources.maintenance.alive() as heart,
+            app.resources.maintenance._hold(heart, "backup", 0, "backup"),
         ):
             gone = await app.prune(older_than_s=0)
             assert [gone.purged, gone.dropped, gone.artifacts, gone.blobs] == [0, 0, 0, 0]

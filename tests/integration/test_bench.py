@@ -14,7 +14,7 @@ from penstock.ledger.database.connection import Connection, Row
 from penstock.ledger.database.database import Database
 from penstock.ledger.database.postgres import PostgresConnection
 from penstock.runtime import Runtime
-from penstock.worker.lease import Heart
+from penstock.worker.heartbeat import Heartbeat
 
 
 def left(url: str, runtime: Runtime) -> list[object]:
@@ -69,20 +69,20 @@ async def test_a_worker_that_just_starts_is_not_left_alive(
     database_url: str, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun = threading.Event()
-    connect, drop = Heart._connect, Heart.stop
-    ended: list[Heart] = []
+    connect, drop = Heartbeat._connect, Heartbeat.stop
+    ended: list[Heartbeat] = []
 
-    def slowly(heart: Heart) -> Connection:
+    def slowly(heart: Heartbeat) -> Connection:
         begun.set()
         time.sleep(0.2)
         return connect(heart)
 
-    async def stop(heart: Heart) -> None:
+    async def stop(heart: Heartbeat) -> None:
         ended.append(heart)
         await drop(heart)
 
-    monkeypatch.setattr(Heart, "_connect", slowly)
-    monkeypatch.setattr(Heart, "stop", stop)
+    monkeypatch.setattr(Heartbeat, "_connect", slowly)
+    monkeypatch.setattr(Heartbeat, "stop", stop)
     task = asyncio.create_task(measure(database_url, runtime, documents=1))
     await asyncio.get_running_loop().run_in_executor(None, begun.wait)
     task.cancel()

@@ -371,9 +371,9 @@ async def test_many_small_documents_are_read_in_bulk(app: App, tmp_path: Path, m
     calls: list[str] = []
     run_blocking = app.runtime.run_blocking
 
-    async def counted(lane: Any, *arguments: Any) -> Any:
-        calls.append(lane)
-        return await run_blocking(lane, *arguments)
+    async def counted(queue: Any, *arguments: Any) -> Any:
+        calls.append(queue)
+        return await run_blocking(queue, *arguments)
 
     monkeypatch.setattr(app.runtime, "run_blocking", counted)
     looked: list[tuple[str, int]] = []

@@ -244,7 +244,7 @@ async def test_what_our_own_worker_ended_is_known_without_asking_the_ledger(app:
     job.worker = start_worker(app.resources, None, app.runtime.clock())
     job.add(DocumentId("D1"))
     job.add(DocumentId("D2"))
-    job.worker.bench.record.tally.news.append((DocumentId("D1"), DocumentStatus.FAILED))
+    job.worker.services.record.counters.news.append((DocumentId("D1"), DocumentStatus.FAILED))
     look = job.progress()
     assert (look.total, look.ended, look.failed) == (2, 1, 1)
 

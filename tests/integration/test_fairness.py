@@ -16,10 +16,10 @@ from penstock.model.events import EventKind
 from penstock.model.states import StepStatus
 from penstock.stages import index as stage
 from penstock.verbs import working
-from penstock.worker import groups, rooms
+from penstock.worker import groups, slots
+from penstock.worker.fair_queue import FlowKey
 from penstock.worker.pools import SMALL_DOCUMENT
-from penstock.worker.rooms import Room
-from penstock.worker.turns import Flow
+from penstock.worker.slots import Slots
 
 Files = Callable[..., Path]
 BULK = 300
@@ -129,11 +129,11 @@ async def test_a_small_document_does_not_wait_for_the_end_of_long_ones(
 
 
 async def test_a_long_step_lets_others_into_its_room_between_two_batches(app: App) -> None:
-    room = Room(1, app.runtime.clock)
+    room = Slots(1, app.runtime.clock)
     order: list[str] = []
 
     async def work(name: str, batches: int, seconds: float) -> None:
-        stay = await room.stay(Flow(name, name))
+        stay = await room.stay(FlowKey(name, name))
         for _ in range(batches):
             await asyncio.sleep(seconds)
             order.append(name)
@@ -142,7 +142,7 @@ async def test_a_long_step_lets_others_into_its_room_between_two_batches(app: Ap
         stay.end()
 
     monkey = pytest.MonkeyPatch()
-    monkey.setattr(rooms, "QUANTUM_S", 0.0)
+    monkey.setattr(slots, "QUANTUM_S", 0.0)
     try:
         long = asyncio.create_task(work("anna", 20, 0.01))
         await asyncio.sleep(0)
@@ -156,8 +156,8 @@ async def test_a_long_step_lets_others_into_its_room_between_two_batches(app: Ap
 
 
 async def test_whoever_gives_up_waiting_for_room_leaves_none_behind(app: App) -> None:
-    room = Room(1, app.runtime.clock)
-    anna, bert = Flow("anna", 1), Flow("bert", 1)
+    room = Slots(1, app.runtime.clock)
+    anna, bert = FlowKey("anna", 1), FlowKey("bert", 1)
     await room.enter(anna)
     waiting = [asyncio.create_task(room.enter(flow)) for flow in (bert, None, bert)]
     await asyncio.sleep(0)

@@ -16,8 +16,8 @@ from penstock.ledger.database.sqlite import SqliteConnection
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
 from penstock.model.nouns import WorkerId
-from penstock.worker.bench import Bench
 from penstock.worker.context import Context
+from penstock.worker.services import WorkerServices
 
 
 def write(folder: Path, count: int) -> Path:
@@ -174,14 +174,14 @@ async def test_i7_suspects_of_the_index_go_one_by_one_but_clear_the_rooms_once(
     again = await start_app()
     await again.ledger.write(Verb("suspect", make_suspects), None)
     cleared = 0
-    all_rooms = Bench.all_rooms
+    all_rooms = WorkerServices.all_rooms
 
-    def count(self: Bench, ctx: Context) -> AbstractAsyncContextManager[ExitStack]:
+    def count(self: WorkerServices, ctx: Context) -> AbstractAsyncContextManager[ExitStack]:
         nonlocal cleared
         cleared += 1
         return all_rooms(self, ctx)
 
-    monkeypatch.setattr(Bench, "all_rooms", count)
+    monkeypatch.setattr(WorkerServices, "all_rooms", count)
     assert (await asyncio.wait_for(again.run(), 20)).completed == 9
 
     def went(connection: Connection) -> object:

@@ -20,7 +20,7 @@ from tests.kit.apps import until
 from tests.kit.cli import COMMAND
 
 from penstock.app import App
-from penstock.events import courier, retry
+from penstock.events import dispatcher, retry
 from penstock.ledger.upkeep import checksums
 from penstock.model.events import EventKind
 from penstock.model.nouns import WorkerId
@@ -265,7 +265,7 @@ async def test_a_spent_budget_leaves_due_events_and_every_call_delivers_some(app
 async def test_events_that_are_due_count_as_work_when_the_budget_is_spent(
     app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(courier, "SIDE_BY_SIDE", 1)
+    monkeypatch.setattr(dispatcher, "SIDE_BY_SIDE", 1)
     path = workflow(tmp_path, "item_start step_end item_end group_start group_end")
     await app.ingest(data=b"words", name="a.txt", workflow=path, wait=False)
     connection = sqlite3.connect(app.ledger.database.path)
@@ -282,7 +282,7 @@ async def test_events_that_are_due_count_as_work_when_the_budget_is_spent(
 
 
 async def test_ingest_ends_when_everybody_was_told(app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(courier, "SIDE_BY_SIDE", 1)
+    monkeypatch.setattr(dispatcher, "SIDE_BY_SIDE", 1)
     path = workflow(tmp_path, "step_end item_end", "dawdle", parameters={"seconds": 0.1})
     await app.ingest(data=b"words", name="a.txt", workflow=path)
     assert kinds() == {"STEP_END": 6, "ITEM_END": 1}
@@ -291,7 +291,7 @@ async def test_ingest_ends_when_everybody_was_told(app: App, tmp_path: Path, mon
 async def test_a_budget_that_ends_between_the_work_and_its_events_says_that_there_is_more(
     app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(courier, "SIDE_BY_SIDE", 1)
+    monkeypatch.setattr(dispatcher, "SIDE_BY_SIDE", 1)
     path = workflow(tmp_path, "step_end", "dawdle", parameters={"seconds": 0.5})
     summary = await app.ingest(data=b"words", name="a.txt", workflow=path, budget_s=1.5)
     assert summary.budget_spent
@@ -300,7 +300,7 @@ async def test_a_budget_that_ends_between_the_work_and_its_events_says_that_ther
 
 async def test_an_app_that_is_stopping_takes_nothing(app: App, tmp_path: Path) -> None:
     await app.ingest(data=b"words", name="a.txt", workflow=workflow(tmp_path, "group_start"), wait=False)
-    late = courier.Courier(app.ledger, app.runtime, WorkerId("late"), app, {})
+    late = dispatcher.EventDispatcher(app.ledger, app.runtime, WorkerId("late"), app, {})
     late.stop(at_once=True)
     assert (await late._round()).due
     app.stop()

@@ -19,7 +19,7 @@ from tests.kit.damage import segment_of
 from penstock.errors import StorageError, Transient
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.engine import leasing
-from penstock.metrics.base import COUNTERS, HISTOGRAMS, NOTHING
+from penstock.metrics.base import COUNTERS, HISTOGRAMS, NULL_METRICS
 from penstock.model.items import Vectors
 from penstock.worker import context, runner
 
@@ -138,7 +138,7 @@ async def test_a_write_that_finds_another_lease_says_in_which_phase(
         if verb.name == wanted and not stolen:
             stolen = True
             await write(
-                leasing.REAP, leasing.Reap(frozenset(), tuple(w.bench.worker for w in app.resources.workers), 5)
+                leasing.REAP, leasing.Reap(frozenset(), tuple(w.services.worker for w in app.resources.workers), 5)
             )
         return await write(verb, item)
 
@@ -227,5 +227,5 @@ async def test_metrics_that_raise_change_nothing_and_are_told_once(
 
 def test_where_nobody_listens_a_call_costs_next_to_nothing() -> None:
     calls = 10_000
-    took = min(timeit.repeat(lambda: NOTHING.incr("step_completed", kind="chunk"), number=calls, repeat=7))
+    took = min(timeit.repeat(lambda: NULL_METRICS.incr("step_completed", kind="chunk"), number=calls, repeat=7))
     assert took / calls < 3e-6, "a step costs hundreds of microseconds"

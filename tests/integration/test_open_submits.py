@@ -51,7 +51,7 @@ async def later(tmp_path: Path, app: App, monkeypatch: pytest.MonkeyPatch) -> As
 
 
 async def submit(app: App, *items: Item) -> None:
-    order = app.resources.orders.start(app.owner, "default", app.resources.orders.asked("default", None, None))
+    order = app.resources.run_specs.start(app.owner, "default", app.resources.run_specs.asked("default", None, None))
 
     async def given() -> AsyncIterator[Item]:
         for item in items:

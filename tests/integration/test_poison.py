@@ -14,7 +14,7 @@ from tests.integration import poison, poison_child
 from tests.kit.parsers import PATHS
 from tests.kit.workflows import define
 
-from penstock import foreign
+from penstock import user_code
 from penstock.app import App
 from penstock.events import retry
 from penstock.ledger.database.statements import Statement
@@ -138,7 +138,7 @@ async def test_i9_a_zip_that_calls_itself_something_with_a_nul_is_one_dead_lette
 async def test_i9_an_error_that_the_ledger_refuses_is_written_again_in_plain_words(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(foreign, "sentence", lambda error: object())
+    monkeypatch.setattr(user_code, "sentence", lambda error: object())
     define(app, POISONED)
     await give(app, "poisoned", ["panic", "healthy"])
     [letter] = (await app.list_dead_letters()).letters

@@ -96,7 +96,7 @@ async def test_a_workflow_may_begin_behind_a_key(app: App, files: Files, tmp_pat
     assert (await app.ingest([some(files, 3)], workflow="x")).completed == 3
 
 
-async def lanes(app: App) -> set[tuple[str, str]]:
+async def queues(app: App) -> set[tuple[str, str]]:
     steps = "SELECT name, status FROM steps"
     return {(row[0], row[1]) for row in await app.ledger.read(lambda c: c.run(Statement(steps)))}
 
@@ -119,13 +119,13 @@ async def work_until(start_app: StartApp, pools: str | None, wanted: tuple[str, 
 
     async def reached() -> bool:
         assert not work.done(), work
-        return wanted in await lanes(app)
+        return wanted in await queues(app)
 
     await until(reached, 10)
     await asyncio.sleep(0.3)
     app.stop()
     await work
-    return await lanes(app)
+    return await queues(app)
 
 
 async def test_a_step_with_a_pool_is_left_to_that_pool(app: App, start_app: StartApp, files: Files) -> None:
@@ -175,9 +175,9 @@ async def test_i11_who_has_no_such_workflow_claims_as_ever(
     asked: list[str] = []
     claim = Claiming.claim_keyed
 
-    async def noted(self: Claiming, lane: str, name: str) -> Any:
-        asked.append(lane)
-        return await claim(self, lane, name)
+    async def noted(self: Claiming, queue: str, name: str) -> Any:
+        asked.append(queue)
+        return await claim(self, queue, name)
 
     monkeypatch.setattr(Claiming, "claim_keyed", noted)
     await app.ingest([some(files, 3)])

@@ -26,7 +26,7 @@ from penstock.app import App, open_app
 from penstock.config import load_config
 from penstock.errors import ConfigError, NotFound
 from penstock.upkeep.prune import DAY_S
-from penstock.verbs import caretaker
+from penstock.verbs import maintenance_runner
 
 GONE: dict[str, Any] = {"keep_artifacts": "until_completed"}
 
@@ -255,7 +255,7 @@ async def test_history_goes_after_its_days(start_app: StartApp) -> None:
 
 
 async def test_a_live_worker_s_file_stays_however_old(app: App, home: Path) -> None:
-    async with app.resources.caretaker.alive() as heart:
+    async with app.resources.maintenance.alive() as heart:
         os.utime(home / "workers" / heart.worker, (1, 1))
         assert (await app.prune()).workers == 0
         assert (home / "workers" / heart.worker).exists()
@@ -264,7 +264,7 @@ async def test_a_live_worker_s_file_stays_however_old(app: App, home: Path) -> N
 async def test_a_worker_prunes_beside_its_work_and_then_rests(
     app: App, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(caretaker, "TEND_S", 0.05)
+    monkeypatch.setattr(maintenance_runner, "TEND_S", 0.05)
     working = asyncio.create_task(app.work())
     async with asyncio.timeout(20):
         while segments(home):  # noqa: ASYNC110

@@ -26,10 +26,10 @@ from penstock.ledger.database.liveness import AdvisoryLiveness
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine import work
-from penstock.metrics.base import NOTHING
+from penstock.metrics.base import NULL_METRICS
 from penstock.model.nouns import WorkerId
 from penstock.runtime import Runtime
-from penstock.worker.lease import RETURN_S, reap
+from penstock.worker.heartbeat import RETURN_S, reap
 
 LONG = os.environ.get("PENSTOCK_LONG") == "1"
 
@@ -231,7 +231,7 @@ async def test_i7_whoever_lost_his_connection_too_is_not_reaped_before_he_could_
         clock = ledger.database.runtime.clock
 
         async def reap_once() -> int:
-            return await reap(ledger, AdvisoryLiveness(), WorkerId("w1"), frozenset(), 5, NOTHING)
+            return await reap(ledger, AdvisoryLiveness(), WorkerId("w1"), frozenset(), 5, NULL_METRICS)
 
         ledger.database.outage_wait.lost_at = clock()
         assert await reap_once() == 0

@@ -8,7 +8,7 @@ import pytest
 from tests.conftest import StartApp
 
 from penstock.ledger.database.database import Database
-from penstock.ledger.engine import sweeping
+from penstock.ledger.engine import steps_vacuum
 from penstock.runtime import Runtime
 from penstock.worker import periodic
 
@@ -40,7 +40,7 @@ def swept(url: str) -> Any:
 
 
 async def test_i11_a_worker_sweeps_up(tired: str, start_app: StartApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeping, "MANY", 200)
+    monkeypatch.setattr(steps_vacuum, "MANY", 200)
     monkeypatch.setattr(periodic, "UPKEEP_S", 0.05)
     app = await start_app(database=tired)
     working = asyncio.create_task(app.work())
@@ -74,9 +74,9 @@ async def test_whoever_is_told_to_stop_does_not_wait_for_the_end(tired: str, mon
         loop.call_soon_threadsafe(began.set)
         connection.script("SELECT pg_sleep(30)")
 
-    monkeypatch.setattr(sweeping, "sweep", slow)
+    monkeypatch.setattr(steps_vacuum, "sweep", slow)
     runtime = Runtime()
-    task = asyncio.create_task(sweeping.sweep_up(Database(tired, runtime)))
+    task = asyncio.create_task(steps_vacuum.sweep_up(Database(tired, runtime)))
     await began.wait()
     await asyncio.sleep(0.1)
     at = time.monotonic()

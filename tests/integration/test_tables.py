@@ -23,7 +23,7 @@ from penstock.runtime import Runtime
 from penstock.stages.index import INDEX
 from penstock.upkeep import purge
 from penstock.worker import runner
-from penstock.worker.tables import Sayings
+from penstock.worker.tables import Notices
 
 _EPOCHS = Statement("SELECT coalesce(max(epoch), 0) FROM steps WHERE kind = 'index'")
 _PURGES_NOW = Statement("UPDATE purges SET not_before = 0")
@@ -250,7 +250,7 @@ async def test_storage_that_fails_within_an_index_step_stops_the_worker_and_blam
 
 
 def test_a_failure_that_differs_in_a_temporary_name_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    sayings = Sayings(Runtime())
+    sayings = Notices(Runtime())
     for name in (".tmpLgTSi", ".tmp9wH9jl", ".tmpabc"):
         sayings.fails("index:ann/default/1", StorageError(f"Permission denied at {name}"), "Its documents wait")
     sayings.fails("index:ann/default/1", StorageError("No space left at .tmpLgTSi"), "Its documents wait")

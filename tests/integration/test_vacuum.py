@@ -322,10 +322,10 @@ async def test_what_one_of_ours_wrote_since_the_finding_is_not_undone(app: App, 
 
     await app.vacuum()
     remove_rows(home, "ordinal > 10000")
-    found = await survey(app.resources.caretaker.stores(None))
+    found = await survey(app.resources.maintenance.stores(None))
     assert {finding.kind for finding in found} == {"index_written_elsewhere"}
     await app.ingest(data=b"written by one of ours", name="new.txt")
-    await mend(app.resources.caretaker.stores(None), WorkerId("me"), found)
+    await mend(app.resources.maintenance.stores(None), WorkerId("me"), found)
     assert await finds(app, "ours", "new.txt")
     assert clean(await app.check())
 

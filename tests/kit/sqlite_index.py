@@ -33,7 +33,7 @@ from penstock.indexes.base import (
     row_digest,
 )
 from penstock.model.items import Chunk, Vectors
-from penstock.runtime import Lane, Runtime
+from penstock.runtime import Runtime, ThreadPool
 
 T = TypeVar("T")
 
@@ -229,16 +229,16 @@ class SqliteIndex:
 
         await self.run("index", drop)
 
-    async def run(self, lane: Lane, action: Callable[[sqlite3.Connection], T]) -> T:
+    async def run(self, queue: ThreadPool, action: Callable[[sqlite3.Connection], T]) -> T:
         """In one transaction."""
 
         def act() -> T:
             with self._connected() as connection:
-                if lane == "index":
+                if queue == "index":
                     connection.execute("BEGIN IMMEDIATE")
                 return action(connection)
 
-        return await self._runtime.run_blocking(lane, act)
+        return await self._runtime.run_blocking(queue, act)
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:

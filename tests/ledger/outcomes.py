@@ -273,7 +273,7 @@ async def register(desk: Desk) -> Any:
 async def heartbeat(desk: Desk) -> Any:
     step = await desk.indexing()
     locked = ((KEY, step.lease.token),)
-    signs = (leasing.Sign(step.lease.step_id, "lock", True, 9.0),)
+    signs = (leasing.StepSignal(step.lease.step_id, "lock", True, 9.0),)
     return leasing.Beat(W1, (step.lease,), locked, signs, LEASE_S)
 
 

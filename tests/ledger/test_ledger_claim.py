@@ -190,7 +190,7 @@ async def test_a_heartbeat_extends_what_is_ours_and_tells_what_is_lost(desk: Des
     kept, lost = await desk.started("/a", lease_s=0.5), await desk.started("/b", lease_s=-1.0)
     await desk.reap()
     leases = (kept.lease, lost.lease, Lease(StepId(10**9), Token("x"), 1))
-    signs = (leasing.Sign(kept.lease.step_id, "artifact", moved=False),)
+    signs = (leasing.StepSignal(kept.lease.step_id, "artifact", moved=False),)
     beat = leasing.Beat(WorkerId("w1"), leases, (), signs, 100.0)
     beaten = await desk.ledger.write(leasing.HEARTBEAT, beat)
     assert beaten.alive == {kept.lease.step_id}
@@ -211,7 +211,7 @@ async def test_a_step_with_a_pool_is_claimed_by_that_name_only(desk: Desk) -> No
     [plain] = await desk.claim(9, "extract")
     assert plain.pool is None
     [step] = await desk.claim(9, "gpu")
-    assert (step.kind, step.pool, step.lane) == ("extract", "gpu", "gpu")
+    assert (step.kind, step.pool, step.queue) == ("extract", "gpu", "gpu")
     done = desk.completion(step, "embed", chain=True)
     done = msgspec.structs.replace(done, next=msgspec.structs.replace(done.next, pool="cheap"))
     following = (await desk.ledger.write(completions.COMPLETE, done)).next
@@ -219,7 +219,7 @@ async def test_a_step_with_a_pool_is_claimed_by_that_name_only(desk: Desk) -> No
     assert following.pool == "cheap"
     assert await desk.ledger.write(releases.RELEASE, releases.Release(following, give_back=True))
     assert await desk.ledger.read(notifier.claimable, ("embed", "gpu", "cheap")) == {"cheap"}
-    assert [s.lane for s in await desk.claim(9, "embed", "gpu", "cheap")] == ["cheap"]
+    assert [s.queue for s in await desk.claim(9, "embed", "gpu", "cheap")] == ["cheap"]
 
 
 async def test_what_waits_is_told_in_order_and_claimed_by_number_only_while_it_waits(desk: Desk) -> None:

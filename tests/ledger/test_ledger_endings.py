@@ -138,7 +138,7 @@ async def test_i7_who_had_not_begun_when_its_worker_died_is_no_suspect(desk: Des
     for crash in range(leasing.UNBEGUN + 1):
         # What it waits on is as old as the last heartbeat: after many claims nobody believes that any more.
         assert step.crashes == max(0, crash - leasing.UNBEGUN + 1), crash
-        sign = leasing.Sign(step.lease.step_id, leasing.ROOM, moved=False)
+        sign = leasing.StepSignal(step.lease.step_id, leasing.ROOM, moved=False)
         beat = leasing.Beat(WorkerId("dead"), (step.lease,), (), (sign,), 60.0)
         assert (await desk.ledger.write(leasing.HEARTBEAT, beat)).alive == {step.lease.step_id}
         assert await desk.reap("dead") == 1

@@ -61,7 +61,7 @@ async def _release_lock(desk: Desk, step: Step, artifact: ArtifactId) -> object:
 
 
 async def _heartbeat(desk: Desk, step: Step, artifact: ArtifactId) -> object:
-    signs = (leasing.Sign(step.lease.step_id, "a stale wait", moved=True, timeout_s=1.0),)
+    signs = (leasing.StepSignal(step.lease.step_id, "a stale wait", moved=True, timeout_s=1.0),)
     held = ((KEY, step.lease.token),)
     beat = leasing.Beat(WorkerId("w1"), (step.lease,), held, signs, LEASE_S)
     beaten = await desk.ledger.write(leasing.HEARTBEAT, beat)

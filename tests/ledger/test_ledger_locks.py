@@ -200,8 +200,8 @@ async def behind(desk: Desk, *sources: str, kind: str = "enrich", pool: str | No
         assert (await desk.ledger.write(completions.COMPLETE, done)).took
 
 
-async def claim_behind(desk: Desk, lane: str) -> list[Step]:
-    return await desk.ledger.write(claims.CLAIM_KEYED, claims.KeyedClaim(WorkerId("w1"), lane, 64, desk.token(), 60.0))
+async def claim_behind(desk: Desk, queue: str) -> list[Step]:
+    return await desk.ledger.write(claims.CLAIM_KEYED, claims.KeyedClaim(WorkerId("w1"), queue, 64, desk.token(), 60.0))
 
 
 async def test_behind_a_key_of_one_s_own_runs_one_step_at_a_time(desk: Desk) -> None:
@@ -212,22 +212,22 @@ async def test_behind_a_key_of_one_s_own_runs_one_step_at_a_time(desk: Desk) -> 
     assert len(await claim_behind(desk, "enrich")) == 1
 
 
-async def test_different_lanes_behind_one_key_take_turns(desk: Desk) -> None:
+async def test_different_queues_behind_one_key_take_turns(desk: Desk) -> None:
     await behind(desk, "/a", "/b")
     await behind(desk, "/c", pool="gpu")
     await behind(desk, "/d", kind="route")
-    lanes = []
+    queues = []
     for _ in range(12):
-        for lane in ("route", "gpu", "enrich"):
-            for step in await claim_behind(desk, lane):
-                lanes.append(step.lane)
+        for queue in ("route", "gpu", "enrich"):
+            for step in await claim_behind(desk, queue):
+                queues.append(step.queue)
                 await desk.complete(step)
                 await desk.ledger.write(locks.RELEASE, (OWN, step.lease.token))
-    assert sorted(lanes) == ["enrich", "enrich", "gpu", "route"]
+    assert sorted(queues) == ["enrich", "enrich", "gpu", "route"]
     assert await desk.ledger.read(audit.unheard, ANNA) == []
 
 
-async def test_different_lanes_may_come_behind_one_key_at_once(desk: Desk) -> None:
+async def test_different_queues_may_come_behind_one_key_at_once(desk: Desk) -> None:
     await desk.submit("/a", "/b")
     one, two = await desk.claim(2)
     done = [desk.completion(one, "enrich", key=OWN), desk.completion(two, "route", key=OWN)]
@@ -238,7 +238,7 @@ async def test_different_lanes_may_come_behind_one_key_at_once(desk: Desk) -> No
     assert len(await claim_behind(desk, "enrich") + await claim_behind(desk, "route")) == 1
 
 
-async def test_a_lane_that_waits_behind_a_key_for_nobody_is_found(desk: Desk) -> None:
+async def test_a_queue_that_waits_behind_a_key_for_nobody_is_found(desk: Desk) -> None:
     await behind(desk, "/a")
     await desk.rows("UPDATE locks SET kind = 'route'")
     assert await desk.ledger.read(audit.unheard, ANNA) == [(OWN, "enrich", 1)]
@@ -267,7 +267,7 @@ def test_i10_the_keys_of_two_owners_never_meet() -> None:
     assert locks.own_key(ANNA, "c", "{owner}-{collection}-{owner}") == "step:anna/anna-c-anna"
 
 
-async def test_a_free_key_is_for_the_lane_that_waits_first(desk: Desk) -> None:
+async def test_a_free_key_is_for_the_queue_that_waits_first(desk: Desk) -> None:
     await behind(desk, "/a")
     await behind(desk, "/b", kind="route")
     [step] = await claim_behind(desk, "route")
@@ -275,14 +275,14 @@ async def test_a_free_key_is_for_the_lane_that_waits_first(desk: Desk) -> None:
     assert await desk.one("SELECT kind FROM locks") == "enrich"
 
 
-async def test_who_finds_nothing_of_its_lane_hands_the_key_on(desk: Desk) -> None:
+async def test_who_finds_nothing_of_its_queue_hands_the_key_on(desk: Desk) -> None:
     await behind(desk, "/a")
     await desk.rows("UPDATE locks SET kind = 'route'")
     assert await claim_behind(desk, "route") == []
     assert len(await claim_behind(desk, "enrich")) == 1
 
 
-async def test_steps_of_different_lanes_may_come_back_behind_one_key_at_once(desk: Desk) -> None:
+async def test_steps_of_different_queues_may_come_back_behind_one_key_at_once(desk: Desk) -> None:
     for source, kind in (("/a", "enrich"), ("/b", "route")):
         await behind(desk, source, kind=kind)
         [step] = await claim_behind(desk, kind)

@@ -92,7 +92,7 @@ async def test_i2_a_heartbeat_waits_for_nobody_and_takes_nothing_for_lost(both: 
     busy, idle = await both.started("/a"), await both.started("/b")
     worker = Open(both)
     assert worker.do(completions.COMPLETE, both.completion(busy)).took
-    signs = tuple(leasing.Sign(step.lease.step_id, "limit", moved=False) for step in (busy, idle))
+    signs = tuple(leasing.StepSignal(step.lease.step_id, "limit", moved=False) for step in (busy, idle))
     beat = leasing.Beat(WorkerId("w1"), (busy.lease, idle.lease), (), signs, 500.0)
     async with asyncio.timeout(5):
         beaten = await both.ledger.write(leasing.HEARTBEAT, beat)

@@ -138,7 +138,7 @@ async def test_when_the_target_answers_all_that_waited_goes_on(desk: Desk) -> No
     assert (await row(desk, again[1]))[:2] == ("PENDING", 0)
 
 
-async def test_a_probe_without_a_waiting_step_takes_one_of_a_lane_that_is_held(desk: Desk) -> None:
+async def test_a_probe_without_a_waiting_step_takes_one_of_a_queue_that_is_held(desk: Desk) -> None:
     step = await desk.started("/a")
     await hold(desk, step)
     await desk.submit("/b")

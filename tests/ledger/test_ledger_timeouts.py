@@ -14,7 +14,7 @@ OVER = -1.0
 async def tell(
     desk: Desk, step: Step, timeout_s: float | None, *, waiting_on: str | None = None, moved: bool = False
 ) -> frozenset[StepId]:
-    sign = leasing.Sign(step.lease.step_id, waiting_on, moved, timeout_s)
+    sign = leasing.StepSignal(step.lease.step_id, waiting_on, moved, timeout_s)
     beat = leasing.Beat(WorkerId("w1"), (step.lease,), (), (sign,), LEASE_S)
     return (await desk.ledger.write(leasing.HEARTBEAT, beat)).alive
 

@@ -93,7 +93,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def __init__(self, bench: Bench) -> None:
         super().__init__()
         bench.wipe()
-        self.bench, self.desk = bench, bench.desk
+        self.services, self.desk = bench, bench.desk
         self.model = Model()
         self.issued: list[Step] = []
         """Every lease that was ever given, newest last."""
@@ -114,12 +114,12 @@ class LedgerMachine(RuleBasedStateMachine):
         """All of them in one group."""
 
         async def together() -> list[T]:
-            return list(await asyncio.gather(*(self.bench.ledger.write(verb, item) for item in items)))
+            return list(await asyncio.gather(*(self.services.ledger.write(verb, item) for item in items)))
 
-        return self.bench.run(together())
+        return self.services.run(together())
 
     def read(self) -> Picture:
-        return self.bench.run(self.bench.ledger.read(picture))
+        return self.services.run(self.services.ledger.read(picture))
 
     def agree(self) -> None:
         before, self.seen = self.seen, self.read()
@@ -425,7 +425,7 @@ class LedgerMachine(RuleBasedStateMachine):
             f"UPDATE purges SET not_before = not_before - {s}",
             f"UPDATE artifacts SET updated_at = updated_at - {s}",
         ):
-            self.bench.run(self.desk.rows(text))
+            self.services.run(self.desk.rows(text))
         self.model.now += ticks
 
     @move(lambda self: self.live(), weight=2, pick=picks, died=st.booleans(), reaper=reapers)
@@ -467,7 +467,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def release_lock(self, pick: int) -> None:
         key, token = self.lock_tokens[-1 - pick % min(3, len(self.lock_tokens))]
         lock = self.model.locks[key]
-        held = self.bench.run(self.bench.ledger.read(locks.held, key, token))
+        held = self.services.run(self.services.ledger.read(locks.held, key, token))
         assert held == (lock.token == token and lock.until >= self.model.now)
         assert self.write(locks.RELEASE, (key, token)) == [lock.token == token]
         if lock.token == token:
@@ -483,7 +483,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if fingerprint is None:
             return None
         found = f"SELECT id FROM artifacts WHERE owner = '{fingerprint[0]}' AND fingerprint = '{fingerprint[1]}'"
-        return self.bench.run(self.desk.one(found)), self.model.artifacts[fingerprint]
+        return self.services.run(self.desk.one(found)), self.model.artifacts[fingerprint]
 
     @move(lambda self: self.live(), weight=4, pick=picks, lease=leases, twin=st.booleans())
     def checkpoint(self, pick: int, lease: int, twin: bool) -> None:
@@ -537,7 +537,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @move(lambda self: any(run.purge_due is not None for run in self.model.runs.values()))
     def purge(self) -> None:
         by_id = {row[9]: run for run, row in self.seen["runs"].items()}
-        rows = self.bench.run(self.bench.ledger.read(generations.due_purges, 100, -TICK / 2))
+        rows = self.services.run(self.services.ledger.read(generations.due_purges, 100, -TICK / 2))
         assert {by_id[row.generation] for row in rows} == self.model.purgeable()
         self.write(generations.PURGED, generations.Removed(1, tuple(GenerationId(row.generation) for row in rows)))
         for row in rows:
@@ -546,7 +546,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @move(lambda self: self.model.artifacts)
     def prune(self) -> None:
-        unused = self.bench.run(self.bench.ledger.read(repairs.forgettable, 0, 1 << 31, TICK / 2))
+        unused = self.services.run(self.services.ledger.read(repairs.forgettable, 0, 1 << 31, TICK / 2))
         [forgotten] = self.write(repairs.FORGET, repairs.Forget(tuple(unused), TICK / 2))
         assert forgotten.artifacts == self.model.forget()
         self.agree()
@@ -558,8 +558,8 @@ class LedgerMachine(RuleBasedStateMachine):
         """I3: whatever a lost lease asks for, nothing happens."""
         stale = self.stale()
         step = stale[pick % len(stale)]
-        before = self.bench.run(self.desk.everything())
-        [(artifact, _)] = self.bench.run(self.desk.rows("SELECT coalesce(max(id), 1), 1 FROM artifacts"))
+        before = self.services.run(self.desk.everything())
+        [(artifact, _)] = self.services.run(self.desk.rows("SELECT coalesce(max(id), 1), 1 FROM artifacts"))
         attempts: dict[str, tuple[Verb[Any, Any], Any]] = {
             "complete": (completions.COMPLETE, self.completion(step, "chunk", True)),
             "flip": (flips.FLIP, flips.Flip(step, DocumentStatus.COMPLETED, 2, 3, "{}")),
@@ -576,7 +576,7 @@ class LedgerMachine(RuleBasedStateMachine):
         [answer] = self.write(*attempts[verb])
         took = answer.took if verb == "complete" else answer.alive if verb == "heartbeat" else answer
         assert not took
-        assert self.bench.run(self.desk.everything()) == before
+        assert self.services.run(self.desk.everything()) == before
 
     @move(lambda self: self.live("index"), weight=5, pick=picks, taken=st.booleans())
     def lose_the_lock(self, pick: int, taken: bool) -> None:

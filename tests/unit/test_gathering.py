@@ -102,7 +102,7 @@ async def test_an_answer_that_lacks_entries_is_nobody_else_s() -> None:
     ports: Any = None
     answers = await together(Gatherer(gather, LIMITS, ports, Runtime(), 2), ["a"], ["lost"], ["c"])
     assert (answers[0], answers[2]) == (["A"], ["C"])
-    assert "0 came back" in str(answers[1])
+    assert "0 were returned" in str(answers[1])
 
 
 async def test_a_step_that_is_cancelled_harms_no_other_and_a_call_for_nobody_ends() -> None:

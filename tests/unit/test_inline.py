@@ -9,7 +9,7 @@ from penstock.model.nouns import Workflow
 from penstock.model.states import DocumentStatus
 from penstock.workflows.catalog import Catalog
 from penstock.workflows.load import with_parameters
-from penstock.workflows.way import ahead, following
+from penstock.workflows.routing import ahead, following
 
 MAIN = """\
 id: main

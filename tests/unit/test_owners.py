@@ -24,7 +24,7 @@ ENGINE = {
     "steps", "resource_keys", "completions", "flips", "failures", "releases", "checkpoints", "locks", "workers",
     "work", "liveness", "audit", "audit_index", "checksums", "repairs", "retention", "store", "writer", "notifier",
     "database", "statements", "connection", "sqlite", "postgres", "groups", "outbox", "gauges", "lifecycle",
-    "sweeping", "claims", "leasing", "postgres_statements", "histories", "commit_counter", "away", "outage_wait",
+    "steps_vacuum", "claims", "leasing", "postgres_statements", "histories", "commit_counter", "away", "outage_wait",
     "versions", "targets", "backup_guard", "backup_tables",
 }  # fmt: skip
 """Modules whose statements cross owners: the engine's own."""

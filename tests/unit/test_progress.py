@@ -15,7 +15,7 @@ from penstock.ledger.engine.documents import ArtifactProgress
 from penstock.model.states import DocumentStatus
 from penstock.verbs import views
 from penstock.verbs.jobs import Progress
-from penstock.worker.look import InHand, Tally, left_s, to_come
+from penstock.worker.counters import Counters, DocumentInProgress, left_s, to_come
 
 STEERING = "\x1b]0;title\x07\x1b[2Jname\n.pdf"
 
@@ -66,9 +66,9 @@ def test_loading_models_is_no_pace() -> None:
     assert meter.left_s is None
 
 
-def tally(**passed: int) -> Tally:
+def tally(**passed: int) -> Counters:
     """`extract=3`: three documents of 1,000 bytes, each of 10 pages and 20 chunks, have passed extract and clean."""
-    found = Tally()
+    found = Counters()
     for kind, documents in passed.items():
         items = documents * (10 if kind in ("extract", "clean") else 20)
         found.passed[kind] = 1000 * documents
@@ -100,7 +100,7 @@ def test_what_other_workers_ended_is_not_to_come() -> None:
 def test_a_document_in_hand_says_itself_how_many_pages_are_left() -> None:
     seen = tally(**ALL)
     seen.ended["COMPLETED"] = 3
-    hand = InHand("a.pdf", "extract", 100, 619, None, items=100, size=1)
+    hand = DocumentInProgress("a.pdf", "extract", 100, 619, None, items=100, size=1)
     assert to_come(seen, [hand], total=4, ended=3, size=3001) == {
         "pages": 519, "chunks": 1238, "embedded": 1238, "indexed": 1238,
     }  # fmt: skip
@@ -115,11 +115,11 @@ def test_what_was_read_is_still_to_be_cut_embedded_and_indexed() -> None:
 
 
 def test_nobody_knows_what_is_to_come_before_something_has_passed() -> None:
-    assert to_come(Tally(), [InHand("a.txt", "extract", 3, None)], total=1, ended=0, size=1000) == {}
+    assert to_come(Counters(), [DocumentInProgress("a.txt", "extract", 3, None)], total=1, ended=0, size=1000) == {}
 
 
 def test_the_time_left_counts_every_stage_by_what_it_took() -> None:
-    seen = Tally()
+    seen = Counters()
     more = {"pages": 100, "chunks": 200, "embedded": 200, "indexed": 200}
     seen.worked("extract", 100, 0.0, 8.0)
     assert left_s(seen, more, 4.0) is None
@@ -215,7 +215,7 @@ def test_without_colours_there_are_still_bars(
 
 def test_a_picture_names_documents_waits_and_failures_and_no_name_steers_it() -> None:
     meter = Meter()
-    hand = InHand(STEERING, "extract", 310, 1222, None)
+    hand = DocumentInProgress(STEERING, "extract", 310, 1222, None)
     look = progress(12.0, 50, failed=2, waiting={"parser": 3, STEERING: 1}, in_hand=(hand,), left_s=9.0)
     meter.look(look)
     text = "\n".join(found.plain for found in picture(look, meter, 79, [hand]))

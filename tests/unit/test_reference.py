@@ -14,7 +14,7 @@ from penstock import config
 from penstock.cli.main import penstock
 from penstock.config import Config, load_config
 from penstock.metrics.base import COUNTERS, GAUGES, HISTOGRAMS, PHASES, exposed
-from penstock.worker.look import MADE
+from penstock.worker.counters import MADE
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "penstock"
@@ -85,7 +85,7 @@ def _given(node: ast.AST) -> list[ast.expr]:
             return [reason]
         case ast.IfExp(body=ast.Attribute(attr="reason"), orelse=otherwise):
             return [otherwise]
-        case ast.Call(func=ast.Attribute(value=ast.Name(id="foreign"), attr="reason"), args=[_, otherwise]):
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="user_code"), attr="reason"), args=[_, otherwise]):
             return [otherwise]
     return []
 

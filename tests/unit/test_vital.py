@@ -1,7 +1,7 @@
 """What a heart tells of a step, and when a step hangs."""
 
 from penstock.model.nouns import StepId
-from penstock.worker.vital import OTHERS_S, Vital
+from penstock.worker.activity import OTHERS_S, StepActivity
 
 STEP = StepId(7)
 
@@ -13,14 +13,14 @@ class Clock:
         return self.now
 
 
-def told(vital: Vital, loop_lives: bool = True) -> tuple[str | None, bool, float | None] | None:
+def told(vital: StepActivity, loop_lives: bool = True) -> tuple[str | None, bool, float | None] | None:
     sign, news = vital.sign(STEP, loop_lives)
     vital.tell(news)
     return None if sign is None else (sign.waiting_on, sign.moved, sign.timeout_s)
 
 
 def test_what_is_not_new_is_not_told() -> None:
-    vital = Vital(Clock(), None)
+    vital = StepActivity(Clock(), None)
     assert told(vital) is None
     vital.progress()
     assert told(vital) == (None, True, None)
@@ -33,14 +33,14 @@ def test_what_is_not_new_is_not_told() -> None:
 
 
 def test_what_the_ledger_did_not_take_is_told_again() -> None:
-    vital = Vital(Clock(), None)
+    vital = StepActivity(Clock(), None)
     vital.progress()
     assert vital.sign(STEP, True)[0] is not None
     assert told(vital) == (None, True, None)
 
 
 def test_a_timeout_is_told_at_first_and_after_each_move() -> None:
-    vital = Vital(Clock(), 5.0)
+    vital = StepActivity(Clock(), 5.0)
     assert told(vital) == (None, False, 5.0 + OTHERS_S)
     assert told(vital) is None
     vital.progress()
@@ -48,7 +48,7 @@ def test_a_timeout_is_told_at_first_and_after_each_move() -> None:
 
 
 def test_a_wait_moves_the_timeout_on_while_the_loop_lives() -> None:
-    vital = Vital(Clock(), 5.0)
+    vital = StepActivity(Clock(), 5.0)
     vital.wait("lock")
     assert [told(vital), told(vital)] == [("lock", False, 5.0 + OTHERS_S)] * 2
     assert told(vital, loop_lives=False) is None, "nobody would notice that what it waits on has come"
@@ -56,7 +56,7 @@ def test_a_wait_moves_the_timeout_on_while_the_loop_lives() -> None:
 
 def test_a_step_hangs_when_it_works_for_too_long_in_one_go() -> None:
     clock = Clock()
-    vital, endless = Vital(clock, 5.0), Vital(clock, None)
+    vital, endless = StepActivity(clock, 5.0), StepActivity(clock, None)
     for getting_on in (vital.progress, lambda: vital.wait(None)):
         clock.now += 4.0
         assert not vital.overdue

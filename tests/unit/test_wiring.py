@@ -64,7 +64,7 @@ def test_an_entry_point_of_an_installed_package_adds_an_adapter() -> None:
 @pytest.mark.usefixtures("package")
 def test_an_unknown_name_is_refused_with_all_that_are_known() -> None:
     with pytest.raises(
-        ConfigError, match=r"embedder 'openai:x': unknown name 'openai'; known are .*fake.*own.*wordllama"
+        ConfigError, match=r"embedder 'openai:x': unknown name 'openai'; use one of .*fake.*own.*wordllama"
     ):
         embedder("openai:x")
     with pytest.raises(ConfigError, match=r"blobs 's3://user:…@host/b': unknown name 's3'; known are file"):
@@ -108,7 +108,7 @@ def test_two_packages_with_one_name_are_refused(package: Path) -> None:
 
 @pytest.mark.parametrize("url", ["file:", "file://", "file"])
 def test_a_url_without_a_folder_is_refused(url: str) -> None:
-    with pytest.raises(ConfigError, match="name a folder, as in file:///PATH"):
+    with pytest.raises(ConfigError, match="use a folder, as in file:///PATH"):
         wiring.make_blobs(Config(blobs=url), Runtime())
 
 

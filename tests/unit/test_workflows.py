@@ -10,8 +10,8 @@ from penstock.model.states import DocumentStatus
 from penstock.workflows import read
 from penstock.workflows.catalog import Catalog
 from penstock.workflows.load import decode, encode, with_defaults, with_parameters
-from penstock.workflows.source import Source
-from penstock.workflows.way import following
+from penstock.workflows.routing import following
+from penstock.workflows.yaml_file import Source
 
 FOREIGN = """\
 id: batch

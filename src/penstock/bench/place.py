@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 from penstock.errors import StorageError
 from penstock.ledger.database.database import Database
 from penstock.ledger.database.postgres import refusal
-from penstock.privacy import masked
+from penstock.redaction import masked
 from penstock.runtime import Runtime
 
 

@@ -25,10 +25,10 @@ from penstock.model.nouns import DocumentId, Owner, RunId, StepDefinition, Worke
 from penstock.runtime import Runtime
 from penstock.stages.base import Ports, Stage, StepContext, StepResult
 from penstock.verbs.working import IN_HAND
-from penstock.worker.bench import Bench
 from penstock.worker.budget import Budget
 from penstock.worker.pool import Worker
 from penstock.worker.retry import RetryPolicy
+from penstock.worker.services import WorkerServices
 from penstock.workflows.load import encode
 
 T = TypeVar("T")
@@ -147,7 +147,7 @@ def percentile(values: Sequence[float], percent: int) -> float:
     return sorted(values)[max(0, -(-len(values) * percent // 100) - 1)]
 
 
-async def _crew(place: Place, runtime: Runtime, workers: int, stack: AsyncExitStack) -> "Crew":
+async def _crew(place: Place, runtime: Runtime, workers: int, stack: AsyncExitStack) -> "BenchWorkers":
     """Workers, each with its own ledger as in separate processes, and a client."""
     ledgers = []
     for _ in range(workers + 1):
@@ -156,11 +156,11 @@ async def _crew(place: Place, runtime: Runtime, workers: int, stack: AsyncExitSt
         await _to_its_end(ledger.open())
         ledgers.append(ledger)
     workflow = Workflow("noop", "noop", tuple(StepDefinition(f"s{i}", "noop") for i in range(STEPS)))
-    return Crew(place, runtime, ledgers[0], ledgers[1:], encode(workflow))
+    return BenchWorkers(place, runtime, ledgers[0], ledgers[1:], encode(workflow))
 
 
 @dataclass
-class Crew:
+class BenchWorkers:
     place: Place
     runtime: Runtime
     client: Ledger
@@ -249,7 +249,7 @@ class Crew:
 
     def _worker(self, ledger: Ledger) -> Worker:
         runtime, folder = self.runtime, self.place.folder
-        bench = Bench(
+        bench = WorkerServices(
             ledger=ledger,
             blobs=LocalBlobs(folder / "blobs", runtime),
             ports=Ports({}, FakeEmbedder(), lambda: LanceIndex(folder / "index", runtime)),

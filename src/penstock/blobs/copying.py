@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from penstock.blobs.base import Copied
-from penstock.privacy import file_mode, make_folder
+from penstock.redaction import file_mode, make_folder
 
 _PIECE = 1 << 20
 FEW = 1000

@@ -16,8 +16,8 @@ from penstock.blobs.base import BlobInfo, BlobSum, Copied, Stored, Unread
 from penstock.blobs.copying import copy_many
 from penstock.blobs.submits import OpenSubmits
 from penstock.errors import BlobMissing, BlobUnreadable, StorageError, UsageError
-from penstock.privacy import file_mode, make_folder
-from penstock.runtime import LANES, Runtime, shielded
+from penstock.redaction import file_mode, make_folder
+from penstock.runtime import THREAD_POOLS, Runtime, shielded
 
 T = TypeVar("T")
 
@@ -85,8 +85,8 @@ class LocalBlobs:
         return await self._side_by_side(keys, lambda key: _attempt(look, self._place(key)))
 
     async def _side_by_side(self, keys: Sequence[str], ask: Callable[[str], T]) -> list[T]:
-        """On all threads of the lane, each with a part: one call for each blob costs more than reading it."""
-        part = -(-len(keys) // LANES["io"]) or 1
+        """On all threads of the pool, each with a part: one call for each blob costs more than reading it."""
+        part = -(-len(keys) // THREAD_POOLS["io"]) or 1
         parts = [keys[start : start + part] for start in range(0, len(keys), part)]
         answers = await asyncio.gather(*(self._runtime.run_blocking("io", lambda p: [*map(ask, p)], p) for p in parts))
         return [answer for some in answers for answer in some]
@@ -238,7 +238,7 @@ class _Temporary:
 
 
 class _Stream:
-    """A durable blob that grows piece by piece, from any thread of the lane, one call at a time."""
+    """A durable blob that grows piece by piece, from any thread of the pool, one call at a time."""
 
     def __init__(self, blobs: LocalBlobs, place: str) -> None:
         self._blobs = blobs

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.errors import StorageError
-from penstock.privacy import file_mode
+from penstock.redaction import file_mode
 
 
 class OpenSubmits:

@@ -15,7 +15,7 @@ import click
 
 from penstock.cli.output import Answer, deliver, note, write_json
 from penstock.cli.signals import Interrupted, Signals
-from penstock.privacy import masked
+from penstock.redaction import masked
 
 if TYPE_CHECKING:
     from penstock.app import App

@@ -21,8 +21,8 @@ async def demo(call: Call, keep: bool) -> Answer:
     It uses a temporary folder, which it deletes at the end, or an empty folder given by --home, which it keeps. The
     exit code is 0 only if every claim was verified.
     """
-    from penstock.demo.story import Story
-    from penstock.demo.teller import Teller
+    from penstock.demo.printer import Printer
+    from penstock.demo.story import DemoRun
     from penstock.errors import UsageError
 
     if call.owner is not None or call.config is not None:
@@ -30,10 +30,10 @@ async def demo(call: Call, keep: bool) -> Answer:
     keep = keep or call.home is not None
     folder = _empty(Path(call.home)) if call.home is not None else Path(tempfile.mkdtemp(prefix="penstock-demo-"))
     # With --json, standard output contains only the JSON object.
-    teller = Teller(sys.stderr if call.json else sys.stdout)
+    teller = Printer(sys.stderr if call.json else sys.stdout)
     try:
         teller.say(f"All files are in {folder}" + ("." if keep else ", which will be deleted at the end."))
-        story = Story(folder, teller, {"ingest": _ingest, "search": _search, "check": _check})
+        story = DemoRun(folder, teller, {"ingest": _ingest, "search": _search, "check": _check})
         result = await story.tell()
         teller.chapter("Accepted is safe. Done is kept. Half-done is never seen.")
         teller.say(_end(result))

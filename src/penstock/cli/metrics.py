@@ -186,8 +186,8 @@ def ledger_gauges(url: str) -> LedgerGauges:
 def registry_for(pools: str | None) -> Registry:
     """A registry in which the counters of these pools start at 0."""
     from penstock.verbs.working import pool_sizes
-    from penstock.worker.bench import INDEX
     from penstock.worker.pools import REST
+    from penstock.worker.services import INDEX
 
     names = {*(pool_sizes(pools) if pools is not None else (REST,)), INDEX}
     ends = (DocumentStatus.COMPLETED, DocumentStatus.NOT_INDEXABLE, DocumentStatus.FAILED)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import IO, Any, TextIO
 
-from penstock.privacy import masked
+from penstock.redaction import masked
 
 TIMES = (
     "created_at", "started_at", "finished_at", "last_checkpoint", "last_progress", "oldest", "since", "until",

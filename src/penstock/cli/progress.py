@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from penstock.cli.live import Row, Screen
     from penstock.verbs.jobs import Progress
-    from penstock.worker.look import InHand
+    from penstock.worker.counters import DocumentInProgress
 
 WINDOW_S = 20.0
 """The rate covers the last seconds, so that it follows changes."""
@@ -119,7 +119,7 @@ class ProgressDisplay:
             self._terminal = False
 
 
-def picture(progress: "Progress", meter: Meter, columns: int, hands: "list[InHand]") -> "list[Text]":
+def picture(progress: "Progress", meter: Meter, columns: int, hands: "list[DocumentInProgress]") -> "list[Text]":
     from rich.text import Text
 
     from penstock.cli.live import table
@@ -174,7 +174,7 @@ def line(progress: "Progress", meter: Meter) -> str:
     return "  ".join([*parts, duration(progress.elapsed_s)])
 
 
-def doing(hand: "InHand") -> str:
+def doing(hand: "DocumentInProgress") -> str:
     what = DOING.get(hand.kind, visible(hand.kind))
     return f"{what} {hand.done:,}" + (f" of {hand.of:,}" if hand.of is not None else "")
 

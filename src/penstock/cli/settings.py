@@ -7,7 +7,7 @@ import click
 
 from penstock.cli.call import Call, InOrder, body
 from penstock.cli.output import Answer
-from penstock.privacy import masked
+from penstock.redaction import masked
 
 
 @click.group(cls=InOrder, no_args_is_help=False)

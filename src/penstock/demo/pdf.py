@@ -13,7 +13,7 @@ FONTS: dict[Font, tuple[str, str]] = {
     "regular": ("F1", "Helvetica"),
     "bold": ("F2", "Helvetica-Bold"),
     "italic": ("F3", "Helvetica-Oblique"),
-    "mono": ("F4", "Courier"),
+    "mono": ("F4", "EventDispatcher"),
 }
 A4 = (595, 842)
 BRANCH = 100

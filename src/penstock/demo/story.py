@@ -17,8 +17,8 @@ import msgspec
 
 from penstock.app import App, open_app
 from penstock.config import Config
+from penstock.demo.printer import Printer
 from penstock.demo.samples import HANDBOOK, HANDBOOK_PAGES, Question, change, question, write_samples
-from penstock.demo.teller import Teller
 from penstock.errors import PenstockError
 from penstock.extractors.pdf import CALLS, PAGES
 from penstock.verbs.views import DocumentDetails
@@ -55,10 +55,10 @@ class Held:
 
 
 @dataclass
-class Story:
+class DemoRun:
     folder: Path
     """An empty one: the documents and the home go in."""
-    teller: Teller
+    teller: Printer
     renders: Mapping[str, Render]
     """By command: ingest, search, check."""
     result: dict[str, Any] = field(default_factory=dict)

@@ -1,6 +1,6 @@
 """The time of the next attempt of a delivery, as a pure function."""
 
-from penstock import foreign
+from penstock import user_code
 from penstock.errors import Permanent
 from penstock.model.nouns import Handler
 
@@ -18,5 +18,5 @@ def retry_in(error: BaseException, handler: Handler, attempts: int, random: floa
         return None
     base, cap = (METHOD_S, METHOD_CAP_S) if handler.webhook is None else (WEBHOOK_S, WEBHOOK_CAP_S)
     delay = random * min(cap, base * 2.0 ** min(attempts - 1, 64))
-    asked = foreign.retry_after(error, LONGEST_S)
+    asked = user_code.retry_after(error, LONGEST_S)
     return delay if asked is None else asked + delay

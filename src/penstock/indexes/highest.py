@@ -5,7 +5,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from penstock.privacy import file_mode, make_folder
+from penstock.redaction import file_mode, make_folder
 
 _NAME = "highest"
 _WIDTH = 20
@@ -19,7 +19,7 @@ def read(root: Path) -> int:
         return 0
 
 
-class Highest:
+class HighestGeneration:
     """The same for those who write rows; several processes may."""
 
     def __init__(self, root: Path) -> None:

@@ -1,6 +1,6 @@
 """The embedded index: one Lance dataset per (owner, collection, version), `root/<owner>/<collection>/v<version>.lance`.
 
-`lance_writer` changes a table durably, `lance_reader` searches it; this module puts them on their lanes, verifies the
+`lance_writer` changes a table durably, `lance_reader` searches it; this module puts them on their pools, verifies the
 lock between writing files and committing them, and passes the failpoints.
 """
 
@@ -33,11 +33,11 @@ from penstock.indexes.base import (
     Traits,
     VectorQuery,
 )
-from penstock.indexes.highest import Highest
+from penstock.indexes.highest import HighestGeneration
 from penstock.indexes.lance_checksum import Checksum
 from penstock.indexes.lance_reader import LanceReader
 from penstock.indexes.lance_writer import LanceWriter, Staged
-from penstock.runtime import Lane, Runtime
+from penstock.runtime import Runtime, ThreadPool
 
 COMMITS = ("create", "append", "merge", "delete", "dedupe", "optimize", "compact", "restore")
 FAILPOINTS = tuple(f"index.{commit}.{side}" for commit in COMMITS for side in ("before", "after"))
@@ -65,7 +65,7 @@ class LanceTable:
         runtime: Runtime,
         session: Callable[[], Any],
         writing: Callable[[], Any],
-        highest: Highest,
+        highest: HighestGeneration,
     ) -> None:
         """`session`, `writing`: the caches of those who search, and of those who write."""
         self.path = path
@@ -210,8 +210,8 @@ class LanceTable:
         if failpoints.armed:
             failpoints.hit(f"index.{name}.after")
 
-    async def _run(self, lane: Lane, action: Callable[[], T]) -> T:
-        return await self._runtime.run_blocking(lane, self._explained, action)
+    async def _run(self, pool: ThreadPool, action: Callable[[], T]) -> T:
+        return await self._runtime.run_blocking(pool, self._explained, action)
 
     def _explained(self, action: Callable[[], T]) -> T:
         try:
@@ -233,7 +233,7 @@ class LanceIndex:
         self._root = Path(root)
         self._runtime = runtime
         self._tables: dict[TableId, LanceTable] = {}
-        self._highest = Highest(self._root)
+        self._highest = HighestGeneration(self._root)
         # Before the library is loaded: its warnings (a partition is empty) say nothing to a user.
         os.environ.setdefault("LANCE_LOG", "error")
 

@@ -1,4 +1,4 @@
-"""Which files a version of a Lance dataset is made of, and a checksum over them: blocking, on the read lane."""
+"""Which files a version of a Lance dataset is made of, and a checksum over them: blocking, on the read pool."""
 
 import hashlib
 from collections.abc import Iterable

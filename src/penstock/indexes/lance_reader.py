@@ -1,4 +1,4 @@
-"""Searches and scans of one Lance dataset: blocking, on the threads of the read lane."""
+"""Searches and scans of one Lance dataset: blocking, on the threads of the read pool."""
 
 import functools
 import threading

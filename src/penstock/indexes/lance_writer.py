@@ -1,4 +1,4 @@
-"""Changes to one Lance dataset: blocking, on the one thread of the index lane.
+"""Changes to one Lance dataset: blocking, on the one thread of the index pool.
 
 New files are written and fsynced first (`stage_…`), then the caller verifies its lock, then one small commit names them
 (`commit`). Only where Lance commits by itself (`update`: index updates, the remapping of indexes in a compaction)
@@ -18,7 +18,7 @@ from penstock.indexes import lance_rows as rows
 from penstock.indexes import lance_upkeep as upkeep
 from penstock.indexes.base import IndexRows
 from penstock.indexes.lance_reader import open_dataset, refresh
-from penstock.privacy import make_folder
+from penstock.redaction import make_folder
 
 RUNS = 50
 """Ranges in one filter; more than these become a list."""

@@ -16,7 +16,7 @@ class Metrics(Protocol):
         """Add a measurement, in seconds, to a histogram of `HISTOGRAMS`."""
 
 
-class Nothing:
+class NullMetrics:
     """Discards all metrics."""
 
     def incr(self, name: str, value: int = 1, **labels: str) -> None: ...
@@ -24,7 +24,7 @@ class Nothing:
     def observe(self, name: str, value: float, **labels: str) -> None: ...
 
 
-NOTHING: Metrics = Nothing()
+NULL_METRICS: Metrics = NullMetrics()
 
 
 class Metric(msgspec.Struct, frozen=True):
@@ -89,7 +89,7 @@ def exposed(name: str) -> str:
     return f"penstock_{name}{unit}"
 
 
-class Guarded:
+class SafeMetrics:
     """Calls the user's metrics object and ignores its errors."""
 
     def __init__(self, metrics: Metrics) -> None:

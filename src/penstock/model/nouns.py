@@ -70,7 +70,7 @@ class StepDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     """The output can be made again from stored data, so it does not have to survive a power failure."""
 
     @property
-    def lane(self) -> str:
+    def queue(self) -> str:
         """The queue that the step is claimed from."""
         return self.pool or self.kind
 
@@ -88,7 +88,7 @@ class Handler(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """Seconds for one attempt."""
 
 
-class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class WorkflowRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The names of workflow and parameter set that a run was started with. A retry reads them again."""
 
     workflow: str
@@ -106,7 +106,7 @@ class Workflow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     steps: tuple[StepDefinition, ...]
     meta: dict[str, Any] = {}
     lifecycle_events: dict[str, tuple[Handler, ...]] = {}
-    asked: Asked | None = None
+    asked: WorkflowRef | None = None
     """Set in a snapshot, unless the id alone identifies the workflow."""
 
     def position(self, name: str) -> int:
@@ -155,7 +155,7 @@ class Step(msgspec.Struct, frozen=True):
     """How often progress has reset `crashes` and `errors` after a failure."""
 
     @property
-    def lane(self) -> str:
+    def queue(self) -> str:
         """The queue that the step is claimed from."""
         return self.pool or self.kind
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from penstock import foreign
+from penstock import user_code
 from penstock.artifacts.segments import CODECS
 from penstock.errors import ConfigError, Permanent
 from penstock.model.nouns import Json, StepDefinition
@@ -37,7 +37,7 @@ async def _run(method: str, ctx: StepContext) -> StepResult:
         function = methods.load(method)
     except ConfigError as error:
         raise Permanent(f"{error}: fix it, then `penstock retry {ctx.document.id}`", reason="bad_method") from error
-    result = await foreign.call(function, ctx)
+    result = await user_code.call(function, ctx)
     if result is None:
         return StepResult()
     if wrong := _wrong(result):
@@ -61,7 +61,7 @@ def _wrong(result: Any) -> str | None:
     try:
         size = len(msgspec.json.encode(meta))
     except Exception as error:
-        return f"with meta that is not JSON ({foreign.sentence(error)})"
+        return f"with meta that is not JSON ({user_code.sentence(error)})"
     if size > META_BYTES:
         return f"with {size:,} bytes of meta, at most {META_BYTES:,} are kept: append large results to ctx.checkpoint"
     return None

@@ -22,7 +22,7 @@ from penstock.indexes.base import TableId, maintained
 from penstock.ledger.database import versions
 from penstock.ledger.database.migrations import LATEST
 from penstock.ledger.upkeep.backup_tables import Copy, Named, copy_out
-from penstock.privacy import tighten
+from penstock.redaction import tighten
 from penstock.upkeep.report import Stores
 
 T = TypeVar("T")

@@ -23,9 +23,9 @@ from penstock.ledger.database.commit_counter import CommitCounter
 from penstock.ledger.database.database import Database
 from penstock.ledger.database.histories import Seen
 from penstock.ledger.upkeep.backup_tables import Copy, Named, begin_again, copy_in, single_file
-from penstock.privacy import tighten
+from penstock.redaction import tighten
 from penstock.upkeep.backup import BATCH, BLOBS, LISTED, CopyProgress, Manifest, Tell, is_there, read_manifest
-from penstock.upkeep.restoring import UNDER_WAY
+from penstock.upkeep.restore_marker import UNDER_WAY
 
 T = TypeVar("T")
 

@@ -139,8 +139,8 @@ def workflow(
     scope: Scope, name: str | None = None, *, params: str | None = None, collection: str | None = None
 ) -> Workflow:
     """A workflow as a run of a collection would keep it, with all its values."""
-    where, orders = chosen_collection(scope, collection), scope.resources.orders
-    return orders.workflow(where, orders.asked(where, name, params))
+    where, specs = chosen_collection(scope, collection), scope.resources.run_specs
+    return specs.workflow(where, specs.asked(where, name, params))
 
 
 async def change(scope: Scope, verb: Verb[runs.Selected, set[DocumentId]], chosen: runs.Selected) -> set[DocumentId]:

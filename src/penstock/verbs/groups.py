@@ -6,7 +6,7 @@ from functools import partial
 import msgspec
 
 from penstock.errors import NotFound, UsageError
-from penstock.intake import Order, submission
+from penstock.intake import RunSpec, submission
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import cancellations, groups, restarts, submissions
 from penstock.ledger.reads import batches
@@ -105,24 +105,24 @@ async def start_batch(
     """Start a workflow for the documents of a batch, as one group; workers do the rest. Searchable documents stay
     searchable until their new run has ended. Documents that are COMPLETED with the same workflow and values are left
     out, unless `again`."""
-    where, orders = chosen_collection(scope, collection), scope.resources.orders
+    where, specs = chosen_collection(scope, collection), scope.resources.run_specs
     arguments.text("batch", batch)
     arguments.number("priority", priority, -arguments.PRIORITY, arguments.PRIORITY)
-    asked = orders.asked(where, workflow, params)
-    order = orders.start(scope.owner, where, asked, batch=batch, priority=priority)
-    return await _start(scope.owner, scope.ledger, order, again)
+    asked = specs.asked(where, workflow, params)
+    spec = specs.start(scope.owner, where, asked, batch=batch, priority=priority)
+    return await _start(scope.owner, scope.ledger, spec, again)
 
 
-async def _start(owner: Owner, ledger: Ledger, order: Order, again: bool) -> BatchStart:
+async def _start(owner: Owner, ledger: Ledger, spec: RunSpec, again: bool) -> BatchStart:
     """A workflow for all documents of a batch, as one group."""
-    assert order.group is not None
-    assert order.batch is not None
+    assert spec.group is not None
+    assert spec.batch is not None
     runtime = ledger.database.runtime
     after, seen = "", 0
     started = done = working = 0
     while True:
         look = partial(batches.documents_of_batch, owner)
-        rows = await ledger.read(look, order.batch, order.collection, after, PAGE)
+        rows = await ledger.read(look, spec.batch, spec.collection, after, PAGE)
         if not rows:
             break
         after, seen = rows[-1][0], seen + len(rows)
@@ -133,13 +133,13 @@ async def _start(owner: Owner, ledger: Ledger, order: Order, again: bool) -> Bat
             )
             for row, run in zip(rows, run_ids, strict=True)
         )
-        part = await ledger.write(restarts.START, restarts.Start(submission(order, documents), again))
+        part = await ledger.write(restarts.START, restarts.Start(submission(spec, documents), again))
         started, done, working = started + len(part.started), done + part.done, working + part.working
     if not seen:
         raise UsageError(
-            f"no documents of a batch {order.batch!r} in collection {order.collection!r}: "
+            f"no documents of a batch {spec.batch!r} in collection {spec.collection!r}: "
             "`penstock batch list` shows the batches, `penstock ingest PATH --batch NAME` makes one"
         )
     if started:
-        await ledger.write(groups.SEAL, order.group.id)
-    return BatchStart(order.group.id if started else None, started, done, working)
+        await ledger.write(groups.SEAL, spec.group.id)
+    return BatchStart(spec.group.id if started else None, started, done, working)

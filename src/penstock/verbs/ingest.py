@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from penstock.errors import UsageError
 from penstock.extractors.formats import PARSED
-from penstock.intake import Intake, Item, Order, Receipt, refusal
+from penstock.intake import Intake, Item, Receipt, RunSpec, refusal
 from penstock.ledger.engine import deletions, documents, runs
 from penstock.model.nouns import DocumentId
 from penstock.sources.base import NOTHING, Change, Known, Source
@@ -54,9 +54,9 @@ async def ingest(
     given = _Given(
         scope, arguments.paths(paths), include, exclude, data, name, source, key, arguments.metadata(metadata)
     )
-    order = _order(scope, collection, workflow, params, priority, batch, retry, password)
+    spec = _order(scope, collection, workflow, params, priority, batch, retry, password)
     job = Job(scope.owner, scope.ledger, scope.runtime)
-    known = _InCollection(scope, order.collection)
+    known = _InCollection(scope, spec.collection)
     if prune:
         given.known = known
 
@@ -72,7 +72,7 @@ async def ingest(
 
     start = (lambda: start_worker(scope.resources, budget_s, began)) if wait else None
     intake = Intake(scope.ledger, scope.blobs, scope.runtime)
-    summary = await jobs.ingest(job, intake, order, items(), start, report, on_receipt)
+    summary = await jobs.ingest(job, intake, spec, items(), start, report, on_receipt)
     if prune and not scope.resources.stopping:
         summary.deleted = await _prune(scope, known, given, summary)
     return summary
@@ -103,18 +103,18 @@ async def submit(
     given = _Given(
         scope, arguments.paths(paths), include, exclude, data, name, source, key, arguments.metadata(metadata)
     )
-    order = _order(scope, collection, workflow, params, priority, batch, retry, password)
+    spec = _order(scope, collection, workflow, params, priority, batch, retry, password)
     intake = Intake(scope.ledger, scope.blobs, scope.runtime)
     began = False
     try:
-        async with aclosing(intake.submit(order, given.items(work=False))) as batches:
+        async with aclosing(intake.submit(spec, given.items(work=False))) as batches:
             async for receipts in batches:
                 began = True
                 for receipt in receipts:
                     yield receipt
     except GeneratorExit:
         if began:
-            await intake.seal(order)
+            await intake.seal(spec)
         raise
     for problem in given.problems:
         yield refusal(problem)
@@ -129,13 +129,13 @@ def _order(
     batch: str | None,
     retry: bool,
     password: str | None,
-) -> Order:
+) -> RunSpec:
     arguments.number("priority", priority, -arguments.PRIORITY, arguments.PRIORITY)
     arguments.maybe("batch", batch)
     arguments.maybe("password", password)
-    where, orders = chosen_collection(scope, collection), scope.resources.orders
-    asked = orders.asked(where, workflow, params)
-    return orders.start(scope.owner, where, asked, priority=priority, batch=batch, retry=retry, password=password)
+    where, specs = chosen_collection(scope, collection), scope.resources.run_specs
+    asked = specs.asked(where, workflow, params)
+    return specs.start(scope.owner, where, asked, priority=priority, batch=batch, retry=retry, password=password)
 
 
 @dataclass

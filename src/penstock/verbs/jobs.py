@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.extractors import formats
-from penstock.intake import Intake, Item, Order, Receipt
+from penstock.intake import Intake, Item, Receipt, RunSpec
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import dead_letters, documents, outbox, work
 from penstock.model.nouns import Document, DocumentId, Owner
 from penstock.model.states import ENDS, DocumentStatus
 from penstock.runtime import Runtime
-from penstock.worker.look import MADE, InHand, left_s, to_come
+from penstock.worker.counters import MADE, DocumentInProgress, left_s, to_come
 
 if TYPE_CHECKING:
     from penstock.worker.pool import Worker
@@ -28,7 +28,7 @@ RUN_LOOK_S = 1.0
 REMARKS = 5
 
 
-class Remark(msgspec.Struct, frozen=True):
+class FailureNote(msgspec.Struct, frozen=True):
     """Why a document did not become searchable."""
 
     document_id: str
@@ -63,7 +63,7 @@ class Summary(msgspec.Struct):
     """What this call made itself: {"pages", "chunks", "embedded", "indexed"}."""
     reasons: dict[str, int] = {}
     """Why documents failed, or had no text: how many for each reason."""
-    remarks: list[Remark] = []
+    remarks: list[FailureNote] = []
     """Up to five documents for each reason."""
     group: str | None = None
     """The runs that this call started: `group show` shows their progress."""
@@ -87,7 +87,7 @@ class Progress(msgspec.Struct, frozen=True):
     """About how long it will take."""
     waiting: dict[str, int] = {}
     """Steps by what they wait on."""
-    in_hand: tuple[InHand, ...] = ()
+    in_hand: tuple[DocumentInProgress, ...] = ()
     """Documents that are being worked on, the longest first."""
 
 
@@ -128,7 +128,7 @@ class Job:
     def _hear(self) -> None:
         if self.worker is None:
             return
-        news = self.worker.bench.record.tally.news
+        news = self.worker.services.record.counters.news
         for document, status in news:
             if document in self._open:
                 self._learn(document, status)
@@ -160,13 +160,13 @@ class Job:
         progress = msgspec.structs.replace(looked, **known)
         if self.worker is None:
             return progress
-        tally, hands = self.worker.bench.record.tally, self.worker.in_hand()
-        more = to_come(tally, hands, progress.total, progress.ended, self._size or None)
+        counters, hands = self.worker.services.record.counters, self.worker.in_hand()
+        more = to_come(counters, hands, progress.total, progress.ended, self._size or None)
         return msgspec.structs.replace(
             progress,
-            made=tally.named(),
+            made=counters.named(),
             to_come=more,
-            left_s=None if self.submitting else left_s(tally, more, self.runtime.clock()),
+            left_s=None if self.submitting else left_s(counters, more, self.runtime.clock()),
             waiting=dict(Counter(hand.waiting_on for hand in hands if hand.waiting_on)),
             in_hand=tuple(hands),
         )
@@ -200,7 +200,7 @@ AGAIN = (DocumentStatus.FAILED, DocumentStatus.CANCELLED, DocumentStatus.NOT_IND
 async def submit(
     job: Job,
     intake: Intake,
-    order: Order,
+    spec: RunSpec,
     items: AsyncIterator[Item],
     accepted: Callable[[], None],
     on_receipt: OnReceipt | None,
@@ -208,9 +208,9 @@ async def submit(
     """Everything is accepted before anything else decides about the job's end. `accepted`: there is work."""
     job.submitting = True
     try:
-        async for receipts in intake.submit(order, items):
+        async for receipts in intake.submit(spec, items):
             for receipt in receipts:
-                _count(job, order, receipt)
+                _count(job, spec, receipt)
                 if on_receipt is not None:
                     on_receipt(receipt)
             if any(receipt.outcome in WORK for receipt in receipts):
@@ -219,7 +219,7 @@ async def submit(
         job.submitting = False
 
 
-def _count(job: Job, order: Order, receipt: Receipt) -> None:
+def _count(job: Job, spec: RunSpec, receipt: Receipt) -> None:
     summary = job.summary
     if receipt.id is None:
         summary.refused += 1
@@ -230,15 +230,15 @@ def _count(job: Job, order: Order, receipt: Receipt) -> None:
         summary.stale_settings += receipt.stale_settings
     else:
         summary.submitted += 1
-        if receipt.outcome != "resumed" and order.group is not None:
-            summary.group = order.group.id
+        if receipt.outcome != "resumed" and spec.group is not None:
+            summary.group = spec.group.id
         job.add(receipt.id, receipt.size)
 
 
 async def ingest(
     job: Job,
     intake: Intake,
-    order: Order,
+    spec: RunSpec,
     items: AsyncIterator[Item],
     start: "Callable[[], Worker] | None",
     report: Report | None,
@@ -263,7 +263,7 @@ async def ingest(
 
     ticker = asyncio.create_task(_tick(job, report)) if report else None
     try:
-        await submit(job, intake, order, items, accepted, on_receipt)
+        await submit(job, intake, spec, items, accepted, on_receipt)
         if working is not None and worker is not None:
             worker.wake()
             await working
@@ -304,15 +304,15 @@ async def run(job: Job, worker: "Worker", report: Report | None) -> Summary:
         named[owner] = part.named
     left = await job.ledger.read(work.left)
     summary = await _close(job, named)
-    summary.budget_spent = worker.bench.budget.spent and left.anything
+    summary.budget_spent = worker.services.budget.spent and left.anything
     return summary
 
 
 async def _close(job: Job, named: "Named") -> Summary:
     summary, worker = job.finish(), job.worker
-    summary.made = worker.bench.record.tally.named() if worker else dict.fromkeys(MADE.values(), 0)
+    summary.made = worker.services.record.counters.named() if worker else dict.fromkeys(MADE.values(), 0)
     if worker is not None:
-        if worker.bench.budget.spent:
+        if worker.services.budget.spent:
             summary.budget_spent = summary.pending > 0 or (await job.ledger.read(outbox.waiting)).due
         summary.interrupted = worker.told_to_stop
     if summary.failed or summary.not_indexable:
@@ -338,7 +338,7 @@ async def _explain(
             letter = await ledger.read(partial(dead_letters.get, owner), number)
             if letter is not None and letter.document_id is not None:
                 document, name = letter.document_id, letter.name or ""
-                summary.remarks.append(Remark(document, name, DocumentStatus.FAILED, reason, letter.error))
+                summary.remarks.append(FailureNote(document, name, DocumentStatus.FAILED, reason, letter.error))
     textless = [document for document, status in statuses.items() if status == DocumentStatus.NOT_INDEXABLE]
     if textless:
         reasons["no_text"] += len(textless)
@@ -346,7 +346,7 @@ async def _explain(
         entry = await ledger.read(partial(documents.get, owner), document)
         if entry is not None:
             d = entry.document
-            summary.remarks.append(Remark(d.id, d.name, DocumentStatus.NOT_INDEXABLE, "no_text", _no_text(d)))
+            summary.remarks.append(FailureNote(d.id, d.name, DocumentStatus.NOT_INDEXABLE, "no_text", _no_text(d)))
     summary.reasons = dict(reasons.most_common())
 
 
@@ -369,7 +369,7 @@ async def _tick_run(job: Job, report: Report) -> None:
 
     def progress() -> Progress:
         assert job.worker is not None
-        failed = job.worker.bench.record.tally.ended[DocumentStatus.FAILED]
+        failed = job.worker.services.record.counters.ended[DocumentStatus.FAILED]
         return job.progress(total=most, ended=most - left, failed=failed)
 
     await _report(job, look, RUN_LOOK_S, lambda: report(progress()))

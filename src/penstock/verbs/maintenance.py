@@ -31,7 +31,7 @@ async def check(
     stored files, drawn at random, whose content is compared; that a file exists is checked for all. `progress` is told
     what is being checked, and how much of it was."""
     arguments.share("sample", sample)
-    return await scope.resources.caretaker.check(scope.owner, repair=repair, sample=sample, progress=progress)
+    return await scope.resources.maintenance.check(scope.owner, repair=repair, sample=sample, progress=progress)
 
 
 async def vacuum(
@@ -46,7 +46,7 @@ async def vacuum(
     seconds for the lock of each (None: without limit); `busy` lists those that stayed locked. `force` takes the lock
     away first, as `release_lock` does."""
     wait_s, by = arguments.seconds("wait_s", wait_s), arguments.maybe("by", by)
-    return await scope.resources.caretaker.vacuum(scope.owner, collection, wait_s, force=force, by=by)
+    return await scope.resources.maintenance.vacuum(scope.owner, collection, wait_s, force=force, by=by)
 
 
 @asynccontextmanager
@@ -58,7 +58,7 @@ async def hold_index(
     away meanwhile, `held.raise_if_lost()` says so, and the end of the block raises `LeaseLost`."""
     longest = arguments.seconds("max_wait", max_wait)
     where = chosen_collection(scope, collection)
-    async with scope.resources.caretaker.hold_index(scope.owner, where, longest) as held:
+    async with scope.resources.maintenance.hold_index(scope.owner, where, longest) as held:
         yield held
 
 
@@ -83,4 +83,4 @@ async def release_lock(scope: Scope, key: str, *, force: bool = False, by: str |
     """Take a lock away from its holder. The holder cannot write any more, its steps wait again, and the ledger records
     that `by` (if not given, the user of this machine) did it."""
     key, by = arguments.text("key", key), arguments.maybe("by", by)
-    return await scope.resources.caretaker.release_lock(scope.owner, key, force=force, by=by)
+    return await scope.resources.maintenance.release_lock(scope.owner, key, force=force, by=by)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from penstock.errors import NotFound
-from penstock.intake import Order, submission
+from penstock.intake import RunSpec, submission
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import dead_letters, documents, restarts, submissions, work
 from penstock.ledger.engine.dead_letters import Buried
@@ -56,7 +56,7 @@ class Discard(msgspec.Struct):
     dry_run: bool = False
 
 
-Reorder = Callable[[Origin, Workflow, Changes], tuple[Order, str | None]]
+Reorder = Callable[[Origin, Workflow, Changes], tuple[RunSpec, str | None]]
 """The order for another try of what came from there with this workflow, and what a person should know about it."""
 
 
@@ -69,7 +69,7 @@ class Replayer:
         self._runtime = runtime
         self._reorder = reorder
         self._changes = changes
-        self._orders: dict[Origin, Order] = {}
+        self._run_specs: dict[Origin, RunSpec] = {}
         self.answer = Replay()
 
     async def retry(self, ids: Sequence[DocumentId]) -> set[DocumentId]:
@@ -87,9 +87,9 @@ class Replayer:
         self.answer.dry_run = dry_run
         # Before anything is changed: a value that does not fit one of the workflows is refused for all.
         for word, origin, count in await self._waiting(letters, reason):
-            order = await self._order(origin) if origin is not None else None
+            spec = await self._order(origin) if origin is not None else None
             if dry_run:
-                self._tell(word, origin, order, count)
+                self._tell(word, origin, spec, count)
         if not dry_run:
             async for page in _pages(self._owner, self._ledger, letters, reason):
                 await self._events([letter for letter in page if letter.origin is None])
@@ -112,23 +112,23 @@ class Replayer:
             return await self._ledger.read(lambda c: dead_letters.waiting(self._owner, c, reason or ""))
         return [(letter.reason, letter.origin, 1) for letter in await _named(self._owner, self._ledger, letters)]
 
-    def _tell(self, reason: str, origin: Origin | None, order: Order | None, count: int) -> None:
+    def _tell(self, reason: str, origin: Origin | None, spec: RunSpec | None, count: int) -> None:
         answer = self.answer
-        if origin is None or order is None:
+        if origin is None or spec is None:
             answer.events += count
         else:
             answer.count += count
-            answer.resumed += count if _goes_on(origin, order) else 0
-            answer.started += 0 if _goes_on(origin, order) else count
+            answer.resumed += count if _goes_on(origin, spec) else 0
+            answer.started += 0 if _goes_on(origin, spec) else count
         answer.by_reason[reason] = answer.by_reason.get(reason, 0) + count
 
-    async def _order(self, origin: Origin) -> Order:
-        if origin not in self._orders:
+    async def _order(self, origin: Origin) -> RunSpec:
+        if origin not in self._run_specs:
             body = await self._ledger.read(work.snapshot, origin.snapshot)
-            self._orders[origin], note = self._reorder(origin, decode(body), self._changes)
+            self._run_specs[origin], note = self._reorder(origin, decode(body), self._changes)
             if note is not None and note not in self.answer.notes:
                 self.answer.notes.append(note)
-        return self._orders[origin]
+        return self._run_specs[origin]
 
     async def _again(self, origins: Mapping[DocumentId, Origin]) -> set[DocumentId]:
         """One transaction for those of one origin."""
@@ -137,8 +137,8 @@ class Replayer:
             alike.setdefault(origin, []).append(document)
         done: set[DocumentId] = set()
         for origin, ids in alike.items():
-            order = await self._order(origin)
-            part = submission(order, tuple(_again(document, RunId(self._runtime.ulid())) for document in ids))
+            spec = await self._order(origin)
+            part = submission(spec, tuple(_again(document, RunId(self._runtime.ulid())) for document in ids))
             retried = await self._ledger.write(restarts.RETRY, restarts.Retry(part))
             done |= retried
         return done
@@ -154,7 +154,7 @@ def replayer(
     for what, text in (("workflow", workflow), ("params", params), ("password", password)):
         arguments.maybe(what, text)
     changes = Changes(workflow, params, arguments.values(values), password)
-    reorder = partial(scope.resources.orders.again, scope.owner)
+    reorder = partial(scope.resources.run_specs.again, scope.owner)
     return Replayer(scope.owner, scope.ledger, scope.runtime, reorder, changes)
 
 
@@ -200,8 +200,8 @@ async def _named(owner: Owner, ledger: Ledger, letters: Sequence[int]) -> list[B
     return found
 
 
-def _goes_on(origin: Origin, order: Order) -> bool:
-    return origin.settings == order.settings and origin.status != DocumentStatus.NOT_INDEXABLE
+def _goes_on(origin: Origin, spec: RunSpec) -> bool:
+    return origin.settings == spec.settings and origin.status != DocumentStatus.NOT_INDEXABLE
 
 
 def _again(document: DocumentId, run: RunId) -> submissions.NewDocument:

@@ -18,8 +18,8 @@ from penstock.worker.broadcast import Broadcast
 
 if TYPE_CHECKING:
     from penstock.stages.base import Ports
-    from penstock.verbs.caretaker import Caretaker
-    from penstock.verbs.orders import Orders
+    from penstock.verbs.maintenance_runner import MaintenanceRunner
+    from penstock.verbs.run_specs import RunSpecs
     from penstock.worker.parsers.pool import ParserPool
     from penstock.worker.pool import Worker
     from penstock.workflows.catalog import Catalog
@@ -70,16 +70,16 @@ class Resources:
         return open_catalog(self.config)
 
     @cached_property
-    def orders(self) -> "Orders":
-        from penstock.verbs.orders import Orders
+    def run_specs(self) -> "RunSpecs":
+        from penstock.verbs.run_specs import RunSpecs
 
-        return Orders(self.config, self.runtime, self.catalog, lambda: self.ports)
+        return RunSpecs(self.config, self.runtime, self.catalog, lambda: self.ports)
 
     @cached_property
-    def caretaker(self) -> "Caretaker":
-        from penstock.verbs.caretaker import Caretaker
+    def maintenance(self) -> "MaintenanceRunner":
+        from penstock.verbs.maintenance_runner import MaintenanceRunner
 
-        return Caretaker(
+        return MaintenanceRunner(
             self.config,
             self.runtime,
             self.ledger,

@@ -17,7 +17,7 @@ from penstock.ledger.reads.stats import RunningSteps, WaitingEvents
 from penstock.model.nouns import Artifact, DocumentId, GenerationId, Json, Owner, StepView
 from penstock.model.states import DocumentStatus, StepStatus
 from penstock.workflows.load import decode
-from penstock.workflows.way import ahead
+from penstock.workflows.routing import ahead
 
 
 class DocumentView(msgspec.Struct, frozen=True):

@@ -10,12 +10,12 @@ from penstock.model.nouns import WorkerId
 from penstock.model.states import DocumentStatus
 from penstock.verbs.jobs import Summary
 from penstock.verbs.resources import Resources
-from penstock.worker.look import Tally
+from penstock.worker.counters import Counters
 
 if TYPE_CHECKING:
-    from penstock.worker.bench import Bench
     from penstock.worker.outage import Outage
     from penstock.worker.pool import Worker
+    from penstock.worker.services import WorkerServices
 
 IN_HAND = 4
 """Runs that a worker holds for each step that it runs at once: while some are being committed, others work."""
@@ -34,30 +34,34 @@ def start_worker(
     resources: Resources, budget_s: float | None, began: float, pools: Mapping[str, int] | None = None
 ) -> "Worker":
     """The one place where workers are made."""
-    from penstock.events.courier import Courier
+    from penstock.events.dispatcher import EventDispatcher
     from penstock.worker.pool import Worker
 
     config = resources.config
-    bench = _bench(resources, budget_s, began, pools)
-    courier = Courier(
-        resources.ledger, resources.runtime, bench.worker, resources.app, config.webhooks, resources.metrics
+    services = _services(resources, budget_s, began, pools)
+    dispatcher = EventDispatcher(
+        resources.ledger, resources.runtime, services.worker, resources.app, config.webhooks, resources.metrics
     )
     slots = IN_HAND * config.worker.slots
-    worker = Worker(bench, resources.liveness(), slots=slots, chores=[_purging(resources, bench)], courier=courier)
+    worker = Worker(
+        services, resources.liveness(), slots=slots, chores=[_purging(resources, services)], dispatcher=dispatcher
+    )
     resources.workers.add(worker)
     if resources.stopping:
         resources.stop()
     return worker
 
 
-def _bench(resources: Resources, budget_s: float | None, began: float, pools: Mapping[str, int] | None) -> "Bench":
+def _services(
+    resources: Resources, budget_s: float | None, began: float, pools: Mapping[str, int] | None
+) -> "WorkerServices":
     from penstock.stages.registry import STAGES
-    from penstock.worker.bench import Bench
     from penstock.worker.budget import Budget
     from penstock.worker.retry import RetryPolicy
+    from penstock.worker.services import WorkerServices
 
     config, runtime = resources.config, resources.runtime
-    return Bench(
+    return WorkerServices(
         ledger=resources.ledger,
         blobs=resources.blobs,
         ports=resources.ports,
@@ -74,17 +78,17 @@ def _bench(resources: Resources, budget_s: float | None, began: float, pools: Ma
     )
 
 
-def _purging(resources: Resources, bench: "Bench") -> Callable[[], Awaitable[bool]]:
+def _purging(resources: Resources, services: "WorkerServices") -> Callable[[], Awaitable[bool]]:
     """A chore of the worker: purge what is due; whether anything was."""
     from penstock.upkeep.purge import purge
 
     def failed(key: str, error: BaseException) -> None:
-        bench.sayings.fails(f"{key}, purge", error, "What was replaced there is taken out later")
+        services.notices.fails(f"{key}, purge", error, "What was replaced there is taken out later")
 
     async def purge_due() -> bool:
         found = bool(await resources.ledger.read(generations.due_purges, 1))
         if found:
-            await purge(resources.ledger, resources.ports.index, bench.worker, failed=failed)
+            await purge(resources.ledger, resources.ports.index, services.worker, failed=failed)
         return found
 
     return purge_due
@@ -95,11 +99,11 @@ async def work(resources: Resources, pools: str | None, tell: Callable[[str], No
     runtime, patience = resources.runtime, resources.ledger.database.outage_wait
     began = runtime.clock()
     sizes = pool_sizes(pools) if pools is not None else None
-    tally, outage = Tally(), _outage(resources, tell)
+    counters, outage = Counters(), _outage(resources, tell)
     patience.limit_s, patience.say = None, tell
     while True:
         worker = start_worker(resources, None, began, sizes)
-        tending = asyncio.create_task(resources.caretaker.tend(worker.bench.worker))
+        tending = asyncio.create_task(resources.maintenance.tend(worker.services.worker))
         try:
             await worker.run(None)
             break
@@ -111,17 +115,17 @@ async def work(resources: Resources, pools: str | None, tell: Callable[[str], No
         finally:
             tending.cancel()
             await asyncio.gather(tending, return_exceptions=True)
-            tally.made.update(worker.bench.record.tally.made)
-            tally.ended.update(worker.bench.record.tally.ended)
+            counters.made.update(worker.services.record.counters.made)
+            counters.ended.update(worker.services.record.counters.ended)
         if resources.stopping or not await outage.outlast(failed, worked=worker.steps_done > 0):
             break
     return Summary(
-        completed=tally.ended[DocumentStatus.COMPLETED],
-        not_indexable=tally.ended[DocumentStatus.NOT_INDEXABLE],
-        failed=tally.ended[DocumentStatus.FAILED],
+        completed=counters.ended[DocumentStatus.COMPLETED],
+        not_indexable=counters.ended[DocumentStatus.NOT_INDEXABLE],
+        failed=counters.ended[DocumentStatus.FAILED],
         elapsed_s=round(runtime.clock() - began, 3),
         interrupted=resources.stopping,
-        made=tally.named(),
+        made=counters.named(),
     )
 
 

@@ -3,11 +3,11 @@
 import asyncio
 
 from penstock.ledger.engine import claims
-from penstock.worker.bench import Bench
 from penstock.worker.claiming import Claiming
 from penstock.worker.pools import Pool, newcomers
-from penstock.worker.runner import Runner
+from penstock.worker.runner import StepRunner
 from penstock.worker.running import Running
+from penstock.worker.services import WorkerServices
 
 FULL_S = 0.25
 """Where no place was left for so long, newcomers are claimed in addition:"""
@@ -17,8 +17,8 @@ LOOK = 256
 
 
 class Admission:
-    def __init__(self, bench: Bench, running: Running, claiming: Claiming, runner: Runner) -> None:
-        self._bench = bench
+    def __init__(self, services: WorkerServices, running: Running, claiming: Claiming, runner: StepRunner) -> None:
+        self._services = services
         self._running = running
         self._claiming = claiming
         self._runner = runner
@@ -28,7 +28,7 @@ class Admission:
         for their end: rooms and parser processes are shared."""
         left: dict[str, int] = {}
         while not self._running.stopping:
-            await self._bench.runtime.sleep(FULL_S)
+            await self._services.runtime.sleep(FULL_S)
             for pool in self._claiming.pools.claiming:
                 if pool.free <= 0 and left.get(pool.name) == pool.left and not self._running.stopping:
                     # A task of its own: at a stop, what it claims is handed over as all else is.
@@ -36,10 +36,10 @@ class Admission:
                 left[pool.name] = pool.left
 
     async def _admit(self, pool: Pool) -> None:
-        bench = self._bench
-        lanes = [lane for lane in bench.targets.open(pool.lanes) if bench.budget.fits(lane)]
+        services = self._services
+        queues = [queue for queue in services.targets.open(pool.queues) if services.budget.fits(queue)]
         owners = self._running.owners()
-        waiting = await bench.ledger.read(claims.waiting, lanes, LOOK)
+        waiting = await services.ledger.read(claims.waiting, queues, LOOK)
         wanted = newcomers(waiting, owners, min(AT_ONCE, pool.beyond))
         if not wanted or self._running.stopping:
             return

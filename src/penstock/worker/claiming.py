@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from penstock import foreign
+from penstock import user_code
 from penstock.errors import TableFailed
 from penstock.ledger.database import notifier
 from penstock.ledger.engine import claims, locks, resource_keys, targets, work
@@ -12,9 +12,9 @@ from penstock.ledger.engine.documents import Live
 from penstock.model.nouns import Lease, Step, StepId, Token
 from penstock.runtime import shielded
 from penstock.stages.registry import GROUPED
-from penstock.worker.bench import INDEX, Bench
 from penstock.worker.pools import Pool, Pools
 from penstock.worker.running import Running
+from penstock.worker.services import INDEX, WorkerServices
 from penstock.workflows.load import decode
 
 T = TypeVar("T")
@@ -30,46 +30,46 @@ Found = dict[StepId, Live | None]
 
 
 class Claiming:
-    def __init__(self, bench: Bench, running: Running, pools: Pools) -> None:
+    def __init__(self, services: WorkerServices, running: Running, pools: Pools) -> None:
         self.pools = pools
         self.claimed_once = False
         """Every call claims once, whatever its budget."""
-        self._bench = bench
+        self._services = services
         self._running = running
-        self._keyed_lanes: set[str] = set()
+        self._keyed_queues: set[str] = set()
         """Those with resource keys, besides INDEX, which has loops of its own."""
         self._learned_until, self._looks = 0.0, 0
         self._learned: set[str] = set()
         """Snapshots whose pools and keys we know."""
 
     @property
-    def lanes(self) -> tuple[str, ...]:
+    def queues(self) -> tuple[str, ...]:
         """All that we can claim."""
         index = (INDEX,) if self.pools.of(INDEX) is not None else ()
-        return (*(lane for pool in self.pools.claiming for lane in pool.lanes), *index)
+        return (*(queue for pool in self.pools.claiming for queue in pool.queues), *index)
 
     @property
-    def open_lanes(self) -> tuple[str, ...]:
+    def open_queues(self) -> tuple[str, ...]:
         """Those of them whose steps do not all wait for a target that is away."""
-        return self._bench.targets.open(self.lanes)
+        return self._services.targets.open(self.queues)
 
     async def learn(self) -> bool:
         """Read which pools and resource keys the workflows of the ledger name. Whether there is anything new for us."""
-        before = (self.lanes, len(self._keyed_lanes))
+        before = (self.queues, len(self._keyed_queues))
         # A clock that was set back hides what is new: now and then we read them all.
         since = self._learned_until if self._looks % LOOKS_AT_ALL else 0.0
         self._looks += 1
-        found, self._learned_until = await self._bench.ledger.read(work.snapshots, since)
+        found, self._learned_until = await self._services.ledger.read(work.snapshots, since)
         new = [body for digest, body in found.items() if digest not in self._learned]
         self._learned |= set(found)
         for body in new:
             for step in decode(body).steps:
-                self._bench.targets.learn(step)
+                self._services.targets.learn(step)
                 if step.pool not in (None, INDEX):
-                    self.pools.learn([step.lane])
-                if step.lane != INDEX and (step.resource_key is not None or step.kind in GROUPED):
-                    self._keyed_lanes.add(step.lane)
-        return before != (self.lanes, len(self._keyed_lanes))
+                    self.pools.learn([step.queue])
+                if step.queue != INDEX and (step.resource_key is not None or step.kind in GROUPED):
+                    self._keyed_queues.add(step.queue)
+        return before != (self.queues, len(self._keyed_queues))
 
     async def claim(self) -> tuple[list[list[Step]], Found]:
         """Fill the pools. Steps behind one lock come together and have one place; their places are counted."""
@@ -77,11 +77,11 @@ class Claiming:
         free, size = (sum(pool.free for pool in pools), sum(pool.size for pool in pools))
         if free and free < size // 2:
             # Several documents often end together: one claim for them is cheaper than one for each.
-            await self._bench.runtime.sleep(LINGER_S)
-        if self._bench.pools is not None:
+            await self._services.runtime.sleep(LINGER_S)
+        if self._services.pools is not None:
             # A claim that finds nothing would hold places for a moment that steps of runs in hand could go on in.
-            waiting = await self._bench.ledger.read(notifier.claimable, self.open_lanes)
-            pools = [pool for pool in pools if waiting.intersection(pool.lanes)]
+            waiting = await self._services.ledger.read(notifier.claimable, self.open_queues)
+            pools = [pool for pool in pools if waiting.intersection(pool.queues)]
         found: Found = {}
         if self._running.stopping:
             return [], found
@@ -94,22 +94,22 @@ class Claiming:
     async def _claim_for(self, pool: Pool, found: Found) -> list[list[Step]]:
         """Fill one pool, with steps that have a resource key first. Its free places are counted as held while the claim
         is under way, so that nobody else takes them."""
-        bench = self._bench
-        open_lanes = bench.targets.open(pool.lanes)
-        lanes = tuple(lane for lane in open_lanes if not self.claimed_once or bench.budget.fits(lane))
-        if not lanes:
+        services = self._services
+        open_queues = services.targets.open(pool.queues)
+        queues = tuple(queue for queue in open_queues if not self.claimed_once or services.budget.fits(queue))
+        if not queues:
             return []
         groups: list[list[Step]] = []
         free = pool.free
         pool.held += free
         try:
-            for lane in sorted(self._keyed_lanes.intersection(lanes)):
-                while len(groups) < free and (group := await self.claim_keyed(lane, pool.name)):
+            for queue in sorted(self._keyed_queues.intersection(queues)):
+                while len(groups) < free and (group := await self.claim_keyed(queue, pool.name)):
                     groups.append(group)
             if len(groups) < free:
-                token = Token(bench.runtime.token())
-                request = claims.ClaimRequest(bench.worker, lanes, free - len(groups), token, bench.lease_s)
-                claimed = await self._measured(pool.name, bench.ledger.write(claims.CLAIM, request))
+                token = Token(services.runtime.token())
+                request = claims.ClaimRequest(services.worker, queues, free - len(groups), token, services.lease_s)
+                claimed = await self._measured(pool.name, services.ledger.write(claims.CLAIM, request))
                 groups += [[one.step] for one in claimed]
                 found |= {one.step.lease.step_id: one.document for one in claimed}
         finally:
@@ -118,35 +118,39 @@ class Claiming:
 
     async def claim_these(self, pool: Pool, steps: list[StepId]) -> list[claims.Claimed]:
         """Steps by their ids; their places are counted."""
-        bench = self._bench
+        services = self._services
         pool.held += len(steps)
         claimed: list[claims.Claimed] = []
         try:
-            request = claims.ClaimThese(bench.worker, tuple(steps), Token(bench.runtime.token()), bench.lease_s)
-            claimed = await self._measured(pool.name, bench.ledger.write(claims.CLAIM_THESE, request))
+            request = claims.ClaimThese(
+                services.worker, tuple(steps), Token(services.runtime.token()), services.lease_s
+            )
+            claimed = await self._measured(pool.name, services.ledger.write(claims.CLAIM_THESE, request))
         finally:
             pool.held -= len(steps) - len(claimed)
         return claimed
 
-    async def claim_keyed(self, lane: str, pool: str) -> list[Step]:
+    async def claim_keyed(self, queue: str, pool: str) -> list[Step]:
         """A free lock with the steps behind it, all of one index or one of a workflow's own key."""
-        bench = self._bench
-        token = Token(bench.runtime.token())
-        claim = claims.KeyedClaim(bench.worker, lane, GROUP, token, bench.lease_s)
-        steps = await self._measured(pool, bench.ledger.write(claims.CLAIM_KEYED, claim))
+        services = self._services
+        token = Token(services.runtime.token())
+        claim = claims.KeyedClaim(services.worker, queue, GROUP, token, services.lease_s)
+        steps = await self._measured(pool, services.ledger.write(claims.CLAIM_KEYED, claim))
         for step in steps:
             assert step.lease.resource_key is not None
-            self._running.heart.locks[step.lease.resource_key] = token
+            self._running.heartbeat.locks[step.lease.resource_key] = token
         return steps
 
     async def claim_unlocked(self) -> list[list[Step]]:
         """Index steps without a lock, where the index takes many writers: one group for each table."""
-        bench = self._bench
-        if not bench.ports.many_writers:
+        services = self._services
+        if not services.ports.many_writers:
             return []
-        request = claims.ClaimRequest(bench.worker, (INDEX,), GROUP, Token(bench.runtime.token()), bench.lease_s)
+        request = claims.ClaimRequest(
+            services.worker, (INDEX,), GROUP, Token(services.runtime.token()), services.lease_s
+        )
         groups: dict[tuple[str, str, int], list[Step]] = {}
-        for one in await self._measured(INDEX, bench.ledger.write(claims.CLAIM, request)):
+        for one in await self._measured(INDEX, services.ledger.write(claims.CLAIM, request)):
             place = ("", 0) if one.document is None else (one.document[0].collection, one.document[1].index_version)
             groups.setdefault((one.step.owner, *place), []).append(one.step)
         return list(groups.values())
@@ -154,27 +158,27 @@ class Claiming:
     async def let_go(self, lease: Lease, failed: TableFailed | None = None) -> None:
         """Of the lock that came with the claim, if one did; `failed`: and leave its table alone for a while."""
         if lease.resource_key is not None:
-            self._running.heart.locks.pop(lease.resource_key, None)
+            self._running.heartbeat.locks.pop(lease.resource_key, None)
             if failed is not None:
                 await shielded(self._pause(lease.resource_key, lease.token, failed))
                 return
-            self._bench.targets.forget(lease.resource_key)
-            await shielded(self._bench.ledger.write(locks.RELEASE, (lease.resource_key, lease.token)))
+            self._services.targets.forget(lease.resource_key)
+            await shielded(self._services.ledger.write(locks.RELEASE, (lease.resource_key, lease.token)))
             if lease.resource_key.startswith(resource_keys.OWN_KEYS):
                 self._running.wake()
-                self._bench.ledger.notify_others()
+                self._services.ledger.notify_others()
 
     async def _pause(self, key: str, token: Token, error: TableFailed) -> None:
-        bench = self._bench
-        pause = targets.Pause(key, token, foreign.sentence(error), bench.runtime.random(), error.retry_after)
-        hold = await bench.ledger.write(targets.PAUSE, pause)
+        services = self._services
+        pause = targets.Pause(key, token, user_code.sentence(error), services.runtime.random(), error.retry_after)
+        hold = await services.ledger.write(targets.PAUSE, pause)
         if hold is not None:
-            bench.metrics.incr("index_failed")
-            bench.targets.knows(hold)
-            bench.sayings.fails(key, error, "Its documents wait")
+            services.metrics.incr("index_failed")
+            services.targets.knows(hold)
+            services.notices.fails(key, error, "Its documents wait")
 
     async def _measured(self, pool: str, claim: Awaitable[list[T]]) -> list[T]:
-        metrics, clock = self._bench.metrics, self._bench.runtime.clock
+        metrics, clock = self._services.metrics, self._services.runtime.clock
         began = clock()
         metrics.incr("claim_attempts", pool=pool)
         try:

@@ -32,11 +32,11 @@ from penstock.model.nouns import (
 )
 from penstock.runtime import Runtime
 from penstock.stages.base import Gather, Ports
+from penstock.worker.activity import StepActivity
 from penstock.worker.budget import Budget
+from penstock.worker.counters import Counters
 from penstock.worker.gathering import Gatherers
-from penstock.worker.look import Tally
 from penstock.worker.presence import Presence
-from penstock.worker.vital import Vital
 from penstock.workflows.load import decode
 
 
@@ -115,7 +115,7 @@ VERIFIED = 1 << 20
 """Bytes that are hashed at once, and that may be kept while the document is extracted."""
 
 
-class RawSource:
+class RawFile:
     """The raw bytes of a generation."""
 
     def __init__(self, ctx: "Context", blobs: Blobs, ledger: Ledger) -> None:
@@ -191,7 +191,7 @@ class Context:
         runtime: Runtime,
         budget: Budget,
         lease_s: float,
-        tally: Tally,
+        counters: Counters,
         metrics: Metrics,
         gatherers: Gatherers,
     ) -> None:
@@ -216,12 +216,12 @@ class Context:
         """It hung, and its task was cancelled for that."""
         self.on_checkpoint: Callable[[], object] = lambda: None
         """Called when a checkpoint has reset the failure counters."""
-        self.vital = Vital(runtime.clock, self.definition.timeout)
+        self.activity = StepActivity(runtime.clock, self.definition.timeout)
         self._ledger = ledger
         self._blobs = blobs
         self._budget = budget
         self._lease_s = lease_s
-        self._tally = tally
+        self._counters = counters
         self._metrics = metrics
         self._gatherers = gatherers
         self.began = runtime.clock()
@@ -233,7 +233,7 @@ class Context:
         """The artifact, if it was opened together with the claim."""
         self._artifact: Artifact | None = None
         self._batch_began = self.began
-        self.presence = Presence(self.vital, runtime.clock)
+        self.presence = Presence(self.activity, runtime.clock)
 
     @property
     def document(self) -> Document:
@@ -256,8 +256,8 @@ class Context:
         return self._budget.deadline
 
     @property
-    def source(self) -> RawSource:
-        return RawSource(self, self._blobs, self._ledger)
+    def source(self) -> RawFile:
+        return RawFile(self, self._blobs, self._ledger)
 
     @property
     def has_checkpoint(self) -> bool:
@@ -303,7 +303,7 @@ class Context:
 
     @property
     def waiting_on(self) -> str | None:
-        return self.vital.waiting_on
+        return self.activity.waiting_on
 
     def waiting(self, on: str | None) -> None:
         """A step that waits gives its place back. It requests the place when the wait is over, and holds it again
@@ -324,7 +324,7 @@ class Context:
             self.presence.say(None)
 
     def progress(self) -> None:
-        self.vital.progress()
+        self.activity.progress()
 
     def input_meta(self, kind: str) -> Json:
         return self.state.artifact(kind, self.step.position)[0].meta
@@ -379,7 +379,7 @@ class Context:
                 flush.items,
                 flush.segments,
                 self._lease_s,
-                self.vital.reaped_in,
+                self.activity.reaped_in,
                 flush.advances,
             ),
         )
@@ -394,7 +394,7 @@ class Context:
         in the middle of a flush leaves a batch that is kept but was not counted yet)."""
         now, position = self.runtime.clock(), self.position
         if position != self._counted:
-            self._tally.worked(self.step.kind, position - self._counted, self._batch_began, now)
+            self._counters.worked(self.step.kind, position - self._counted, self._batch_began, now)
         self._batch_began, self._counted = now, position
 
     async def _before_batch(self) -> None:

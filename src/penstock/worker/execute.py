@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from penstock import foreign
+from penstock import user_code
 from penstock.errors import (
     BudgetSpent,
     Cancelled,
@@ -23,24 +23,24 @@ from penstock.ledger.engine.locks import index_key, own_key
 from penstock.model.nouns import ArtifactId, Token
 from penstock.model.states import DocumentStatus
 from penstock.stages.base import Stage, StepResult
-from penstock.worker.bench import EXTRACT, INDEX, Bench, must
 from penstock.worker.context import Context
 from penstock.worker.opening import artifact_fingerprint, open_artifact
 from penstock.worker.retry import retry_in
-from penstock.workflows.way import following
+from penstock.worker.services import EXTRACT, INDEX, WorkerServices, must
+from penstock.workflows.routing import following
 
 COUNTED = {EXTRACT: "pages", "chunk": "chunks"}
 """What such a step reports of its items."""
 UNWRITABLE = "the step failed, and the ledger would not take what its error says"
 
 
-async def execute(bench: Bench, ctx: Context, chain: Callable[[str], bool]) -> Context | None:
+async def execute(services: WorkerServices, ctx: Context, chain: Callable[[str], bool]) -> Context | None:
     """Run the step. Returns the context of the next one if it was claimed along with the completion; `chain` says
-    whether there is room in its lane."""
-    stage = bench.stage(ctx.definition)
+    whether there is room in its queue."""
+    stage = services.stage(ctx.definition)
     if stage is None:
         raise LeaseLost(f"no stage of kind {ctx.step.kind!r} here")
-    result, output = await _work(bench, ctx, stage)
+    result, output = await _work(services, ctx, stage)
     ctx.raise_if_cancelled()
     end = result.end or stage.ends(result.meta)
     after = following(ctx.state.workflow, ctx.step.position, result.choice) if end is None else end
@@ -50,57 +50,59 @@ async def execute(bench: Bench, ctx: Context, chain: Callable[[str], bool]) -> C
     meta = msgspec.json.encode(result.meta).decode()
     if isinstance(after, DocumentStatus):
         end = after
-        took = await bench.ledger.write(flips.FLIP, flip(ctx, end, meta, output))
+        took = await services.ledger.write(flips.FLIP, flip(ctx, end, meta, output))
         must(took, ctx, "complete")
-        bench.record.completed(ctx, result.meta, end)
+        services.record.completed(ctx, result.meta, end)
         return None
     if result.media_type is not None:
         ctx.state.document = msgspec.structs.replace(ctx.document, media_type=result.media_type)
-    upcoming = _upcoming(bench, ctx, after, chain)
+    upcoming = _upcoming(services, ctx, after, chain)
     completion = completions.Completion(
-        ctx.step, bench.worker, bench.lease_s, meta, upcoming, output, result.media_type
+        ctx.step, services.worker, services.lease_s, meta, upcoming, output, result.media_type
     )
-    completed = await bench.ledger.write(completions.COMPLETE, completion)
+    completed = await services.ledger.write(completions.COMPLETE, completion)
     must(completed.took, ctx, "complete")
-    bench.record.completed(ctx, result.meta)
+    services.record.completed(ctx, result.meta)
     if completed.next is None:
         return None
-    bench.metrics.incr("step_chained", kind=completed.next.kind)
-    context = bench.context(completed.next, ctx.state)
+    services.metrics.incr("step_chained", kind=completed.next.kind)
+    context = services.context(completed.next, ctx.state)
     context.opened = completed.opened
     return context
 
 
-def _upcoming(bench: Bench, ctx: Context, position: int, chain: Callable[[str], bool]) -> completions.NextStep:
+def _upcoming(
+    services: WorkerServices, ctx: Context, position: int, chain: Callable[[str], bool]
+) -> completions.NextStep:
     """What comes after the step; with a token and its artifact's fingerprint if we may go on with it ourselves."""
     definition = ctx.state.workflow.steps[position]
     owner, collection = ctx.step.owner, ctx.document.collection
     key = own_key(owner, collection, definition.resource_key)
-    if definition.kind == INDEX and bench.ports.index.traits.single_writer:
+    if definition.kind == INDEX and services.ports.index.traits.single_writer:
         key = index_key(owner, collection, ctx.generation.index_version)
     upcoming = completions.NextStep(position, definition.name, definition.kind, key, None, pool=definition.pool)
-    stage = bench.stage(definition)
-    if not chain(definition.lane) or key is not None or stage is None or not bench.budget.fits(definition.kind):
+    stage = services.stage(definition)
+    if not chain(definition.queue) or key is not None or stage is None or not services.budget.fits(definition.kind):
         return upcoming
-    if bench.targets.holds(definition) is not None:
+    if services.targets.holds(definition) is not None:
         return upcoming
-    made = artifact_fingerprint(bench.ports, ctx.state, position, stage) if stage.codec is not None else None
-    return msgspec.structs.replace(upcoming, token=Token(bench.runtime.token()), fingerprint=made)
+    made = artifact_fingerprint(services.ports, ctx.state, position, stage) if stage.codec is not None else None
+    return msgspec.structs.replace(upcoming, token=Token(services.runtime.token()), fingerprint=made)
 
 
-async def _work(bench: Bench, ctx: Context, stage: Stage) -> tuple[StepResult, checkpoints.Output | None]:
+async def _work(services: WorkerServices, ctx: Context, stage: Stage) -> tuple[StepResult, checkpoints.Output | None]:
     """The stage's result: made now, or made before and found by its fingerprint."""
     if stage.codec is None:
-        async with bench.room(ctx):
+        async with services.room(ctx):
             return await stage.run(ctx), None
     # Outside the room: those who wait for an artifact must not keep out the one that makes it.
-    key = artifact_fingerprint(bench.ports, ctx.state, ctx.step.position, stage)
-    opened = await open_artifact(bench, ctx, key)
+    key = artifact_fingerprint(services.ports, ctx.state, ctx.step.position, stage)
+    opened = await open_artifact(services, ctx, key)
     artifact = opened.artifact
     if artifact.complete:
         ctx.state.artifacts[ctx.definition.name] = artifact
         return StepResult({**artifact.meta, "reused": True}), None
-    async with bench.room(ctx):
+    async with services.room(ctx):
         durable = stage.durable or stage.paid(ctx.ports, ctx.document.media_type)
         await ctx.begin(artifact, stage.codec, durable)
         result = await stage.run(ctx)
@@ -138,7 +140,7 @@ def flip(ctx: Context, status: DocumentStatus, meta: str, output: checkpoints.Ou
     return flips.Flip(ctx.step, status, pages.items if pages else None, chunks.items if chunks else 0, meta, output)
 
 
-async def settle(bench: Bench, ctx: Context, error: BaseException) -> None:
+async def settle(services: WorkerServices, ctx: Context, error: BaseException) -> None:
     """A step that did not complete: hand it over, rewind, back off, or bury it. The one classifier of errors: what
     nobody of us asked for counts, whatever its type."""
     step, ours = ctx.step, _is_ours(ctx, error)
@@ -153,47 +155,49 @@ async def settle(bench: Bench, ctx: Context, error: BaseException) -> None:
         )
     if ours and isinstance(error, TornSegment):
         rewind = checkpoints.Rewind(step, ArtifactId(error.artifact_id), error.ordinal)
-        if await bench.ledger.write(checkpoints.REWIND, rewind):
-            bench.metrics.incr("step_rewound", kind=step.kind)
+        if await services.ledger.write(checkpoints.REWIND, rewind):
+            services.metrics.incr("step_rewound", kind=step.kind)
             return
-    if (away := bench.targets.at_fault(ctx, error, ours)) is not None:
-        if bench.targets.is_quota(ctx, away, ours):
-            error = QuotaSpent(foreign.sentence(away))
+    if (away := services.targets.at_fault(ctx, error, ours)) is not None:
+        if services.targets.is_quota(ctx, away, ours):
+            error = QuotaSpent(user_code.sentence(away))
         else:
-            if not await bench.targets.wait(ctx, away, ours):
+            if not await services.targets.wait(ctx, away, ours):
                 ctx.lose("release")
             return
     asked = ctx.told_to_stop if isinstance(error, asyncio.CancelledError) else isinstance(error, BudgetSpent)
     if _stores_failed(ctx, error):
-        bench.fail(error)
+        services.fail(error)
         asked = True
     if ours and (asked or isinstance(error, TableFailed)):
         moved = ctx.has_checkpoint and ctx.checkpoint.moved
         begun = ctx.has_checkpoint and ctx.checkpoint.begun and asked
-        why = None if asked else foreign.sentence(error)
-        if await bench.ledger.write(releases.RELEASE, releases.Release(step, give_back=moved or not begun, error=why)):
-            bench.metrics.incr("step_released", kind=step.kind)
+        why = None if asked else user_code.sentence(error)
+        if await services.ledger.write(
+            releases.RELEASE, releases.Release(step, give_back=moved or not begun, error=why)
+        ):
+            services.metrics.incr("step_released", kind=step.kind)
         else:
             ctx.lose("release")
         return
     errors = 0 if ctx.made_progress else step.errors
-    delay = retry_in(bench.policy, error, errors, ctx.definition.retries, bench.runtime.random())
-    reason, sentence = foreign.reason(error, "error"), foreign.sentence(error)
-    failure = failures.StepFailure(step, reason, sentence, foreign.trace(error), foreign.page(error), delay)
-    if await _write_down(bench, failure):
-        bench.record.failed(ctx, failure)
-        bench.backed_off.set()
+    delay = retry_in(services.policy, error, errors, ctx.definition.retries, services.runtime.random())
+    reason, sentence = user_code.reason(error, "error"), user_code.sentence(error)
+    failure = failures.StepFailure(step, reason, sentence, user_code.trace(error), user_code.page(error), delay)
+    if await _write_down(services, failure):
+        services.record.failed(ctx, failure)
+        services.backed_off.set()
     else:
         ctx.lose("error")
 
 
-async def _write_down(bench: Bench, failure: failures.StepFailure) -> bool:
+async def _write_down(services: WorkerServices, failure: failures.StepFailure) -> bool:
     try:
-        return await bench.ledger.write(failures.ERROR, failure)
+        return await services.ledger.write(failures.ERROR, failure)
     except Refused:
         # Whatever it was that the ledger does not take: a step whose error cannot be written would never end.
         plain = failures.StepFailure(failure.step, "error", UNWRITABLE, retry_in=failure.retry_in)
-        return await bench.ledger.write(failures.ERROR, plain)
+        return await services.ledger.write(failures.ERROR, plain)
 
 
 def _stores_failed(ctx: Context, error: BaseException) -> bool:
@@ -205,4 +209,4 @@ def _is_ours(ctx: Context, error: BaseException) -> bool:
     """A user's step may let our errors pass, and they steer the worker. One that it raises itself does not."""
     if ctx.definition.method is None or not isinstance(error, PenstockError):
         return True
-    return foreign.raised_by(error, "penstock")
+    return user_code.raised_by(error, "penstock")

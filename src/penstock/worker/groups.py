@@ -13,10 +13,10 @@ from penstock.ledger.database import notifier
 from penstock.ledger.engine import checkpoints, flips
 from penstock.model.states import DocumentStatus
 from penstock.stages import base
-from penstock.worker.bench import ROOM, Bench, is_suspect
 from penstock.worker.context import Context
 from penstock.worker.execute import flip, settle
 from penstock.worker.opening import open_artifact
+from penstock.worker.services import ROOM, WorkerServices, is_suspect
 
 Member = base.Member[Context]
 
@@ -40,8 +40,10 @@ class Host(Protocol):
 class Group:
     """One group of steps. Whoever claimed it releases the lock that came with it."""
 
-    def __init__(self, bench: Bench, stage: base.GroupedStage, host: Host, contexts: Sequence[Context]) -> None:
-        self._bench = bench
+    def __init__(
+        self, services: WorkerServices, stage: base.GroupedStage, host: Host, contexts: Sequence[Context]
+    ) -> None:
+        self._services = services
         self._stage = stage
         self._host = host
         self._contexts = contexts
@@ -63,8 +65,8 @@ class Group:
         not begun, and a long document continues at its next turn."""
         with suppress(PenstockError):
             while True:
-                await self._bench.runtime.sleep(TURN_S)
-                if await self._bench.ledger.read(notifier.claimable, [self._stage.kind]):
+                await self._services.runtime.sleep(TURN_S)
+                if await self._services.ledger.read(notifier.claimable, [self._stage.kind]):
                     for ctx in self._contexts:
                         ctx.stopping = True
                     return
@@ -96,10 +98,10 @@ class Group:
     async def _settle(self, contexts: Sequence[Context], error: BaseException) -> None:
         if isinstance(error, TableFailed) and contexts:
             self._failed = error
-        await asyncio.gather(*(settle(self._bench, ctx, error) for ctx in contexts))
+        await asyncio.gather(*(settle(self._services, ctx, error) for ctx in contexts))
 
     def _is_over(self, contexts: Sequence[Context]) -> bool:
-        return any(ctx.stopping for ctx in contexts) or not self._bench.budget.fits(self._stage.kind)
+        return any(ctx.stopping for ctx in contexts) or not self._services.budget.fits(self._stage.kind)
 
     async def _release(self, batch: Sequence[Member]) -> None:
         await self._settle([member.ctx for member in batch], BudgetSpent("handed over between two batches"))
@@ -109,14 +111,14 @@ class Group:
         the rooms once, not each for itself."""
         left = list(suspects)
         try:
-            async with self._bench.all_rooms(suspects[0].ctx):
+            async with self._services.all_rooms(suspects[0].ctx):
                 while left:
                     member = left[0]
                     if begun and self._is_over([member.ctx for member in left]):
                         break
                     begun = True
                     with suppress(LeaseLost):
-                        await self._bench.go_alone(member.ctx)
+                        await self._services.go_alone(member.ctx)
                         await self._write([member])
                         self._measure(member.ctx.began)
                     left.pop(0)
@@ -126,7 +128,7 @@ class Group:
 
     async def _write_in_room(self, batch: list[Member]) -> None:
         try:
-            async with self._bench.room(batch[0].ctx):
+            async with self._services.room(batch[0].ctx):
                 began = batch[0].ctx.began
                 for member in batch:
                     member.ctx.waiting(None)
@@ -137,7 +139,7 @@ class Group:
             await self._settle_waiting(batch, error)
 
     def _measure(self, began: float) -> None:
-        self._bench.budget.measure(self._stage.kind, self._bench.runtime.clock() - began)
+        self._services.budget.measure(self._stage.kind, self._services.runtime.clock() - began)
 
     async def _settle_waiting(self, batch: Sequence[Member], error: BaseException) -> None:
         """Stopped while they waited for room, or no longer ours."""
@@ -154,7 +156,7 @@ class Group:
                 self._stage.weigh(member.ctx)
                 good.append(member)
             except Permanent as error:
-                await settle(self._bench, member.ctx, error)
+                await settle(self._services, member.ctx, error)
         return good
 
     def _batches(self, members: Sequence[Member]) -> Iterator[list[Member]]:
@@ -175,19 +177,19 @@ class Group:
         if len(batch) == 1 and self._stage.weigh(batch[0].ctx) > self._stage.most():
             await self._write_heavy(batch[0])
             return
-        began = self._bench.runtime.clock()
+        began = self._services.runtime.clock()
         loaded = await asyncio.gather(*(self._stage.load(member.ctx) for member in batch), return_exceptions=True)
         good: list[tuple[Member, Any]] = []
         for member, one in zip(batch, loaded, strict=True):
             if isinstance(one, BaseException):
-                await settle(self._bench, member.ctx, one)
+                await settle(self._services, member.ctx, one)
             else:
                 good.append((member, one))
         if not good:
             return
         written = await self._write_or_halve(good)
         weight = sum(self._stage.weigh(member.ctx) for member in written)
-        self._bench.record.tally.worked(self._stage.kind, weight, began, self._bench.runtime.clock())
+        self._services.record.counters.worked(self._stage.kind, weight, began, self._services.runtime.clock())
         await asyncio.gather(*(self._complete(member.ctx) for member in written))
 
     async def _write_or_halve(self, batch: Sequence[tuple[Member, Any]]) -> list[Member]:
@@ -212,7 +214,7 @@ class Group:
     async def _write_heavy(self, member: Member) -> None:
         ctx = member.ctx
         try:
-            opened = await open_artifact(self._bench, ctx, self._stage.fingerprint(ctx))
+            opened = await open_artifact(self._services, ctx, self._stage.fingerprint(ctx))
             await ctx.begin(opened.artifact, self._stage.codec)
             await self._stage.write_heavy(self._target, member)
             flush = await ctx.checkpoint.close()
@@ -228,11 +230,11 @@ class Group:
         meta = self._stage.result(ctx).meta
         item = flip(ctx, DocumentStatus.COMPLETED, msgspec.json.encode(meta).decode(), output)
         try:
-            took = await self._bench.ledger.write(flips.FLIP, item)
+            took = await self._services.ledger.write(flips.FLIP, item)
         except Exception as error:
-            await settle(self._bench, ctx, error)
+            await settle(self._services, ctx, error)
             return
         if not took:
             ctx.lose("complete")
         else:
-            self._bench.record.completed(ctx, meta, DocumentStatus.COMPLETED)
+            self._services.record.completed(ctx, meta, DocumentStatus.COMPLETED)

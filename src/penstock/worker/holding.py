@@ -10,7 +10,7 @@ from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import locks
 from penstock.model.nouns import Token
 from penstock.runtime import shielded
-from penstock.worker.lease import Heart
+from penstock.worker.heartbeat import Heartbeat
 
 POLL_S = 0.1
 WANTED_S = 1.0
@@ -21,18 +21,18 @@ REAP_EVERY = 20
 class Held:
     """A lock while it is held: refreshed by a thread of its own, however long the block takes."""
 
-    def __init__(self, ledger: Ledger, key: str, token: Token, heart: Heart) -> None:
+    def __init__(self, ledger: Ledger, key: str, token: Token, heartbeat: Heartbeat) -> None:
         self.key = key
         self.token = token
         self.given_back = False
         """By a write that did more than that."""
         self._ledger = ledger
-        self._heart = heart
+        self._heartbeat = heartbeat
 
     @property
     def lost(self) -> bool:
         """Known after a heartbeat: half a second, or a quarter of a shorter lease, later."""
-        return self.token in self._heart.lost_locks
+        return self.token in self._heartbeat.lost_locks
 
     def raise_if_lost(self) -> None:
         """Somebody took the lock away by force, or we were stopped for longer than our lease."""
@@ -52,7 +52,7 @@ def lost(key: str) -> LeaseLost:
 @asynccontextmanager
 async def hold(
     ledger: Ledger,
-    heart: Heart,
+    heartbeat: Heartbeat,
     key: str,
     lease_s: float,
     max_wait: float | None,
@@ -61,13 +61,13 @@ async def hold(
 ) -> AsyncIterator[Held]:
     """Raises `LeaseLost` at the end of a block that did not keep the lock to its end."""
     token = Token(ledger.database.runtime.token())
-    await _acquire(ledger, locks.Acquire(key, token, heart.worker, purpose, lease_s), max_wait, reap)
-    held = Held(ledger, key, token, heart)
-    heart.locks[key] = token
+    await _acquire(ledger, locks.Acquire(key, token, heartbeat.worker, purpose, lease_s), max_wait, reap)
+    held = Held(ledger, key, token, heartbeat)
+    heartbeat.locks[key] = token
     try:
         yield held
     finally:
-        del heart.locks[key]
+        del heartbeat.locks[key]
         kept = held.given_back or await shielded(ledger.write(locks.RELEASE, (key, token)))
     if not kept:
         raise lost(key)

@@ -10,8 +10,8 @@ from penstock.ledger.engine import generations, index_versions, locks
 from penstock.model.nouns import Token
 from penstock.stages.base import Member
 from penstock.stages.index import Target
-from penstock.worker.bench import INDEX, Bench
 from penstock.worker.context import Context
+from penstock.worker.services import INDEX, WorkerServices
 from penstock.worker.tables import GuardedTable, opened
 
 COMPACT_EVERY = 64
@@ -21,8 +21,8 @@ TIDY_AGAIN_S = 60.0
 
 
 class Indexer:
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
+    def __init__(self, services: WorkerServices) -> None:
+        self._services = services
         self._bound: set[tuple[str, str, int]] = set()
         self._commits: dict[str, int] = {}
         self._tidy_after: dict[str, float] = {}
@@ -34,19 +34,19 @@ class Indexer:
         fence = self.fence(_key(first), first.step.lease.token) if locked else self.lease_fence(contexts)
         await self._bind(first)
         place = TableId(first.step.owner, first.document.collection, first.generation.index_version)
-        table = await opened(self._bench.ports.index, place, self._bench.ports.embedder.model.dimensions)
+        table = await opened(self._services.ports.index, place, self._services.ports.embedder.model.dimensions)
         return Target(table, fence)
 
     async def finish(self, contexts: Sequence[Context], target: Target) -> None:
         """The group was written."""
-        began = self._bench.runtime.clock()
+        began = self._services.runtime.clock()
         assert isinstance(target.table, GuardedTable)
         await self._tidy(_key(contexts[0]), target.table, target.fence)
-        self._bench.record.tally.worked(INDEX, 0, began, self._bench.runtime.clock())
+        self._services.record.counters.worked(INDEX, 0, began, self._services.runtime.clock())
 
     def fence(self, key: str, token: Token) -> Fence:
         async def fence() -> None:
-            if not await self._bench.ledger.read(locks.held, key, token):
+            if not await self._services.ledger.read(locks.held, key, token):
                 raise LeaseLost(f"the lock {key} now belongs to another worker")
 
         return fence
@@ -57,7 +57,7 @@ class Indexer:
 
         async def fence() -> None:
             open_ = [ctx for ctx in contexts if not ctx.finishing]
-            held = await self._bench.ledger.read(locks.leased, [ctx.step.lease for ctx in open_])
+            held = await self._services.ledger.read(locks.leased, [ctx.step.lease for ctx in open_])
             gone = [ctx for ctx in open_ if ctx.step.lease.step_id not in held]
             for ctx in gone:
                 ctx.lose("work")
@@ -71,9 +71,9 @@ class Indexer:
         place = (ctx.step.owner, ctx.document.collection, ctx.generation.index_version)
         if place in self._bound:
             return
-        model = self._bench.ports.embedder.model
+        model = self._services.ports.embedder.model
         binding = index_versions.Binding(*place, model.fingerprint, model.dimensions, model.former_names)
-        bound = await self._bench.ledger.write(index_versions.BIND, binding)
+        bound = await self._services.ledger.write(index_versions.BIND, binding)
         if bound is not None and bound.embedder != model.fingerprint:
             raise Permanent(
                 f"collection {place[1]!r} was embedded with {bound.embedder}, not {model.fingerprint}: go back to "
@@ -84,7 +84,7 @@ class Indexer:
 
     async def announce(self, contexts: Sequence[Context]) -> list[Member[Context]]:
         """Say in the ledger that rows are coming, before the first one does."""
-        ledger = self._bench.ledger
+        ledger = self._services.ledger
         answers = await asyncio.gather(
             *(
                 ledger.write(
@@ -96,13 +96,13 @@ class Indexer:
         )
         gone = sum(resumed is None for resumed in answers)
         if gone:
-            self._bench.metrics.incr("claim_lost_race", gone, pool=INDEX)
+            self._services.metrics.incr("claim_lost_race", gone, pool=INDEX)
         return [Member(ctx, resumed) for ctx, resumed in zip(contexts, answers, strict=True) if resumed is not None]
 
     async def _tidy(self, key: str, table: GuardedTable, fence: Fence) -> None:
         """Keep the text index current, and now and then compact, while the lock is ours anyway."""
         self._commits[key] = self._commits.get(key, 0) + 1
-        clock = self._bench.runtime.clock
+        clock = self._services.runtime.clock
         if clock() < self._tidy_after.get(key, 0.0):
             return
         try:
@@ -117,9 +117,9 @@ class Indexer:
         except BaseException as error:
             # The same: a table whose text index cannot be kept current takes rows all the same.
             self._tidy_after[key] = clock() + TIDY_AGAIN_S
-            self._bench.sayings.fails(_tidying(key), error, "New text is found a little slower")
+            self._services.notices.fails(_tidying(key), error, "New text is found a little slower")
         else:
-            self._bench.sayings.works(_tidying(key))
+            self._services.notices.works(_tidying(key))
 
 
 def _key(ctx: Context) -> str:

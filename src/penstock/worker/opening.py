@@ -4,8 +4,8 @@ from penstock.artifacts.fingerprints import fingerprint
 from penstock.errors import BudgetSpent
 from penstock.ledger.engine import checkpoints
 from penstock.stages.base import Ports, Stage
-from penstock.worker.bench import Bench
 from penstock.worker.context import Context, RunState
+from penstock.worker.services import WorkerServices
 
 ARTIFACT_POLL_S = 0.05
 
@@ -30,19 +30,19 @@ def artifact_fingerprint(ports: Ports, state: RunState, position: int, stage: St
     )
 
 
-async def open_artifact(bench: Bench, ctx: Context, key: str) -> checkpoints.Opened:
+async def open_artifact(services: WorkerServices, ctx: Context, key: str) -> checkpoints.Opened:
     """Made already, ours to make, or being made by another run: then wait for it, and take over if that one dies."""
     request = checkpoints.Open(ctx.step, key)
     opened = ctx.opened
     if opened is None:
-        opened = await bench.ledger.write(checkpoints.OPEN, request)
+        opened = await services.ledger.write(checkpoints.OPEN, request)
     while not (opened.mine or opened.artifact.complete):
         ctx.waiting("artifact")
-        if ctx.stopping or bench.budget.spent:
+        if ctx.stopping or services.budget.spent:
             raise BudgetSpent("stopped while another run makes the same artifact")
-        await bench.runtime.sleep(ARTIFACT_POLL_S)
+        await services.runtime.sleep(ARTIFACT_POLL_S)
         ctx.raise_if_cancelled()
-        if not await bench.ledger.read(checkpoints.being_built, opened.artifact.id):
-            opened = await bench.ledger.write(checkpoints.OPEN, request)
+        if not await services.ledger.read(checkpoints.being_built, opened.artifact.id):
+            opened = await services.ledger.write(checkpoints.OPEN, request)
     ctx.waiting(None)
     return opened

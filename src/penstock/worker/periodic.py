@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from penstock.errors import StorageError
 from penstock.ledger.database.liveness import Liveness
-from penstock.ledger.engine import leasing, sweeping, work
-from penstock.worker.bench import Bench
+from penstock.ledger.engine import leasing, steps_vacuum, work
 from penstock.worker.claiming import Claiming
-from penstock.worker.lease import reap
+from penstock.worker.heartbeat import reap
 from penstock.worker.running import Running
+from penstock.worker.services import WorkerServices
 
 Chore = Callable[[], Awaitable[object]]
 """Something to do now and then. What it answers is true if others may have waited for that."""
@@ -22,44 +22,49 @@ SOON_S = 0.02
 
 class Periodic:
     def __init__(
-        self, bench: Bench, liveness: Liveness, running: Running, claiming: Claiming, chores: Sequence[Chore]
+        self,
+        services: WorkerServices,
+        liveness: Liveness,
+        running: Running,
+        claiming: Claiming,
+        chores: Sequence[Chore],
     ) -> None:
-        self._bench = bench
+        self._services = services
         self._liveness = liveness
         self._running = running
         self._claiming = claiming
         self._chores = chores
 
     async def run(self) -> None:
-        bench, runtime = self._bench, self._bench.runtime
+        services, runtime = self._services, self._services.runtime
         next_reap = runtime.clock()
         while not self._running.stopping:
             try:
-                bench.backed_off.clear()
-                due_in = await bench.ledger.read(work.due_in)
+                services.backed_off.clear()
+                due_in = await services.ledger.read(work.due_in)
                 if due_in is not None and due_in <= 0:
-                    moved = await bench.ledger.write(leasing.DUE, 100)
+                    moved = await services.ledger.write(leasing.DUE, 100)
                     if moved:
                         self._running.wake()
                 if runtime.clock() >= next_reap:
-                    next_reap = runtime.clock() + min(UPKEEP_S, bench.lease_s / 4)
+                    next_reap = runtime.clock() + min(UPKEEP_S, services.lease_s / 4)
                     await self._look_around()
             except Exception as error:
-                bench.fail(error)
+                services.fail(error)
                 return
             rest = next_reap - runtime.clock()
-            await runtime.wait(bench.backed_off, rest if due_in is None else min(rest, max(due_in, SOON_S)))
+            await runtime.wait(services.backed_off, rest if due_in is None else min(rest, max(due_in, SOON_S)))
 
     async def _look_around(self) -> None:
         await self.reap()
         if await self._claiming.learn():
             self._running.wake()
-        if await self._bench.targets.refresh():
+        if await self._services.targets.refresh():
             self._running.wake()
         for chore in self._chores:
             if await self._do(chore):
                 self._running.wake()
-                self._bench.ledger.notify_others()
+                self._services.ledger.notify_others()
 
     async def _do(self, chore: Chore) -> bool:
         """Nothing waits for it but what it is about: no worker ends because of that."""
@@ -68,21 +73,23 @@ class Periodic:
         except (asyncio.CancelledError, StorageError):
             raise
         except BaseException as error:
-            self._bench.sayings.fails("upkeep", error, "The work goes on")
+            self._services.notices.fails("upkeep", error, "The work goes on")
             return False
 
     async def reap(self) -> None:
-        bench, held = self._bench, frozenset(self._running.heart.leases)
-        if await reap(bench.ledger, self._liveness, bench.worker, held, bench.policy.crashes, bench.metrics):
+        services, held = self._services, frozenset(self._running.heartbeat.leases)
+        if await reap(
+            services.ledger, self._liveness, services.worker, held, services.policy.crashes, services.metrics
+        ):
             self._running.wake()
 
     async def sweep(self) -> None:
-        ledger = self._bench.ledger
+        ledger = self._services.ledger
         while ledger.database.dialect == "postgres":
-            await self._bench.runtime.sleep(UPKEEP_S)
+            await self._services.runtime.sleep(UPKEEP_S)
             try:
-                if await ledger.read(sweeping.is_due):
-                    await sweeping.sweep_up(ledger.database)
+                if await ledger.read(steps_vacuum.is_due):
+                    await steps_vacuum.sweep_up(ledger.database)
             except Exception:
                 # It may not be ours to sweep; then it is somebody else's to do.
-                await self._bench.runtime.sleep(SWEEP_AGAIN_S)
+                await self._services.runtime.sleep(SWEEP_AGAIN_S)

@@ -10,21 +10,21 @@ from penstock.ledger.database.liveness import Liveness
 from penstock.ledger.engine import work
 from penstock.model.nouns import DocumentId, Owner
 from penstock.worker.admission import Admission
-from penstock.worker.bench import EMBED, INDEX, Bench
 from penstock.worker.claiming import Claiming
 from penstock.worker.context import Context
-from penstock.worker.look import InHand
+from penstock.worker.counters import DocumentInProgress
 from penstock.worker.periodic import Chore, Periodic
 from penstock.worker.pools import REST, Pools
 from penstock.worker.probing import Probing
-from penstock.worker.runner import Runner
+from penstock.worker.runner import StepRunner
 from penstock.worker.running import Running
+from penstock.worker.services import EMBED, INDEX, WorkerServices
 from penstock.workflows.read import OPEN_KINDS
 
 Done = Callable[[], Awaitable[bool]]
 
 
-class Courier(Protocol):
+class EventDispatcher(Protocol):
     """Delivers events while the worker works."""
 
     on_idle: Callable[[], None]
@@ -50,32 +50,32 @@ WARM_UP_AFTER_S = 0.1
 class Worker:
     def __init__(
         self,
-        bench: Bench,
+        services: WorkerServices,
         liveness: Liveness,
         *,
         slots: int,
         chores: Sequence[Chore] = (),
-        courier: Courier | None = None,
+        dispatcher: EventDispatcher | None = None,
     ) -> None:
         """`slots`: runs in hand; more than run at once (`bench.slots`), so that a commit waits for nobody's work. Typed
         pools (`bench.pools`) hold no more than they run: what they cannot begin is for others."""
-        self.bench = bench
+        self.services = services
         self.told_to_stop = False
         """By a person or the system, not by its own end."""
-        self._courier = courier
-        if courier is not None:
-            courier.on_idle = self.wake
-        bench.fail = self._fail
+        self._dispatcher = dispatcher
+        if dispatcher is not None:
+            dispatcher.on_idle = self.wake
+        services.fail = self._fail
         self._fatal: BaseException | None = None
-        self._running = Running(bench, liveness, self._has_news)
-        pools = Pools(bench.pools or {REST: slots}, (*bench.stages, *OPEN_KINDS))
-        self._claiming = Claiming(bench, self._running, pools)
-        self._runner = Runner(bench, self._running, self._claiming)
-        self._admission = Admission(bench, self._running, self._claiming, self._runner)
-        self._probing = Probing(bench, self._running, self._claiming, self._runner)
-        self._periodic = Periodic(bench, liveness, self._running, self._claiming, chores)
+        self._running = Running(services, liveness, self._has_news)
+        pools = Pools(services.pools or {REST: slots}, (*services.stages, *OPEN_KINDS))
+        self._claiming = Claiming(services, self._running, pools)
+        self._runner = StepRunner(services, self._running, self._claiming)
+        self._admission = Admission(services, self._running, self._claiming, self._runner)
+        self._probing = Probing(services, self._running, self._claiming, self._runner)
+        self._periodic = Periodic(services, liveness, self._running, self._claiming, chores)
         self._wake_index = [asyncio.Event() for _ in range(pools.groups(INDEX))]
-        self._ears = notifier.listener(bench.ledger.database)
+        self._ears = notifier.listener(services.ledger.database)
 
     @property
     def stopping(self) -> bool:
@@ -94,7 +94,7 @@ class Worker:
         """Whether it executes a step now."""
         return bool(self._running.contexts)
 
-    def in_hand(self) -> list[InHand]:
+    def in_hand(self) -> list[DocumentInProgress]:
         """The documents that are being worked on, the longest first."""
         return self._running.in_hand()
 
@@ -105,18 +105,18 @@ class Worker:
     def stop(self) -> None:
         """Claim nothing more; running steps flush at the end of their batch and are released."""
         self._running.stop()
-        if self._courier is not None:
-            self._courier.stop(at_once=self.told_to_stop or self._fatal is not None)
+        if self._dispatcher is not None:
+            self._dispatcher.stop(at_once=self.told_to_stop or self._fatal is not None)
 
     async def run(self, done: Done | None) -> None:
         """Work until `done` says so (None: for ever), the budget is spent, or `stop` is called. Raises what no step is
         to blame for."""
-        await self._running.heart.start()
+        await self._running.heartbeat.start()
         loops: list[asyncio.Task[None]] = []
         delivering: asyncio.Task[None] | None = None
         try:
             await self._periodic.reap()
-            await self.bench.targets.start()
+            await self.services.targets.start()
             await self._claiming.learn()
             delivering = asyncio.create_task(self._contained(self._deliver()))
             others = [self._listen(), self._periodic.run(), self._periodic.sweep(), self._admission.run()]
@@ -153,7 +153,7 @@ class Worker:
     # the loops
 
     async def _claim_loop(self, done: Done | None) -> None:
-        wanted, runtime = self._running.wanted, self.bench.runtime
+        wanted, runtime = self._running.wanted, self.services.runtime
         while not self.stopping:
             wanted.clear()
             groups, found = await self._claiming.claim()
@@ -176,12 +176,12 @@ class Worker:
         if done is None:
             # Nobody will ask what became of them, and there is no end to them.
             self.touched.clear()
-            self.bench.record.tally.news.clear()
+            self.services.record.counters.news.clear()
             return False
         busy = bool(self._running.tasks)
-        if (not busy and await done() and await self._is_told()) or self.bench.budget.spent:
+        if (not busy and await done() and await self._is_told()) or self.services.budget.spent:
             return True
-        error = None if self._running.tasks else await self.bench.targets.held_up()
+        error = None if self._running.tasks else await self.services.targets.held_up()
         if error is not None:
             # Whoever waits for the end of this call should hear now what it waits for.
             self._fail(StorageError(f"{error.rstrip('.')}. Completed work is kept; the rest waits for it"))
@@ -192,7 +192,7 @@ class Worker:
             bell.clear()
             try:
                 if not await self._runner.work_off_index():
-                    await self.bench.runtime.wait(bell, POLL_S)
+                    await self.services.runtime.wait(bell, POLL_S)
             except Exception as error:
                 self._fail(error)
 
@@ -203,63 +203,63 @@ class Worker:
                 await self._ears.open()
                 while True:
                     await self._ears.change()
-                    if self._courier is not None:
-                        self._courier.wake()
+                    if self._dispatcher is not None:
+                        self._dispatcher.wake()
                     waiting = self._ears.hears_only_work or bool(
-                        await self.bench.ledger.read(notifier.claimable, self._claiming.open_lanes)
+                        await self.services.ledger.read(notifier.claimable, self._claiming.open_queues)
                     )
                     if waiting:
                         self.wake()
             except Exception:
                 # Until notifications work again we look ourselves, now and then.
-                await self.bench.runtime.sleep(POLL_S)
+                await self.services.runtime.sleep(POLL_S)
 
     async def _warm_up(self, at_once: bool) -> None:
         """Load models and libraries while the first documents are read, or (`at_once`) before any comes. What dies of
         that is nobody's crash: a suspect does not begin before."""
         try:
-            if at_once or (await self.bench.ledger.read(work.left)).anything:
+            if at_once or (await self.services.ledger.read(work.left)).anything:
                 # Loading takes the interpreter for itself: first the parser processes should have something to do.
-                await self.bench.runtime.sleep(WARM_UP_AFTER_S)
-                kinds = [kind for kind in (EMBED, INDEX) if kind in self._claiming.lanes]
+                await self.services.runtime.sleep(WARM_UP_AFTER_S)
+                kinds = [kind for kind in (EMBED, INDEX) if kind in self._claiming.queues]
                 await asyncio.gather(*(self._warm_up_kind(kind) for kind in kinds))
         finally:
-            self.bench.warm.set()
+            self.services.warm.set()
 
     async def _warm_up_kind(self, kind: str) -> None:
-        ports = self.bench.ports
+        ports = self.services.ports
         if kind == EMBED:
             await ports.embedder.warm_up()
         else:
-            index = await self.bench.runtime.run_blocking("index", lambda: ports.index)
+            index = await self.services.runtime.run_blocking("index", lambda: ports.index)
             await index.warm_up()
 
     # events
 
     def _has_news(self, ctx: Context) -> None:
         """Something happened to the step: it is in the outbox if there are handlers for it."""
-        if self._courier is not None and ctx.state.workflow.lifecycle_events:
-            self._courier.wake()
+        if self._dispatcher is not None and ctx.state.workflow.lifecycle_events:
+            self._dispatcher.wake()
 
     async def _is_told(self) -> bool:
         """All events that are due were delivered."""
-        return self._courier is None or await self._courier.is_idle()
+        return self._dispatcher is None or await self._dispatcher.is_idle()
 
     async def _deliver(self) -> None:
-        if self._courier is not None:
-            await self._courier.run()
+        if self._dispatcher is not None:
+            await self._dispatcher.run()
 
     async def _end_deliveries(self, delivering: "asyncio.Task[None] | None") -> None:
-        if self._courier is not None and delivering is not None:
+        if self._dispatcher is not None and delivering is not None:
             await asyncio.wait({delivering})
-            await self._courier.finish()
+            await self._dispatcher.finish()
 
     async def _leave(self) -> None:
-        measured = {k: v for k, v in self.bench.budget.paces.items() if k in self.bench.budget.measured}
+        measured = {k: v for k, v in self.services.budget.paces.items() if k in self.services.budget.measured}
         try:
             if measured:
-                await self.bench.ledger.write(work.KEEP_PACES, measured)
+                await self.services.ledger.write(work.KEEP_PACES, measured)
         except PenstockError as error:
             self._fatal = self._fatal or error
         finally:
-            await self._running.heart.stop()
+            await self._running.heartbeat.stop()

@@ -1,5 +1,5 @@
 """Typed pools: which steps a worker works on, and how many of them side by side. A step belongs to the pool that its
-workflow names, else to the one of its kind: that word is its lane."""
+workflow names, else to the one of its kind: that word is its queue."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from penstock.model.nouns import StepId
 from penstock.workflows.read import is_pool_name
 
 REST = "*"
-"""The pool of every lane that no other pool names."""
+"""The pool of every queue that no other pool names."""
 MOST = 1000
 SMALL_DOCUMENT = 512 << 10
 """Bytes of a document that probably is quick work."""
@@ -40,16 +40,16 @@ def parse_pools(text: str, kinds: Iterable[str]) -> dict[str, int]:
     return sizes
 
 
-def pool_of(lane: str, sizes: Mapping[str, int]) -> str | None:
-    """The name of the pool that a lane belongs to, if it is worked on at all."""
-    name = lane if lane in sizes else REST
+def pool_of(queue: str, sizes: Mapping[str, int]) -> str | None:
+    """The name of the pool that a queue belongs to, if it is worked on at all."""
+    name = queue if queue in sizes else REST
     return name if sizes.get(name) else None
 
 
 @dataclass(eq=False)
 class Pool:
     name: str
-    lanes: tuple[str, ...]
+    queues: tuple[str, ...]
     """Those it claims."""
     size: int
     held: int = 0
@@ -71,29 +71,29 @@ class Pool:
 
 
 class Pools:
-    def __init__(self, sizes: Mapping[str, int], lanes: Sequence[str]) -> None:
-        """`lanes`: all that a worker can claim, as far as it knows."""
+    def __init__(self, sizes: Mapping[str, int], queues: Sequence[str]) -> None:
+        """`queues`: all that a worker can claim, as far as it knows."""
         self._sizes = sizes
         self._by_name = {name: Pool(name, (), size) for name, size in sizes.items() if size}
-        self.learn(lanes)
+        self.learn(queues)
 
-    def learn(self, lanes: Iterable[str]) -> None:
-        """There are these lanes as well."""
-        for lane in lanes:
-            pool = self.of(lane)
-            if pool is not None and lane not in pool.lanes:
-                pool.lanes += (lane,)
+    def learn(self, queues: Iterable[str]) -> None:
+        """There are these queues as well."""
+        for queue in queues:
+            pool = self.of(queue)
+            if pool is not None and queue not in pool.queues:
+                pool.queues += (queue,)
 
     @property
     def claiming(self) -> list[Pool]:
-        return [pool for pool in self._by_name.values() if pool.lanes]
+        return [pool for pool in self._by_name.values() if pool.queues]
 
-    def of(self, lane: str) -> Pool | None:
-        name = pool_of(lane, self._sizes)
+    def of(self, queue: str) -> Pool | None:
+        name = pool_of(queue, self._sizes)
         return self._by_name[name] if name is not None else None
 
-    def name(self, lane: str) -> str:
-        return pool_of(lane, self._sizes) or REST
+    def name(self, queue: str) -> str:
+        return pool_of(queue, self._sizes) or REST
 
     def groups(self, kind: str) -> int:
         """How many groups at once, of a kind whose steps are claimed many at a time: one, where it has no own pool."""
@@ -105,8 +105,8 @@ class Place:
     """What a claimed run holds in a pool. With a step that is claimed along it moves on to the next pool, if there is
     room."""
 
-    def __init__(self, pools: Pools, lane: str) -> None:
-        pool = pools.of(lane)
+    def __init__(self, pools: Pools, queue: str) -> None:
+        pool = pools.of(queue)
         assert pool is not None
         self._pools = pools
         self._pool = pool
@@ -114,9 +114,9 @@ class Place:
         self.refused = False
         """There was no room for the next step here."""
 
-    def reach(self, lane: str) -> bool:
+    def reach(self, queue: str) -> bool:
         """Take a place for the next step; False where there is none."""
-        pool = self._pools.of(lane)
+        pool = self._pools.of(queue)
         if pool is not self._pool:
             if pool is None or pool.free <= 0:
                 self.refused = True

@@ -3,15 +3,15 @@
 from collections.abc import Awaitable, Callable
 
 from penstock.ledger.engine.leasing import ROOM
-from penstock.worker.rooms import Stay
-from penstock.worker.vital import Vital
+from penstock.worker.activity import StepActivity
+from penstock.worker.slots import SlotHold
 
 
 class Presence:
-    def __init__(self, vital: Vital, clock: Callable[[], float]) -> None:
-        self.stay: Stay | None = None
+    def __init__(self, activity: StepActivity, clock: Callable[[], float]) -> None:
+        self.stay: SlotHold | None = None
         """Its place in a room, while it has one that it may leave for a while."""
-        self._vital = vital
+        self._activity = activity
         self._clock = clock
         self._works_elsewhere = False
         """Parser processes or a provider do the work between two batches: the place is held only while a batch is
@@ -43,8 +43,8 @@ class Presence:
     def say(self, on: str | None) -> None:
         """For `status` and the timeout; the place stays as it is."""
         self._said = on
-        if on != self._vital.waiting_on and not self._returning:
-            self._vital.wait(on)
+        if on != self._activity.waiting_on and not self._returning:
+            self._activity.wait(on)
 
     async def begin_batch(self) -> float:
         """Hold the place until the batch is kept. How many seconds that took."""
@@ -59,7 +59,7 @@ class Presence:
         """Between two batches: let others have the place if it is their turn, or if it is not needed now."""
         if self.stay is None:
             return 0.0
-        if self._works_elsewhere or self._vital.waiting_on is not None:
+        if self._works_elsewhere or self._activity.waiting_on is not None:
             self.stay.step_out()
         elif self.stay.is_over:
             return await self._wait(self.stay.give_way)
@@ -74,10 +74,10 @@ class Presence:
     async def _wait(self, place: Callable[[], Awaitable[None]]) -> float:
         began = self._clock()
         self._returning = True
-        self._vital.wait(ROOM)
+        self._activity.wait(ROOM)
         try:
             await place()
         finally:
             self._returning = False
-            self._vital.wait(self._said)
+            self._activity.wait(self._said)
         return self._clock() - began

@@ -1,24 +1,24 @@
 """Probes: whether a target that was away works again is tried with one step at a time."""
 
 from penstock.ledger.engine import targets
-from penstock.worker.bench import Bench
 from penstock.worker.claiming import Claiming
-from penstock.worker.runner import Runner
+from penstock.worker.runner import StepRunner
 from penstock.worker.running import Running
+from penstock.worker.services import WorkerServices
 
 REST_S = 60.0
 """Between two looks while nothing is away."""
 
 
 class Probing:
-    def __init__(self, bench: Bench, running: Running, claiming: Claiming, runner: Runner) -> None:
-        self._bench = bench
+    def __init__(self, services: WorkerServices, running: Running, claiming: Claiming, runner: StepRunner) -> None:
+        self._services = services
         self._running = running
         self._claiming = claiming
         self._runner = runner
 
     async def run(self) -> None:
-        known, runtime = self._bench.targets, self._bench.runtime
+        known, runtime = self._services.targets, self._services.runtime
         while not self._running.stopping:
             known.changed.clear()
             if await known.hear():
@@ -35,12 +35,12 @@ class Probing:
             return
         if self._running.stopping:
             return
-        claimed = await self._bench.targets.probe(name, self._claiming.lanes, self._bench.lease_s)
-        pool = self._claiming.pools.of(claimed.step.lane) if claimed is not None else None
+        claimed = await self._services.targets.probe(name, self._claiming.queues, self._services.lease_s)
+        pool = self._claiming.pools.of(claimed.step.queue) if claimed is not None else None
         if claimed is None or pool is None:
             return
         pool.held += 1
         lease = claimed.step.lease
         if lease.resource_key is not None:
-            self._running.heart.locks[lease.resource_key] = lease.token
+            self._running.heartbeat.locks[lease.resource_key] = lease.token
         await self._runner.begin([[claimed.step]], {lease.step_id: claimed.document})

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from penstock import foreign
+from penstock import user_code
 from penstock.errors import Permanent
 
 LONGEST_S = 86_400.0
@@ -24,5 +24,5 @@ def retry_in(policy: RetryPolicy, error: BaseException, errors: int, retries: in
     if isinstance(error, Permanent) or errors + 1 >= retries:
         return None
     delay = random * min(policy.cap_s, policy.base_s * 2.0**errors)
-    asked = foreign.retry_after(error, LONGEST_S)
+    asked = user_code.retry_after(error, LONGEST_S)
     return delay if asked is None else asked + delay

@@ -9,7 +9,6 @@ from penstock.ledger.engine.documents import Live
 from penstock.model.nouns import RunId, Step, StepId, Workflow
 from penstock.runtime import shielded
 from penstock.stages.registry import GROUPED
-from penstock.worker.bench import INDEX, Bench
 from penstock.worker.claiming import Claiming, Found
 from penstock.worker.context import Context, RunState, begin, load
 from penstock.worker.execute import execute
@@ -17,17 +16,18 @@ from penstock.worker.groups import Group, Host
 from penstock.worker.indexing import Indexer
 from penstock.worker.pools import Place
 from penstock.worker.running import Running
+from penstock.worker.services import INDEX, WorkerServices
 
 CARRIED = 128
 """Runs whose chunks and vectors wait in memory for the index step."""
 
 
-class Runner:
-    def __init__(self, bench: Bench, running: Running, claiming: Claiming) -> None:
-        self._bench = bench
+class StepRunner:
+    def __init__(self, services: WorkerServices, running: Running, claiming: Claiming) -> None:
+        self._services = services
         self._running = running
         self._claiming = claiming
-        self._hosts: dict[str, Host] = {INDEX: Indexer(bench)}
+        self._hosts: dict[str, Host] = {INDEX: Indexer(services)}
         self._workflows: dict[str, Workflow] = {}
         self._carried: dict[RunId, RunState] = {}
 
@@ -38,7 +38,7 @@ class Runner:
         single = [group[0] for group in groups if group[0].kind not in GROUPED]
         states = iter(await self._states(single, found) if single else [])
         for group in groups:
-            place = Place(self._claiming.pools, group[0].lane)
+            place = Place(self._claiming.pools, group[0].queue)
             if group[0].kind in GROUPED:
                 self._running.start(self._work_as_group(group, place))
             else:
@@ -48,18 +48,18 @@ class Runner:
         """Of claimed steps. What a run begins with came with its claim."""
         if all(s.position == 0 and s.snapshot in self._workflows and s.lease.step_id in found for s in steps):
             return [begin(found[step.lease.step_id], self._workflows[step.snapshot]) for step in steps]
-        return await self._bench.ledger.read(load, steps, self._workflows)
+        return await self._services.ledger.read(load, steps, self._workflows)
 
     async def _work(self, step: Step, state: RunState | None, place: Place) -> None:
         """A run, step after step, for as long as each next one is claimed with the completion of the one before."""
         try:
             if state is None:
                 self._running.forget(step.lease.step_id)
-                self._bench.targets.dropped(step)
-                await self._drop(step, self._claiming.pools.name(step.lane))
+                self._services.targets.dropped(step)
+                await self._drop(step, self._claiming.pools.name(step.queue))
                 await self._claiming.let_go(step.lease)
                 return
-            ctx: Context | None = self._bench.context(step, state)
+            ctx: Context | None = self._services.context(step, state)
             while ctx is not None:
                 ctx = await self._work_on(ctx, place)
         finally:
@@ -67,18 +67,18 @@ class Runner:
 
     async def _drop(self, step: Step, pool: str) -> None:
         """Its document was deleted meanwhile."""
-        await self._bench.ledger.write(leasing.DROP, step.lease)
-        self._bench.metrics.incr("claim_lost_race", pool=pool)
+        await self._services.ledger.write(leasing.DROP, step.lease)
+        self._services.metrics.incr("claim_lost_race", pool=pool)
 
     async def _work_on(self, ctx: Context, place: Place) -> Context | None:
         running = self._running
         running.enter(ctx)
         following: Context | None = None
         try:
-            following = await execute(self._bench, ctx, lambda lane: not running.stopping and place.reach(lane))
+            following = await execute(self._services, ctx, lambda queue: not running.stopping and place.reach(queue))
             running.steps_done += 1
             if place.refused:
-                self._bench.ledger.notify_others()
+                self._services.ledger.notify_others()
         except BaseException as error:
             await running.settle(ctx, error)
         finally:
@@ -94,7 +94,7 @@ class Runner:
         return following
 
     async def _end_probe(self, ctx: Context) -> None:
-        if self._bench.targets.anything and await shielded(self._bench.targets.ended(ctx)):
+        if self._services.targets.anything and await shielded(self._services.targets.ended(ctx)):
             self._running.wake()
 
     def _carry(self, ctx: Context) -> None:
@@ -117,9 +117,9 @@ class Runner:
     async def work_off_index(self) -> bool:
         """Claim a group of index steps, or one for each table without a lock, and wait for the end. Whether there was
         one."""
-        if self._claiming.claimed_once and not self._bench.budget.fits(INDEX):
+        if self._claiming.claimed_once and not self._services.budget.fits(INDEX):
             return False
-        if not self._bench.targets.open((INDEX,)):
+        if not self._services.targets.open((INDEX,)):
             return False
         steps = await self._claiming.claim_keyed(INDEX, INDEX)
         groups = [steps] if steps else await self._claiming.claim_unlocked()
@@ -154,7 +154,7 @@ class Runner:
         failed: TableFailed | None = None
         try:
             if contexts:
-                failed = await Group(self._bench, GROUPED[kind], self._hosts[kind], contexts).run()
+                failed = await Group(self._services, GROUPED[kind], self._hosts[kind], contexts).run()
                 running.steps_done += 0 if failed is not None else len(contexts)
             return failed
         finally:
@@ -168,13 +168,13 @@ class Runner:
     async def _contexts(self, steps: Sequence[Step]) -> list[Context]:
         carried = [self._carried.pop(step.run_id, None) for step in steps]
         cold = [step for step, state in zip(steps, carried, strict=True) if state is None]
-        loaded = iter(await self._bench.ledger.read(load, cold, self._workflows) if cold else [])
+        loaded = iter(await self._services.ledger.read(load, cold, self._workflows) if cold else [])
         contexts: list[Context] = []
         for step, kept in zip(steps, carried, strict=True):
             state = kept or next(loaded)
             if state is None:
-                self._bench.targets.dropped(step)
+                self._services.targets.dropped(step)
                 await self._drop(step, INDEX)
             else:
-                contexts.append(self._bench.context(step, state))
+                contexts.append(self._services.context(step, state))
         return contexts

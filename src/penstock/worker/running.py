@@ -7,20 +7,20 @@ from typing import Any
 from penstock.ledger.database.liveness import Liveness
 from penstock.model.nouns import DocumentId, Lease, Owner, StepId
 from penstock.runtime import shielded
-from penstock.worker.bench import ROOM, Bench
 from penstock.worker.context import Context
+from penstock.worker.counters import DocumentInProgress, in_hand
 from penstock.worker.execute import settle
-from penstock.worker.lease import Heart
-from penstock.worker.look import InHand, in_hand
+from penstock.worker.heartbeat import Heartbeat
+from penstock.worker.services import ROOM, WorkerServices
 
 STOP_S = 1.0
 """How long running steps may look for the end of their batch before they are stopped in its middle."""
 
 
 class Running:
-    def __init__(self, bench: Bench, liveness: Liveness, has_news: Callable[[Context], None]) -> None:
+    def __init__(self, services: WorkerServices, liveness: Liveness, has_news: Callable[[Context], None]) -> None:
         """`has_news` is called when something happened to a step that handlers may have to be told."""
-        self.bench = bench
+        self.services = services
         self.stopping = False
         self.tasks: set[asyncio.Task[Any]] = set()
         self.contexts: dict[StepId, tuple[Context, asyncio.Task[Any]]] = {}
@@ -28,8 +28,8 @@ class Running:
         """There is work to claim, or there may be."""
         self.steps_done = 0
         self.touched: dict[Owner, set[DocumentId]] = {}
-        self.heart = Heart(
-            bench.ledger, liveness, bench.worker, bench.lease_s, self._on_lost, self._on_hanging, bench.fail
+        self.heartbeat = Heartbeat(
+            services.ledger, liveness, services.worker, services.lease_s, self._on_lost, self._on_hanging, services.fail
         )
         self._has_news = has_news
 
@@ -46,11 +46,11 @@ class Running:
         self.tasks.discard(task)
         self.wake()
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.bench.fail(error)
+            self.services.fail(error)
 
     def hold(self, lease: Lease) -> None:
         """Refresh this lease from now on."""
-        self.heart.leases[lease.step_id] = lease
+        self.heartbeat.leases[lease.step_id] = lease
 
     def enter(self, ctx: Context) -> None:
         task = asyncio.current_task()
@@ -58,10 +58,10 @@ class Running:
         ctx.stopping = self.stopping
         self.touched.setdefault(ctx.step.owner, set()).add(ctx.step.document_id)
         self.hold(ctx.step.lease)
-        self.heart.vitals[ctx.step.lease.step_id] = ctx.vital
+        self.heartbeat.activities[ctx.step.lease.step_id] = ctx.activity
         ctx.task = task
         self.contexts[ctx.step.lease.step_id] = (ctx, task)
-        self.bench.record.started(ctx)
+        self.services.record.started(ctx)
         self._has_news(ctx)
 
     def leave(self, ctx: Context) -> None:
@@ -70,18 +70,18 @@ class Running:
         self.forget(ctx.step.lease.step_id)
 
     def forget(self, step: StepId) -> None:
-        self.heart.leases.pop(step, None)
-        self.heart.vitals.pop(step, None)
+        self.heartbeat.leases.pop(step, None)
+        self.heartbeat.activities.pop(step, None)
         self.contexts.pop(step, None)
 
     async def settle(self, ctx: Context, error: BaseException) -> None:
         """What became of the step goes into the ledger even while its task is being cancelled."""
-        await shielded(settle(self.bench, ctx, error))
+        await shielded(settle(self.services, ctx, error))
 
     def owners(self) -> set[Owner]:
         return {ctx.step.owner for ctx, _ in self.contexts.values()}
 
-    def in_hand(self) -> list[InHand]:
+    def in_hand(self) -> list[DocumentInProgress]:
         """The documents that are being worked on, the longest first."""
         working = (ctx for ctx, _ in self.contexts.values() if not ctx.ended)
         return [in_hand(ctx) for ctx in working if ctx.has_checkpoint or ctx.waiting_on not in (None, ROOM)]
@@ -118,7 +118,7 @@ class Running:
         """They work without progress for longer than their workflow allows: end them, so that they are tried again."""
         for step in steps:
             ctx, task = self.contexts.get(step, (None, None))
-            if ctx is None or task is None or ctx.lost or ctx.finishing or not ctx.vital.overdue:
+            if ctx is None or task is None or ctx.lost or ctx.finishing or not ctx.activity.overdue:
                 continue
             if not ctx.grouped or not ctx.timed_out:
                 # Steps of a group share a task, which then settles all of them: it must not be cancelled twice.

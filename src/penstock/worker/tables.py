@@ -6,7 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from penstock import foreign
+from penstock import user_code
 from penstock.errors import LeaseLost, PenstockError, Permanent, StepError, StorageError, TableFailed
 from penstock.indexes.base import Fence, Index, IndexRows, IndexTable, TableId, maintained
 from penstock.runtime import Runtime
@@ -83,15 +83,15 @@ async def opened(index: Index, table: TableId, dimensions: int) -> GuardedTable:
 
 
 def failed(error: BaseException) -> TableFailed:
-    said = str(error) if isinstance(error, PenstockError) else foreign.sentence(error)
+    said = str(error) if isinstance(error, PenstockError) else user_code.sentence(error)
     return TableFailed(
         f"the index table cannot be used: {said}",
-        target=foreign.named(error, "target"),
-        retry_after=foreign.retry_after(error, LONGEST_S),
+        target=user_code.named(error, "target"),
+        retry_after=user_code.retry_after(error, LONGEST_S),
     )
 
 
-class Sayings:
+class Notices:
     """Logs what fails when that changes, and not for every step that waits for it."""
 
     def __init__(self, runtime: Runtime) -> None:
@@ -105,7 +105,7 @@ class Sayings:
         now = self._runtime.clock()
         text, at = self._said.get(what, ("", 0.0))
         patience = REMIND_S if what in self._failing else SAY_AGAIN_S
-        sentence = foreign.sentence(error)
+        sentence = user_code.sentence(error)
         gist = _CHANCE.sub("", sentence)
         if gist != text or now - at > patience:
             self._said[what] = (gist, now)

@@ -1,11 +1,11 @@
-"""What a worker knows about targets that do not work: which steps wait for them, which lanes it does not claim, and
+"""What a worker knows about targets that do not work: which steps wait for them, which queues it does not claim, and
 when it may probe. While nothing is away this costs nothing but one read with each upkeep tick."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from penstock import foreign
+from penstock import user_code
 from penstock.errors import Away, RateLimited, StorageError, TableFailed, Unauthorized
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import targets
@@ -15,7 +15,7 @@ from penstock.metrics.base import Metrics
 from penstock.model.nouns import Step, StepDefinition, StepId, Token, WorkerId
 from penstock.runtime import Runtime
 from penstock.worker.context import Context
-from penstock.worker.tables import Sayings
+from penstock.worker.tables import Notices
 
 BLOBS = "blobs:"
 """What the names of blob stores begin with: every step needs them."""
@@ -51,14 +51,14 @@ class Targets:
         ledger: Ledger,
         runtime: Runtime,
         worker: WorkerId,
-        sayings: Sayings,
+        notices: Notices,
         metrics: Metrics,
         declared: Declared,
     ) -> None:
         self._ledger = ledger
         self._runtime = runtime
         self._worker = worker
-        self._sayings = sayings
+        self._notices = notices
         self._metrics = metrics
         self._declared = declared
         self.changed = asyncio.Event()
@@ -70,8 +70,8 @@ class Targets:
         """How often each had failed when this worker started."""
         self._met: dict[str, str] = {}
         """By a user's function, or a kind: the target that its steps met when they last waited."""
-        self._lanes: dict[str, set[tuple[str, str | None]]] = {}
-        """For each lane, the method or kind and the declared target of every step that any workflow has there."""
+        self._queues: dict[str, set[tuple[str, str | None]]] = {}
+        """For each queue, the method or kind and the declared target of every step that any workflow has there."""
         self._probing: dict[StepId, _Probing] = {}
 
     @property
@@ -80,7 +80,7 @@ class Targets:
 
     def learn(self, definition: StepDefinition) -> None:
         """A workflow has such a step."""
-        self._lanes.setdefault(definition.lane, set()).add(
+        self._queues.setdefault(definition.queue, set()).add(
             (definition.method or definition.kind, self._declared(definition))
         )
 
@@ -97,7 +97,7 @@ class Targets:
         over = before - set(self._held)
         for name in over:
             self._before.pop(name, None)
-            self._sayings.works(name)
+            self._notices.works(name)
         return bool(over)
 
     def _see(self, holds: Sequence[Hold]) -> None:
@@ -115,7 +115,7 @@ class Targets:
         if self._held.pop(name, None) is not None:
             self._due.pop(name, None)
             self._before.pop(name, None)
-            self._sayings.works(name)
+            self._notices.works(name)
 
     # which steps wait
 
@@ -155,21 +155,21 @@ class Targets:
 
         ctx.on_checkpoint = kept
 
-    def open(self, lanes: Iterable[str]) -> tuple[str, ...]:
-        """Those of these lanes that are worth a claim."""
+    def open(self, queues: Iterable[str]) -> tuple[str, ...]:
+        """Those of these queues that are worth a claim."""
         if not self._held:
-            return tuple(lanes)
-        held = self.lanes()
-        return tuple(lane for lane in lanes if lane not in held)
+            return tuple(queues)
+        held = self.queues()
+        return tuple(queue for queue in queues if queue not in held)
 
-    def lanes(self, name: str | None = None) -> set[str]:
-        """Lanes in which every step waits for a target: for `name`, or for any."""
+    def queues(self, name: str | None = None) -> set[str]:
+        """Queues in which every step waits for a target: for `name`, or for any."""
         held = [held for held in self._held if name in (None, held)]
         if not held:
             return set()
         return {
-            lane
-            for lane, steps in self._lanes.items()
+            queue
+            for queue, steps in self._queues.items()
             if all(self._needs(works_by, declared, held) is not None for works_by, declared in steps)
         }
 
@@ -189,21 +189,21 @@ class Targets:
         """Whether throttling lasts for so long that it is no throttling any more."""
         if not isinstance(error, RateLimited):
             return False
-        asked = foreign.retry_after(error, 2 * LONGEST_S)
+        asked = user_code.retry_after(error, 2 * LONGEST_S)
         hold = self._held.get(self._name(ctx, error, ours))
         lasting = hold is not None and hold.state is State.LIMITED and hold.age_s > LONGEST_S
         return lasting or (asked is not None and asked > LONGEST_S)
 
     def _name(self, ctx: Context, error: Away, ours: bool) -> str:
         declared = self._declared(ctx.definition)
-        name = foreign.named(error, "target")
+        name = user_code.named(error, "target")
         if name is None and isinstance(error, TableFailed):
             return f"{TABLE}{ctx.step.owner}/{ctx.document.collection}/{ctx.generation.index_version}"
         if name is None:
             return declared or f"{ctx.step.kind}:{ctx.definition.method or ctx.step.name}"
         if ours or isinstance(error, Held):
             return name
-        known = {declared for steps in self._lanes.values() for _, declared in steps}
+        known = {declared for steps in self._queues.values() for _, declared in steps}
         return OWN + name if name in known or name.startswith(RESERVED) else name
 
     async def wait(self, ctx: Context, error: Away, ours: bool) -> bool:
@@ -226,7 +226,7 @@ class Targets:
         self.knows(answer.hold)
         if failure is not None:
             setting = f"Set {failure.setting}. " if failure.setting else ""
-            self._sayings.fails(name, error, f"{setting}Its documents wait")
+            self._notices.fails(name, error, f"{setting}Its documents wait")
             self._metrics.incr("target_failed", state=failure.state)
         if answer.took:
             self._metrics.incr("step_held", kind=ctx.step.kind)
@@ -241,10 +241,10 @@ class Targets:
             state = State.LIMITED
         return targets.Failure(
             state,
-            foreign.sentence(error),
+            user_code.sentence(error),
             self._runtime.random(),
-            foreign.retry_after(error, LONGEST_S),
-            foreign.named(error, "setting"),
+            user_code.retry_after(error, LONGEST_S),
+            user_code.named(error, "setting"),
             None if ours else ctx.step.owner,
             token,
         )
@@ -264,11 +264,11 @@ class Targets:
             del self._due[name]
         return over
 
-    async def probe(self, name: str, lanes: Sequence[str], lease_s: float) -> Claimed | None:
+    async def probe(self, name: str, queues: Sequence[str], lease_s: float) -> Claimed | None:
         """A step to try the target with, claimed; None: another worker does that, or no step needs the target."""
         token = Token(self._runtime.token())
-        held = tuple(sorted(self.lanes(name).intersection(lanes)))
-        probe = targets.Probe(name, self._worker, token, tuple(lanes), held, lease_s)
+        held = tuple(sorted(self.queues(name).intersection(queues)))
+        probe = targets.Probe(name, self._worker, token, tuple(queues), held, lease_s)
         answer = await self._ledger.write(targets.PROBE, probe)
         if answer.hold is None:
             self.forget(name)
@@ -320,4 +320,4 @@ class Targets:
         """What a target said, if all that is left to do waits for such ones."""
         if not self.exhausted:
             return None
-        return await self._ledger.read(targets.held_up, sorted(self.lanes()))
+        return await self._ledger.read(targets.held_up, sorted(self.queues()))

@@ -8,9 +8,9 @@ from typing import NamedTuple, TypeVar
 from penstock.config import Config
 from penstock.errors import NoDefinition
 from penstock.model.nouns import ParameterSet, Workflow
-from penstock.workflows import read, source
+from penstock.workflows import read, yaml_file
 from penstock.workflows.inline import inline
-from penstock.workflows.source import SUFFIXES, Problem, Source
+from penstock.workflows.yaml_file import SUFFIXES, Problem, Source
 
 T = TypeVar("T", Workflow, ParameterSet)
 
@@ -33,7 +33,7 @@ class Catalog:
         folder overrides a built-in one with the same id."""
         found, text = self._definition(name)
         whole = inline(found, text, self._definition)
-        source.refuse(text.problems)
+        yaml_file.refuse(text.problems)
         return whole
 
     def parameter_set(self, name: str) -> ParameterSet:
@@ -44,14 +44,14 @@ class Catalog:
         found: dict[str, Entry] = {}
         for text in (*_shipped(), *_sources(self._workflows)):
             workflow = read.workflow(text)
-            source.refuse(text.problems)
+            yaml_file.refuse(text.problems)
             assert workflow is not None
             found[workflow.id] = Entry(workflow, text.file)
         return [found[name] for name in sorted(found)]
 
     def check(self, file: Path) -> tuple[Workflow | ParameterSet | None, list[Problem]]:
         """The workflow or parameter set in a file, and all its problems, including methods that cannot be imported."""
-        text = source.read(file)
+        text = yaml_file.read(file)
         if isinstance(text.values, dict) and "config" in text.values:
             return read.parameter_set(text), text.problems
         workflow = read.workflow(text)
@@ -69,14 +69,14 @@ class Catalog:
         shipped: list[Source] = list(_shipped()) if what == "workflow" else []
         if _is_path(name) and not Path(name).exists():
             raise NoDefinition(f"{name} does not exist")
-        sources = [source.read(Path(name))] if _is_path(name) else [*_sources(folder), *shipped]
+        sources = [yaml_file.read(Path(name))] if _is_path(name) else [*_sources(folder), *shipped]
         known = []
         for text in sources:
             found = convert(text)
             if found is not None and (found.id == name or _is_path(name)):
                 return found, text
             if found is None and (_is_path(name) or _claims(text, name)):
-                source.refuse(text.problems)
+                yaml_file.refuse(text.problems)
             if found is not None:
                 known.append(found.id)
         listed = ", ".join(sorted(set(known))) or "none"
@@ -100,7 +100,7 @@ def _claims(text: Source, name: str) -> bool:
 def _sources(folder: Path) -> Iterator[Source]:
     for path in sorted(folder.glob("*")) if folder.is_dir() else ():
         if path.suffix in SUFFIXES:
-            yield source.read(path)
+            yield yaml_file.read(path)
 
 
 def _shipped() -> Iterator[Source]:

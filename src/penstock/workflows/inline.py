@@ -8,8 +8,8 @@ import msgspec
 from penstock.errors import ConfigError
 from penstock.model.nouns import StepDefinition, Workflow
 from penstock.workflows.read import ELSEWHERE, ENDINGS
-from penstock.workflows.source import SUFFIXES, Place, Source
-from penstock.workflows.way import END
+from penstock.workflows.routing import END
+from penstock.workflows.yaml_file import SUFFIXES, Place, Source
 
 DEPTH = 4
 """Maximum number of workflows in a chain, including the first."""

@@ -9,8 +9,8 @@ import msgspec
 from penstock.artifacts.fingerprints import fingerprint
 from penstock.config import WebhookConfig
 from penstock.errors import ConfigError
-from penstock.model.nouns import Asked, Handler, StepDefinition, Workflow
-from penstock.workflows.source import SUFFIXES
+from penstock.model.nouns import Handler, StepDefinition, Workflow, WorkflowRef
+from penstock.workflows.yaml_file import SUFFIXES
 
 
 def with_parameters(workflow: Workflow, parameters: Mapping[str, Mapping[str, Any]], what: str) -> Workflow:
@@ -57,13 +57,13 @@ def merged(*all_values: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, 
     return found
 
 
-def remember(workflow: Workflow, asked: Asked) -> Workflow:
+def remember(workflow: Workflow, asked: WorkflowRef) -> Workflow:
     """The workflow with the names that a retry needs to find it again. Nothing is added if the id is sufficient."""
     if asked.workflow.endswith(SUFFIXES):
         asked = msgspec.structs.replace(asked, workflow=str(Path(asked.workflow).absolute()))
     if asked.params is not None and asked.params.endswith(SUFFIXES):
         asked = msgspec.structs.replace(asked, params=str(Path(asked.params).absolute()))
-    return msgspec.structs.replace(workflow, asked=asked if asked != Asked(workflow.id) else None)
+    return msgspec.structs.replace(workflow, asked=asked if asked != WorkflowRef(workflow.id) else None)
 
 
 def encode(workflow: Workflow) -> tuple[str, str]:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from penstock import foreign
+from penstock import user_code
 from penstock.errors import ConfigError
 from penstock.model.nouns import Workflow
-from penstock.workflows.source import Source
+from penstock.workflows.yaml_file import Source
 
 
 def load(method: str) -> Callable[..., Any]:
@@ -31,7 +31,7 @@ def load(method: str) -> Callable[..., Any]:
         raise ConfigError(f"{method!r} cannot be imported: {module} has no {name}") from error
     except BaseException as error:
         # A module may do anything when it is imported, even call `sys.exit()`.
-        raise ConfigError(f"{method!r} cannot be imported: {foreign.sentence(error)}") from error
+        raise ConfigError(f"{method!r} cannot be imported: {user_code.sentence(error)}") from error
     if not inspect.iscoroutinefunction(found):
         raise ConfigError(f"{method!r} is not an `async def` function")
     result: Callable[..., Any] = found

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from penstock.model.nouns import Handler, ParameterSet, StepDefinition, Workflow
-from penstock.workflows.source import Place, Source
+from penstock.workflows.yaml_file import Place, Source
 
 SHIPPED_KINDS = ("fetch", "validate", "extract", "clean", "chunk", "embed", "index")
 OPEN_KINDS = ("enrich", "route")

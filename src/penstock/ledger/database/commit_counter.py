@@ -5,7 +5,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from penstock.privacy import file_mode
+from penstock.redaction import file_mode
 
 _WIDTH = 20
 

@@ -9,7 +9,7 @@ from penstock.ledger.database.outage_wait import OutageWait
 from penstock.ledger.database.postgres import PostgresConnection, PostgresServer
 from penstock.ledger.database.sqlite import SqliteConnection
 from penstock.ledger.database.statements import DialectName
-from penstock.privacy import masked
+from penstock.redaction import masked
 from penstock.runtime import Runtime
 
 

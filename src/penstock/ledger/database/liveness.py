@@ -13,7 +13,7 @@ from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.database import Database
 from penstock.ledger.database.statements import Statement
 from penstock.model.nouns import WorkerId
-from penstock.privacy import file_mode, make_folder
+from penstock.redaction import file_mode, make_folder
 
 _ADVISORY_CLASS = 0x50454E53
 _HOLD = Statement("SELECT pg_advisory_lock(:class, :key)")

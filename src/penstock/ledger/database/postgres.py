@@ -9,7 +9,7 @@ from penstock.errors import ConfigError, LedgerAway, StorageError, UsageError
 from penstock.ledger.database import away
 from penstock.ledger.database.connection import Outcome, Row
 from penstock.ledger.database.statements import NOTIFY, DialectName, Rows, Statement, clean_rows, clean_values
-from penstock.privacy import masked, masked_for
+from penstock.redaction import masked, masked_for
 from penstock.runtime import Runtime
 
 OLDEST_SERVER = 130000

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
-from penstock.foreign import clean
+from penstock.user_code import clean
 
 DialectName = Literal["sqlite", "postgres"]
 

@@ -12,8 +12,8 @@ from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.database import Database
 from penstock.ledger.database.histories import NOTICE, Seen, SetBack, is_behind
 from penstock.ledger.database.writer import Item, Result, Verb, Writer
-from penstock.metrics.base import NOTHING, Metrics
-from penstock.privacy import make_private_file, tighten
+from penstock.metrics.base import NULL_METRICS, Metrics
+from penstock.redaction import make_private_file, tighten
 from penstock.runtime import Runtime
 
 P = ParamSpec("P")
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Ledger:
-    def __init__(self, database: Database, metrics: Metrics = NOTHING) -> None:
+    def __init__(self, database: Database, metrics: Metrics = NULL_METRICS) -> None:
         self.database = database
         self._runtime: Runtime = database.runtime
         self._writer = Writer(database, metrics)

@@ -11,7 +11,7 @@ from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.database import Database
 from penstock.ledger.database.migrations import LATEST, MIGRATIONS
 from penstock.ledger.database.statements import Statement
-from penstock.privacy import masked
+from penstock.redaction import masked
 
 _VERSION = Statement("SELECT max(version) FROM schema_versions")
 _BORN = Statement("SELECT min(applied_at) FROM schema_versions")

@@ -14,7 +14,7 @@ from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.database import Database
 from penstock.ledger.database.notifier import Notifier
 from penstock.ledger.database.statements import NOTIFY
-from penstock.metrics.base import NOTHING, Metrics
+from penstock.metrics.base import NULL_METRICS, Metrics
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -79,7 +79,7 @@ class _Write:
 
 
 class Writer:
-    def __init__(self, database: Database, metrics: Metrics = NOTHING) -> None:
+    def __init__(self, database: Database, metrics: Metrics = NULL_METRICS) -> None:
         self._database = database
         self._queue: queue.SimpleQueue[list[_Write] | None] = queue.SimpleQueue()
         self._new: list[_Write] = []

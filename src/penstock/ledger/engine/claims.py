@@ -11,7 +11,7 @@ from penstock.ledger.database.connection import Connection, Row
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine import documents, outbox, postgres_statements
-from penstock.ledger.engine.outbox import News
+from penstock.ledger.engine.outbox import StepEvent
 from penstock.ledger.engine.resource_keys import FREED, OWN_KEYS, hand_on
 from penstock.ledger.engine.steps import STEP, show, step_of
 from penstock.model.events import EventKind
@@ -178,11 +178,11 @@ def _claim_keyed(connection: Connection, requests: Sequence[KeyedClaim]) -> list
     return answers
 
 
-def _started(steps: Sequence[Step]) -> Iterator[News]:
+def _started(steps: Sequence[Step]) -> Iterator[StepEvent]:
     for step in steps:
         if step.position == 0 and step.lease.epoch == 1:
-            yield News(EventKind.ITEM_START, step, of_step=False)
-        yield News(EventKind.STEP_START, step, "RUNNING")
+            yield StepEvent(EventKind.ITEM_START, step, of_step=False)
+        yield StepEvent(EventKind.STEP_START, step, "RUNNING")
 
 
 CLAIM = Verb("claim", _claim)

@@ -10,7 +10,7 @@ from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine import checkpoints, outbox, postgres_statements
-from penstock.ledger.engine.outbox import News
+from penstock.ledger.engine.outbox import StepEvent
 from penstock.ledger.engine.resource_keys import ready
 from penstock.ledger.engine.steps import COMPLETED_UNDER_LEASE, show, step_ended
 from penstock.model.events import EventKind
@@ -31,7 +31,7 @@ class NextStep(msgspec.Struct, frozen=True):
     pool: str | None = None
 
     @property
-    def lane(self) -> str:
+    def queue(self) -> str:
         return self.pool or self.kind
 
 
@@ -117,12 +117,12 @@ def _complete(connection: Connection, completions: Sequence[Completion]) -> list
     return _open_next(connection, completions, answers)
 
 
-def _completed(completions: Sequence[Completion], answers: Sequence[Completed]) -> Iterator[News]:
+def _completed(completions: Sequence[Completion], answers: Sequence[Completed]) -> Iterator[StepEvent]:
     for c, answer in zip(completions, answers, strict=True):
         if answer.took:
             yield step_ended(c.step, c.meta)
         if answer.next is not None:
-            yield News(EventKind.STEP_START, answer.next, "RUNNING")
+            yield StepEvent(EventKind.STEP_START, answer.next, "RUNNING")
 
 
 def _open_next(connection: Connection, completions: Sequence[Completion], answers: list[Completed]) -> list[Completed]:
@@ -172,7 +172,7 @@ def _insert_next(connection: Connection, done: Sequence[Completion]) -> dict[Run
     inserted = connection.run(_NEXT, rows, lease_s=done[0].lease_s, worker=done[0].worker)
     by_run = {c.step.run_id: c for c in done}
     claimed = {RunId(row[1]): _following(by_run[row[1]], row[0]) for row in inserted if row[2] is not None}
-    ready(connection, [(c.next.resource_key, c.next.lane) for c in done if c.next.resource_key is not None])
+    ready(connection, [(c.next.resource_key, c.next.queue) for c in done if c.next.resource_key is not None])
     before = {c.step.run_id: SHOWN_AS.get(c.step.kind) for c in done}
     show(
         connection,

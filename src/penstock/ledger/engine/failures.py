@@ -11,7 +11,7 @@ from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine import dead_letters, outbox
-from penstock.ledger.engine.outbox import News
+from penstock.ledger.engine.outbox import StepEvent
 from penstock.ledger.engine.runs import end_runs
 from penstock.ledger.engine.steps import LIVE
 from penstock.model.events import EventKind
@@ -92,12 +92,12 @@ def bury(connection: Connection, failures: Sequence[StepFailure]) -> None:
     )
 
 
-def _step_failed(f: StepFailure, status: str) -> News:
+def _step_failed(f: StepFailure, status: str) -> StepEvent:
     body = json.dumps({"error": f.error, "meta": {"reason": f.reason, "page": f.page}})
-    return News(EventKind.STEP_FAILED, f.step, status, body)
+    return StepEvent(EventKind.STEP_FAILED, f.step, status, body)
 
 
-def _failed(f: StepFailure) -> tuple[News, News]:
+def _failed(f: StepFailure) -> tuple[StepEvent, StepEvent]:
     """The step, and its run with it; that says which step it was, too."""
     news = _step_failed(f, "FAILED")
     return news, msgspec.structs.replace(news, kind=EventKind.ITEM_FAILED)

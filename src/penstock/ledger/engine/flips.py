@@ -12,7 +12,7 @@ from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine import checkpoints, generations, outbox, postgres_statements
 from penstock.ledger.engine.generations import GRACE_S
-from penstock.ledger.engine.outbox import News
+from penstock.ledger.engine.outbox import StepEvent
 from penstock.ledger.engine.runs import end_runs
 from penstock.ledger.engine.steps import COMPLETED_UNDER_LEASE, step_ended
 from penstock.model.events import EventKind
@@ -93,11 +93,11 @@ def _is_placed(flip: Flip) -> bool:
     return flip.step.kind == "index"
 
 
-def _flipped(flips: Sequence[Flip]) -> Iterator[News]:
+def _flipped(flips: Sequence[Flip]) -> Iterator[StepEvent]:
     for f in flips:
         yield step_ended(f.step, f.meta)
         counts = json.dumps({"meta": {"pages": f.pages, "chunks": f.chunks}})
-        yield News(EventKind.ITEM_END, f.step, f.status, counts, of_step=False)
+        yield StepEvent(EventKind.ITEM_END, f.step, f.status, counts, of_step=False)
 
 
 def _recall_flipped(connection: Connection, flips: Sequence[Flip]) -> list[bool | None]:

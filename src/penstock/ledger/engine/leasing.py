@@ -25,7 +25,7 @@ UNBEGUN = 20
 """Up to so many claims without progress, a step that had not begun when its worker died is not a suspect."""
 
 
-class Sign(msgspec.Struct, frozen=True):
+class StepSignal(msgspec.Struct, frozen=True):
     """What is new about a step that its worker holds."""
 
     step: StepId
@@ -40,7 +40,7 @@ class Beat(msgspec.Struct, frozen=True):
     worker: WorkerId
     leases: tuple[Lease, ...]
     locks: tuple[tuple[str, Token], ...]
-    signs: tuple[Sign, ...]
+    signs: tuple[StepSignal, ...]
     """For those leases that have news."""
     lease_s: float
 
@@ -128,7 +128,7 @@ def _in_use(connection: Connection, leases: Sequence[Lease]) -> frozenset[StepId
     return frozenset(steps - {StepId(row[0]) for row in connection.run(_AT_REST, [(step,) for step in sorted(steps)])})
 
 
-def _sign_row(lease: Lease, sign: Sign) -> tuple[object, ...]:
+def _sign_row(lease: Lease, sign: StepSignal) -> tuple[object, ...]:
     return (lease.step_id, lease.token, sign.waiting_on, int(sign.moved), sign.timeout_s)
 
 

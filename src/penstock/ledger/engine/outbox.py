@@ -50,7 +50,7 @@ def has_handlers(snapshot: str, kind: EventKind) -> bool:
     return kind in _handlers[snapshot]
 
 
-class News(msgspec.Struct, frozen=True):
+class StepEvent(msgspec.Struct, frozen=True):
     """Something that happened to a run or to one of its steps."""
 
     kind: EventKind
@@ -70,7 +70,7 @@ _TELL = Statement(
 )
 
 
-def tell(connection: Connection, news: Iterable[News]) -> None:
+def tell(connection: Connection, news: Iterable[StepEvent]) -> None:
     """Insert the events that have handlers into the outbox."""
     all_news = list(news)
     _known(connection, {n.step.snapshot for n in all_news})

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from penstock.ledger.database.connection import Connection, Row
 from penstock.ledger.database.statements import Statement
-from penstock.ledger.engine.outbox import News
+from penstock.ledger.engine.outbox import StepEvent
 from penstock.model.events import EventKind
 from penstock.model.nouns import DocumentId, GenerationId, Lease, Owner, RunId, Step, StepId, Token
 from penstock.model.states import SHOWN_AS, WORKING, DocumentStatus
@@ -67,5 +67,5 @@ COMPLETED_UNDER_LEASE = Statement(
 )
 
 
-def step_ended(step: Step, meta: str) -> News:
-    return News(EventKind.STEP_END, step, "COMPLETED", f'{{"meta":{meta}}}')
+def step_ended(step: Step, meta: str) -> StepEvent:
+    return StepEvent(EventKind.STEP_END, step, "COMPLETED", f'{{"meta":{meta}}}')

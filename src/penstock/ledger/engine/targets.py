@@ -91,14 +91,14 @@ class Pause(msgspec.Struct, frozen=True):
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """A worker wants to try a target with one step of the lanes that it works on."""
+    """A worker wants to try a target with one step of the queues that it works on."""
 
     name: str
     worker: WorkerId
     token: Token
-    lanes: tuple[str, ...]
+    queues: tuple[str, ...]
     held: tuple[str, ...]
-    """Lanes of which every step needs the target: if no step waits for it, one that has not begun will do."""
+    """Queues of which every step needs the target: if no step waits for it, one that has not begun will do."""
     lease_s: float
 
 
@@ -232,14 +232,14 @@ _FORGET = Statement(
 # One that has not failed itself goes first, then the one that waits longest: a document for which alone the target
 # does not work must not be asked about it again and again.
 _PICK = Statement(
-    "SELECT s.id, s.resource_key, s.error IS NULL FROM steps s JOIN {rows} ON coalesce(s.pool, s.kind) = r.lane "
+    "SELECT s.id, s.resource_key, s.error IS NULL FROM steps s JOIN {rows} ON coalesce(s.pool, s.kind) = r.queue "
     "WHERE s.status = 'ERROR' AND s.waiting_on = :name "
     "ORDER BY CASE WHEN s.error IS NULL THEN 0 ELSE 1 END, s.not_before LIMIT 1",
-    rows="lane text",
+    rows="queue text",
 )
 _PICK_NEW = Statement(
     "SELECT id, resource_key, 1 FROM steps WHERE status = 'PENDING' AND resource_key IS NULL "
-    "AND coalesce(pool, kind) = :lane ORDER BY priority DESC, rank LIMIT 1 {skip}"
+    "AND coalesce(pool, kind) = :queue ORDER BY priority DESC, rank LIMIT 1 {skip}"
 )
 _TAKE_KEY = Statement(
     "UPDATE locks SET token = :token, worker_id = :worker, purpose = 'step', lease_until = {now} + :lease_s "
@@ -279,9 +279,9 @@ def _probe_one(connection: Connection, probe: Probe) -> Probed:
 
 def _claim_one(connection: Connection, probe: Probe) -> claims.Claimed | None:
     values = {"token": probe.token, "worker": probe.worker, "lease_s": probe.lease_s}
-    picked = connection.run(_PICK, [(lane,) for lane in probe.lanes], name=probe.name) if probe.lanes else []
+    picked = connection.run(_PICK, [(queue,) for queue in probe.queues], name=probe.name) if probe.queues else []
     if not picked or not picked[0][2]:
-        new = (connection.run(_PICK_NEW, lane=lane) for lane in probe.held)
+        new = (connection.run(_PICK_NEW, queue=queue) for queue in probe.held)
         picked = next(filter(None, new), picked)
     for step, key, _ in picked:
         if key is not None and not connection.run(_TAKE_KEY, key=key, **values):
@@ -345,24 +345,24 @@ def all_held(connection: Connection) -> list[Hold]:
     return [_hold_of(row) for row in connection.run(_ALL)]
 
 
-# What is behind a lock waits as PENDING, and so does what a worker does not claim because its lane is held.
+# What is behind a lock waits as PENDING, and so does what a worker does not claim because its queue is held.
 _LASTING = "({}.failures >= :tries OR {}.held_until > {{now}} + :longest_s)"
 _HELD_UP = Statement(
     f"SELECT o.name, o.error, o.setting, o.owner FROM targets o WHERE {_LASTING.format('o', 'o')} "
     "AND NOT EXISTS (SELECT 1 FROM steps s WHERE s.status IN ('PENDING', 'RUNNING', 'ERROR') "
     "AND NOT EXISTS (SELECT 1 FROM targets t "
     f"WHERE {_LASTING.format('t', 't')} AND (t.name = s.resource_key OR s.status = 'ERROR' AND t.name = s.waiting_on)) "
-    "AND NOT (s.status = 'PENDING' AND coalesce(s.pool, s.kind) IN (SELECT r.lane FROM {rows}))) "
+    "AND NOT (s.status = 'PENDING' AND coalesce(s.pool, s.kind) IN (SELECT r.queue FROM {rows}))) "
     "ORDER BY o.name LIMIT 1",
-    rows="lane text",
+    rows="queue text",
 )
 
 
-def held_up(connection: Connection, lanes: Sequence[str] = ()) -> str | None:
+def held_up(connection: Connection, queues: Sequence[str] = ()) -> str | None:
     """If all that is left to do waits for targets that failed again and again, or that asked for a long wait: what one
-    of them said. `lanes`: those of which every step needs a target that is held."""
+    of them said. `queues`: those of which every step needs a target that is held."""
     for name, error, setting, owner in connection.run(
-        _HELD_UP, [(lane,) for lane in lanes], tries=TRIES, longest_s=LONGEST_S
+        _HELD_UP, [(queue,) for queue in queues], tries=TRIES, longest_s=LONGEST_S
     ):
         # What a step of an owner's own has said is not for all.
         said = error.rstrip(".") if owner is None else f"{name} is away"

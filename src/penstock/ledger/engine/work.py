@@ -10,7 +10,7 @@ from penstock.ledger.engine import outbox
 COMMITTED_S = 60.0
 
 
-class Left(msgspec.Struct, frozen=True):
+class RemainingWork(msgspec.Struct, frozen=True):
     claimable: bool
     running: bool
     backed_off: float | None
@@ -45,9 +45,9 @@ _PACE = Statement(
 )
 
 
-def left(connection: Connection) -> Left:
+def left(connection: Connection) -> RemainingWork:
     claimable, running, backed_off = connection.run(_LEFT)[0]
-    return Left(bool(claimable), bool(running), backed_off, outbox.waiting(connection).due)
+    return RemainingWork(bool(claimable), bool(running), backed_off, outbox.waiting(connection).due)
 
 
 def due_in(connection: Connection) -> float | None:

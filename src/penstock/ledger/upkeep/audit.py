@@ -235,13 +235,13 @@ def generations(connection: Connection, question: str, owner: str, after: int) -
 
 # The step that begins to wait writes ready = 1 in its own transaction, whoever holds the lock.
 _UNHEARD = question(
-    "SELECT s.resource_key, coalesce(s.pool, s.kind) AS lane, count(*) FROM steps s "
+    "SELECT s.resource_key, coalesce(s.pool, s.kind) AS queue, count(*) FROM steps s "
     "LEFT JOIN locks l ON l.resource_key = s.resource_key "
     "WHERE s.status = 'PENDING' AND s.resource_key IS NOT NULL AND <s.owned> "
     "AND (l.resource_key IS NULL OR l.ready = 0 OR l.kind IS NULL OR (l.kind <> coalesce(s.pool, s.kind) "
     "AND NOT EXISTS (SELECT 1 FROM steps o WHERE o.status = 'PENDING' AND o.resource_key IS NOT NULL "
     "AND o.resource_key = s.resource_key AND coalesce(o.pool, o.kind) = l.kind))) "
-    "GROUP BY s.resource_key, coalesce(s.pool, s.kind) ORDER BY s.resource_key, lane"
+    "GROUP BY s.resource_key, coalesce(s.pool, s.kind) ORDER BY s.resource_key, queue"
 )
 
 

@@ -23,7 +23,7 @@ from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import leasing, outbox
 from penstock.ledger.engine.backup_guard import outlast_prune
 from penstock.model.nouns import WorkerId
-from penstock.privacy import make_private_file
+from penstock.redaction import make_private_file
 from penstock.runtime import Runtime
 
 PAGE = 5000

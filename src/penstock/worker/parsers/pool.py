@@ -8,9 +8,9 @@ from typing import Any
 
 from penstock.errors import Transient
 from penstock.extractors.base import Raw
+from penstock.worker.fair_queue import FairQueue, FlowKey
 from penstock.worker.parsers.messages import Request, packed
 from penstock.worker.parsers.process import Call, Child
-from penstock.worker.turns import Flow, Turns
 
 IN_HAND = 2
 """Calls that a child is given: one that runs and one that waits in its pipe, so that it never waits for us."""
@@ -31,7 +31,7 @@ class ParserPool:
         self.timeout_s = timeout_s
         self._children: set[Child] = set()
         self._leaving: set[Child] = set()
-        self._waiting: Turns[Call] = Turns(QUICK_S)
+        self._waiting: FairQueue[Call] = FairQueue(QUICK_S)
         self._busy: Counter[int] = Counter()
         """How many calls of a source are with a child."""
         self._idle: dict[int, Call] = {}
@@ -47,7 +47,7 @@ class ParserPool:
         source.may_parse()
         # A child may open nothing: it gets the open file.
         request = packed(Request(reader, arguments, document is not None))
-        call = Call(request, source, Flow(*source.flow), asyncio.get_running_loop().create_future(), document)
+        call = Call(request, source, FlowKey(*source.flow), asyncio.get_running_loop().create_future(), document)
         self._waiting.add(call.flow, call)
         self._idle[id(source)] = call
         self.hand_out()

@@ -18,8 +18,8 @@ import msgspec
 
 from penstock.errors import ParserBreach, Permanent, Transient
 from penstock.extractors.base import Raw
+from penstock.worker.fair_queue import FlowKey
 from penstock.worker.parsers.messages import HEADER, Answer
-from penstock.worker.turns import Flow
 
 CHILD = "penstock.worker.parsers.child"
 START_S = 60.0
@@ -44,7 +44,7 @@ _DECODER = msgspec.msgpack.Decoder(Answer)
 class Call:
     request: bytes
     source: Raw
-    flow: Flow
+    flow: FlowKey
     answer: asyncio.Future[bytes]
     path: Path | None = None
     """The file that it reads."""

@@ -8,7 +8,7 @@ from typing import TextIO
 WIDEST = 100
 
 
-class Teller:
+class Printer:
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
         self.terminal = stream.isatty() and os.environ.get("TERM") != "dumb"

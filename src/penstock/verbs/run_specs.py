@@ -9,10 +9,10 @@ import msgspec
 from penstock.artifacts.fingerprints import fingerprint
 from penstock.config import Config
 from penstock.errors import NoDefinition
-from penstock.intake import Order
+from penstock.intake import RunSpec
 from penstock.ledger.engine.documents import Origin
 from penstock.ledger.engine.groups import GroupStart
-from penstock.model.nouns import Asked, Owner, Workflow
+from penstock.model.nouns import Owner, Workflow, WorkflowRef
 from penstock.runtime import Runtime
 from penstock.stages.base import Ports
 from penstock.stages.registry import STAGES
@@ -22,24 +22,24 @@ from penstock.workflows.catalog import Catalog
 from penstock.workflows.load import encode, merged, remember, with_defaults, with_parameters, with_webhooks
 
 
-class Orders:
+class RunSpecs:
     def __init__(self, config: Config, runtime: Runtime, catalog: Catalog, ports: Callable[[], Ports]) -> None:
         self._config = config
         self._runtime = runtime
         self._catalog = catalog
         self._ports = ports
 
-    def asked(self, collection: str, workflow: str | None, params: str | None) -> Asked:
+    def asked(self, collection: str, workflow: str | None, params: str | None) -> WorkflowRef:
         """The names that hold where some or none are given."""
         arguments.maybe("workflow", workflow)
         arguments.maybe("params", params)
         own = self._config.collections.get(collection)
-        return Asked(
+        return WorkflowRef(
             workflow or (own.workflow if own else None) or self._config.workflow,
             params or (own.params if own else None) or self._config.params,
         )
 
-    def workflow(self, collection: str, asked: Asked) -> Workflow:
+    def workflow(self, collection: str, asked: WorkflowRef) -> Workflow:
         """As a run of the collection would keep it."""
         found = self._catalog.workflow(asked.workflow)
         found = with_defaults(found, {"chunk": self._config.chunk_parameters(collection)})
@@ -50,29 +50,29 @@ class Orders:
         self,
         owner: Owner,
         collection: str,
-        asked: Asked,
+        asked: WorkflowRef,
         *,
         priority: int = 0,
         batch: str | None = None,
         retry: bool = False,
         password: str | None = None,
-    ) -> Order:
+    ) -> RunSpec:
         """What is started makes a group of its own, by these names."""
         chosen = remember(self.workflow(collection, asked), asked)
         family = GroupStart(self._runtime.ulid(), chosen.id, asked.params)
-        return Order(owner, collection, chosen, self._settings(chosen), priority, batch, retry, password, family)
+        return RunSpec(owner, collection, chosen, self._settings(chosen), priority, batch, retry, password, family)
 
-    def again(self, owner: Owner, origin: Origin, snapshot: Workflow, changes: Changes) -> tuple[Order, str | None]:
+    def again(self, owner: Owner, origin: Origin, snapshot: Workflow, changes: Changes) -> tuple[RunSpec, str | None]:
         """Another try with the workflow and the values that a run had, as they are defined today, unless others are
         named. Where their definition is gone, the run's own snapshot is all there is: the note says so."""
-        own, note = snapshot.asked or Asked(snapshot.id), None
+        own, note = snapshot.asked or WorkflowRef(snapshot.id), None
         if changes.workflow is not None:
             asked = self.asked(origin.collection, changes.workflow, changes.params)
-            asked = Asked(asked.workflow, asked.params, merged(changes.values))
+            asked = WorkflowRef(asked.workflow, asked.params, merged(changes.values))
         elif changes.params is not None:
-            asked = Asked(own.workflow, changes.params, merged(changes.values))
+            asked = WorkflowRef(own.workflow, changes.params, merged(changes.values))
         else:
-            asked = Asked(own.workflow, own.params, merged(own.values, changes.values))
+            asked = WorkflowRef(own.workflow, own.params, merged(own.values, changes.values))
         try:
             chosen = remember(self.workflow(origin.collection, asked), asked)
         except NoDefinition as error:
@@ -84,7 +84,7 @@ class Orders:
                 f"documents of {snapshot.id!r} go on with the workflow and the values that they started with: {error}"
             )
         settings = self._settings(chosen)
-        return Order(owner, origin.collection, chosen, settings, origin.priority, password=changes.password), note
+        return RunSpec(owner, origin.collection, chosen, settings, origin.priority, password=changes.password), note
 
     def _with_values(self, workflow: Workflow, params: str | None, values: Mapping[str, Mapping[str, Any]]) -> Workflow:
         if params is not None:

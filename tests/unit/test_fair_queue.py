@@ -4,13 +4,13 @@ from collections import Counter
 
 import pytest
 
-from penstock.worker import turns
-from penstock.worker.turns import LONG_EVERY, Flow, Turns
+from penstock.worker import fair_queue
+from penstock.worker.fair_queue import LONG_EVERY, FairQueue, FlowKey
 
 QUICK_S = 1.0
 
 
-def served(queue: Turns[Flow], count: int, seconds: float) -> list[Flow]:
+def served(queue: FairQueue[FlowKey], count: int, seconds: float) -> list[FlowKey]:
     """Turns that each take so long; whoever had one wants another."""
     order = []
     for _ in range(count):
@@ -22,18 +22,18 @@ def served(queue: Turns[Flow], count: int, seconds: float) -> list[Flow]:
 
 
 def test_owners_share_the_time_however_many_documents_they_have() -> None:
-    queue: Turns[Flow] = Turns(QUICK_S)
-    for flow in [Flow("anna", i) for i in range(60)] + [Flow("bert", 0)]:
+    queue: FairQueue[FlowKey] = FairQueue(QUICK_S)
+    for flow in [FlowKey("anna", i) for i in range(60)] + [FlowKey("bert", 0)]:
         queue.add(flow, flow)
     assert Counter(flow.owner for flow in served(queue, 100, 1.0)) == {"anna": 50, "bert": 50}
 
 
 def test_who_takes_longer_has_fewer_turns() -> None:
-    queue: Turns[Flow] = Turns(QUICK_S)
-    slow, quick = Flow("anna", 1), Flow("bert", 1)
+    queue: FairQueue[FlowKey] = FairQueue(QUICK_S)
+    slow, quick = FlowKey("anna", 1), FlowKey("bert", 1)
     queue.add(slow, slow)
     queue.add(quick, quick)
-    had: Counter[Flow] = Counter()
+    had: Counter[FlowKey] = Counter()
     for _ in range(110):
         flow = queue.pop()
         had[flow] += 1
@@ -43,8 +43,8 @@ def test_who_takes_longer_has_fewer_turns() -> None:
 
 
 def test_one_who_comes_new_is_next_and_has_no_claim_on_what_was_before() -> None:
-    queue: Turns[Flow] = Turns(QUICK_S)
-    anna, bert = Flow("anna", 1), Flow("bert", 1)
+    queue: FairQueue[FlowKey] = FairQueue(QUICK_S)
+    anna, bert = FlowKey("anna", 1), FlowKey("bert", 1)
     queue.add(anna, anna)
     served(queue, 1000, 1.0)
     queue.add(bert, bert)
@@ -54,13 +54,13 @@ def test_one_who_comes_new_is_next_and_has_no_claim_on_what_was_before() -> None
 
 
 def test_a_quick_document_goes_before_a_long_one_of_the_same_owner_which_does_not_starve() -> None:
-    queue: Turns[Flow] = Turns(QUICK_S)
-    long = Flow("anna", "long")
+    queue: FairQueue[FlowKey] = FairQueue(QUICK_S)
+    long = FlowKey("anna", "long")
     queue.add(long, long)
     served(queue, 2, QUICK_S)
     order = []
     for i in range(20):
-        queue.add(Flow("anna", i), Flow("anna", i))
+        queue.add(FlowKey("anna", i), FlowKey("anna", i))
         flow = queue.pop()
         order.append(flow)
         queue.used(flow, 0.1)
@@ -71,8 +71,8 @@ def test_a_quick_document_goes_before_a_long_one_of_the_same_owner_which_does_no
 
 
 def test_long_documents_of_one_owner_are_worked_on_in_the_order_in_which_they_came() -> None:
-    queue: Turns[Flow] = Turns(QUICK_S)
-    flows = [Flow("anna", i) for i in range(3)]
+    queue: FairQueue[FlowKey] = FairQueue(QUICK_S)
+    flows = [FlowKey("anna", i) for i in range(3)]
     for flow in flows:
         queue.add(flow, flow)
         queue.used(flow, 2 * QUICK_S)
@@ -80,13 +80,13 @@ def test_long_documents_of_one_owner_are_worked_on_in_the_order_in_which_they_ca
 
 
 def test_what_is_removed_is_not_served_and_what_was_sent_back_is_first() -> None:
-    queue: Turns[int] = Turns(QUICK_S)
-    flow = Flow("anna", 1)
+    queue: FairQueue[int] = FairQueue(QUICK_S)
+    flow = FlowKey("anna", 1)
     for i in (1, 2, 3):
         queue.add(flow, i)
     queue.remove(flow, 2)
     queue.remove(flow, 2)
-    queue.remove(Flow("nobody", 1), 2)
+    queue.remove(FlowKey("nobody", 1), 2)
     queue.add(flow, 0, again=True)
     assert list(queue) == [0, 1, 3]
     assert [queue.pop() for _ in range(3)] == [0, 1, 3]
@@ -94,12 +94,12 @@ def test_what_is_removed_is_not_served_and_what_was_sent_back_is_first() -> None
 
 
 def test_what_has_gone_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "REMEMBERED", 50)
-    queue: Turns[int] = Turns(QUICK_S)
-    waiting = Flow("carl", 0)
+    monkeypatch.setattr(fair_queue, "REMEMBERED", 50)
+    queue: FairQueue[int] = FairQueue(QUICK_S)
+    waiting = FlowKey("carl", 0)
     queue.add(waiting, 0)
     for i in range(5000):
-        flow = Flow(f"owner{i}", i)
+        flow = FlowKey(f"owner{i}", i)
         queue.add(flow, i)
         queue.used(flow, 0.001)
         queue.remove(flow, i)
@@ -113,8 +113,8 @@ def test_what_has_gone_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_more_may_wait_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "REMEMBERED", 4)
-    queue: Turns[Flow] = Turns(QUICK_S)
+    monkeypatch.setattr(fair_queue, "REMEMBERED", 4)
+    queue: FairQueue[FlowKey] = FairQueue(QUICK_S)
     for number in range(6):
-        queue.add(Flow("ann", number), Flow("ann", number))
+        queue.add(FlowKey("ann", number), FlowKey("ann", number))
     assert {queue.pop().document for _ in range(6)} == set(range(6))

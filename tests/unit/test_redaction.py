@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.privacy import make_folder, masked, masked_for, tighten
+from penstock.redaction import make_folder, masked, masked_for, tighten
 
 
 @pytest.mark.parametrize(

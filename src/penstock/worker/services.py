@@ -9,7 +9,7 @@ from penstock.blobs.base import Blobs
 from penstock.errors import LeaseLost
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import leasing
-from penstock.metrics.base import NOTHING, Metrics
+from penstock.metrics.base import NULL_METRICS, Metrics
 from penstock.model.nouns import Step, StepDefinition, WorkerId
 from penstock.runtime import Runtime
 from penstock.stages.base import Ports, Stage
@@ -17,21 +17,21 @@ from penstock.stages.custom import custom
 from penstock.worker.broadcast import Broadcast
 from penstock.worker.budget import Budget
 from penstock.worker.context import Context, RunState
+from penstock.worker.fair_queue import FlowKey
 from penstock.worker.gathering import Gatherers
 from penstock.worker.pools import REST, pool_of
-from penstock.worker.record import Record
+from penstock.worker.recorder import StepRecorder
 from penstock.worker.retry import RetryPolicy
-from penstock.worker.rooms import Room, Stay
-from penstock.worker.tables import Sayings
+from penstock.worker.slots import SlotHold, Slots
+from penstock.worker.tables import Notices
 from penstock.worker.targets import Targets
-from penstock.worker.turns import Flow
 
 EXTRACT, EMBED, INDEX = "extract", "embed", "index"
 ROOM = leasing.ROOM
 
 
 @dataclass
-class Bench:
+class WorkerServices:
     """What every step of a worker works with."""
 
     ledger: Ledger
@@ -49,21 +49,21 @@ class Bench:
     broadcast: Broadcast = field(default_factory=Broadcast)
     pools: Mapping[str, int] | None = None
     """Sizes of typed pools, by kind; None: one pool for all kinds."""
-    metrics: Metrics = NOTHING
+    metrics: Metrics = NULL_METRICS
 
     def __post_init__(self) -> None:
-        self.record = Record(self.broadcast, self.runtime, self.metrics)
+        self.record = StepRecorder(self.broadcast, self.runtime, self.metrics)
         # Those who read documents wait for the parser processes most of the time, and must not keep out the others.
         self._sizes = self.pools or {EXTRACT: self.slots, REST: self.slots}
-        self._rooms = {name: Room(size, self.runtime.clock) for name, size in self._sizes.items()}
+        self._rooms = {name: Slots(size, self.runtime.clock) for name, size in self._sizes.items()}
         self.gatherers = Gatherers(self.ports, self.runtime, self.slots)
         self.backed_off = asyncio.Event()
         """A step has to wait for its next attempt."""
         self._one_suspect = asyncio.Lock()
         self.warm = asyncio.Event()
         """Models and libraries are loaded."""
-        self.sayings = Sayings(self.runtime)
-        self.targets = Targets(self.ledger, self.runtime, self.worker, self.sayings, self.metrics, self._target)
+        self.notices = Notices(self.runtime)
+        self.targets = Targets(self.ledger, self.runtime, self.worker, self.notices, self.metrics, self._target)
         self.fail: Callable[[BaseException], None] = lambda error: None
         """What to do when ledger or blobs fail: no step is to blame, and the worker cannot go on."""
 
@@ -84,7 +84,7 @@ class Bench:
             room = self._room_of(ctx.step)
             if room.is_full:
                 ctx.waiting(ROOM)
-            stay = ctx.presence.stay = await room.stay(Flow(ctx.step.owner, ctx.step.document_id))
+            stay = ctx.presence.stay = await room.stay(FlowKey(ctx.step.owner, ctx.step.document_id))
             try:
                 if ctx.waiting_on is not None:
                     ctx.waiting(None)
@@ -117,7 +117,7 @@ class Bench:
                         if room is not mine or i:
                             queue_up.create_task(_enter(room, others))
                 await mine.enter(None)
-                stay = Stay(mine, Flow(ctx.step.owner, ctx.step.document_id), self.runtime.clock)
+                stay = SlotHold(mine, FlowKey(ctx.step.owner, ctx.step.document_id), self.runtime.clock)
                 own.callback(stay.end)
             others.callback(setattr, ctx.presence, "stay", stay)
             yield others
@@ -128,8 +128,8 @@ class Bench:
         ctx.waiting(None)
         ctx.began = self.runtime.clock()
 
-    def _room_of(self, step: Step) -> Room:
-        return self._rooms[pool_of(step.lane, self._sizes) or REST]
+    def _room_of(self, step: Step) -> Slots:
+        return self._rooms[pool_of(step.queue, self._sizes) or REST]
 
     def context(self, step: Step, state: RunState) -> Context:
         return Context(
@@ -141,7 +141,7 @@ class Bench:
             runtime=self.runtime,
             budget=self.budget,
             lease_s=self.lease_s,
-            tally=self.record.tally,
+            counters=self.record.counters,
             metrics=self.metrics,
             gatherers=self.gatherers,
         )
@@ -151,7 +151,7 @@ def is_suspect(step: Step) -> bool:
     return step.crashes >= leasing.SUSPECT
 
 
-async def _enter(room: Room, stay: ExitStack) -> None:
+async def _enter(room: Slots, stay: ExitStack) -> None:
     await room.enter(None)
     stay.callback(room.leave)
 

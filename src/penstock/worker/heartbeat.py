@@ -15,7 +15,7 @@ from penstock.ledger.engine import leasing
 from penstock.metrics.base import Metrics
 from penstock.model.nouns import Lease, StepId, Token, WorkerId
 from penstock.model.states import DocumentStatus
-from penstock.worker.vital import Vital
+from penstock.worker.activity import StepActivity
 
 BEAT_S = 0.5
 KNOWN_BEATS = 4
@@ -24,7 +24,7 @@ RETURN_S = 3.0
 """After a connection was lost, others may have lost theirs: they have so long to come back before they are reaped."""
 
 
-class Heart:
+class Heartbeat:
     """Beats while the worker lives. What it finds lost, or hanging, it tells the loop."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Heart:
         self.leases: dict[StepId, Lease] = {}
         self.locks: dict[str, Token] = {}
         self.lost_locks: set[Token] = set()
-        self.vitals: dict[StepId, Vital] = {}
+        self.activities: dict[StepId, StepActivity] = {}
         self._ledger = ledger
         self._liveness = liveness
         self.worker = worker
@@ -121,10 +121,10 @@ class Heart:
 
     def _beat(self, connection: Connection) -> None:
         leases = tuple(self.leases.values())
-        vitals = tuple(self.vitals.items())
+        activities = tuple(self.activities.items())
         loop_lives, self._loop_lives = self._loop_lives, False
         self._call(self._live)
-        told = [(step, vital, *vital.sign(step, loop_lives)) for step, vital in vitals]
+        told = [(step, activity, *activity.sign(step, loop_lives)) for step, activity in activities]
         locks = tuple(self.locks.items())
         signs = tuple(sign for _, _, sign, _ in told if sign is not None)
         beat = leasing.Beat(self.worker, leases, locks, signs, self._lease_s)
@@ -140,9 +140,9 @@ class Heart:
         except BaseException:
             connection.rollback()
             raise
-        for step, vital, _, news in told:
+        for step, activity, _, news in told:
             if step not in beaten.passed:
-                vital.tell(news)
+                activity.tell(news)
         gone = {token for key, token in locks if key not in beaten.locks}
         self.lost_locks |= gone
         # The lock came with the lease, and goes with it.
@@ -150,7 +150,7 @@ class Heart:
         lost = behind | {lease for lease in leases if lease.step_id not in beaten.alive}
         if lost:
             self._call(self._lost, lost)
-        if hanging := {step for step, vital in vitals if vital.overdue}:
+        if hanging := {step for step, activity in activities if activity.overdue}:
             self._call(self._hanging, hanging)
 
     def _live(self) -> None:

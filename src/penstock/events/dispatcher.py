@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from penstock import foreign
+from penstock import user_code
 from penstock.config import WebhookConfig
 from penstock.errors import ConfigError, Permanent, Transient
 from penstock.events.context import HandlerContext
@@ -15,7 +15,7 @@ from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import lifecycle, outbox, work
 from penstock.ledger.engine.outbox import Delivery, Undelivered
-from penstock.metrics.base import NOTHING, Metrics
+from penstock.metrics.base import NULL_METRICS, Metrics
 from penstock.model.events import LifecycleEvent
 from penstock.model.nouns import Token, WorkerId, Workflow
 from penstock.runtime import Runtime, shielded
@@ -35,7 +35,7 @@ LET_GO_S = 0.3
 CRASH_LOOP = "crash_loop"
 
 
-class Courier:
+class EventDispatcher:
     def __init__(
         self,
         ledger: Ledger,
@@ -43,7 +43,7 @@ class Courier:
         worker: WorkerId,
         app: Any,
         webhooks: Mapping[str, WebhookConfig],
-        metrics: Metrics = NOTHING,
+        metrics: Metrics = NULL_METRICS,
     ) -> None:
         self.on_idle: Callable[[], None] = lambda: None
         """Called when no more deliveries are due."""
@@ -197,7 +197,7 @@ class Courier:
 
     async def _in_time(self, delivery: Delivery, call: Callable[[], Any]) -> None:
         """Call the handler with its timeout. A handler that ignores its cancellation is abandoned."""
-        task = asyncio.create_task(foreign.contained(call))
+        task = asyncio.create_task(user_code.contained(call))
         try:
             done, _ = await asyncio.wait({task}, timeout=delivery.to.timeout)
         except asyncio.CancelledError:
@@ -224,8 +224,8 @@ class Courier:
 
     def _failed(self, delivery: Delivery, error: BaseException) -> Undelivered:
         pause = retry_in(error, delivery.to, delivery.attempts, self._runtime.random())
-        reason = foreign.reason(error, "handler_error")
-        return Undelivered(delivery, reason, foreign.sentence(error), foreign.trace(error), pause)
+        reason = user_code.reason(error, "handler_error")
+        return Undelivered(delivery, reason, user_code.sentence(error), user_code.trace(error), pause)
 
     def _buried(self, delivery: Delivery) -> Undelivered:
         times = delivery.to.retries

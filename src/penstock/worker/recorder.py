@@ -8,12 +8,12 @@ from penstock.model.states import DocumentStatus, StepStatus
 from penstock.runtime import Runtime
 from penstock.worker.broadcast import Broadcast
 from penstock.worker.context import Context
-from penstock.worker.look import Tally
+from penstock.worker.counters import Counters
 
 
-class Record:
+class StepRecorder:
     def __init__(self, broadcast: Broadcast, runtime: Runtime, metrics: Metrics) -> None:
-        self.tally = Tally(metrics=metrics)
+        self.counters = Counters(metrics=metrics)
         self._metrics = metrics
         self._broadcast = broadcast
         self._runtime = runtime
@@ -28,9 +28,9 @@ class Record:
         """`end`: the document ended with this step."""
         ctx.ended = ctx.completed = True
         self._measure("step_completed", ctx)
-        self.tally.passes(ctx, ctx.position or meta.get("rows", 0))
+        self.counters.passes(ctx, ctx.position or meta.get("rows", 0))
         if end is not None:
-            self.tally.ends(ctx, end, ctx.step.position + 1)
+            self.counters.ends(ctx, end, ctx.step.position + 1)
         if self._broadcast.listeners:
             self._tell(EventKind.STEP_END, ctx, StepStatus.COMPLETED, meta=meta)
             if end is not None:
@@ -41,7 +41,7 @@ class Record:
         final = failure.retry_in is None
         self._measure("step_failed" if final else "step_error", ctx)
         if final:
-            self.tally.ends(ctx, DocumentStatus.FAILED, ctx.step.position)
+            self.counters.ends(ctx, DocumentStatus.FAILED, ctx.step.position)
         if self._broadcast.listeners:
             meta = {"reason": failure.reason, "page": failure.page}
             status = StepStatus.FAILED if final else StepStatus.ERROR

@@ -25,8 +25,8 @@ from penstock.upkeep.backup import Backup, BackupReport, Tell
 from penstock.upkeep.prune import DAY_S, Ages, Prune, Pruned, tend
 from penstock.upkeep.report import CheckReport, Stores
 from penstock.upkeep.vacuum import VacuumReport, vacuum
+from penstock.worker.heartbeat import Heartbeat, reap
 from penstock.worker.holding import Held, hold
-from penstock.worker.lease import Heart, reap
 from penstock.worker.retry import RetryPolicy
 
 TEND_S = 60.0
@@ -35,7 +35,7 @@ BACKUP_WAIT_S = 60.0
 """For a backup that somebody else makes."""
 
 
-class Caretaker:
+class MaintenanceRunner:
     def __init__(
         self,
         config: Config,
@@ -62,18 +62,18 @@ class Caretaker:
         stores = replace(self.stores(owner), sample=sample, chance=self._runtime.random)
         if not repair:
             return await check(stores, WorkerId(self._runtime.ulid()), progress=progress)
-        async with self.alive() as heart:
-            return await check(stores, heart.worker, repair=True, progress=progress)
+        async with self.alive() as heartbeat:
+            return await check(stores, heartbeat.worker, repair=True, progress=progress)
 
     async def prune(self, older_than_s: float | None, *, dry_run: bool) -> Pruned:
-        async with self.alive() as heart:
-            prune = Prune(self.stores(None), heart.worker, self._ages(older_than_s), dry_run=dry_run)
+        async with self.alive() as heartbeat:
+            prune = Prune(self.stores(None), heartbeat.worker, self._ages(older_than_s), dry_run=dry_run)
             await prune.rows()
             await prune.leftovers(self._liveness())
         return prune.pruned
 
     async def backup(self, folder: Path, tell: Tell | None) -> BackupReport:
-        async with self.alive() as heart, self._hold(heart, backup_guard.LOCK, BACKUP_WAIT_S, "backup") as held:
+        async with self.alive() as heartbeat, self._hold(heartbeat, backup_guard.LOCK, BACKUP_WAIT_S, "backup") as held:
             return await Backup(self.stores(None), folder, tell).run(held.verify)
 
     async def vacuum(
@@ -86,14 +86,14 @@ class Caretaker:
             if not places:
                 raise NotFound(f"no collection {where!r}: no documents were ingested into it")
 
-        async with self.alive() as heart:
+        async with self.alive() as heartbeat:
 
             @asynccontextmanager
             async def take(key: str) -> AsyncIterator[Held]:
                 if force:
                     with suppress(NotFound):
                         await self.release_lock(owner, key, force=True, by=by)
-                async with self._hold(heart, key, wait_s, "vacuum") as held:
+                async with self._hold(heartbeat, key, wait_s, "vacuum") as held:
                     yield held
 
             return await vacuum(self.stores(owner), places, take)
@@ -104,7 +104,7 @@ class Caretaker:
             raise UsageError("this index supports concurrent writers: it has no lock, and needs none")
         known = await self._ledger.read(partial(index_versions.current, owner), collection)
         key = index_key(owner, collection, known.version if known is not None else index_versions.FIRST)
-        async with self.alive() as heart, self._hold(heart, key, max_wait, "hold") as held:
+        async with self.alive() as heartbeat, self._hold(heartbeat, key, max_wait, "hold") as held:
             yield held
 
     async def release_lock(self, owner: Owner, key: str, *, force: bool, by: str | None) -> Forced:
@@ -143,20 +143,20 @@ class Caretaker:
         return Stores(self._ledger, self._blobs, self._index(), owner or "")
 
     @asynccontextmanager
-    async def alive(self) -> AsyncIterator[Heart]:
+    async def alive(self) -> AsyncIterator[Heartbeat]:
         name = WorkerId(self._runtime.ulid())
-        heart = Heart(self._ledger, self._liveness(), name, self._config.worker.lease_s, lambda lost: None)
-        await heart.start()
+        heartbeat = Heartbeat(self._ledger, self._liveness(), name, self._config.worker.lease_s, lambda lost: None)
+        await heartbeat.start()
         try:
             await self._reap(name)
-            yield heart
+            yield heartbeat
         finally:
-            await heart.stop()
+            await heartbeat.stop()
 
     @asynccontextmanager
-    async def _hold(self, heart: Heart, key: str, max_wait: float | None, purpose: str) -> AsyncIterator[Held]:
-        lease_s, again = self._config.worker.lease_s, partial(self._reap, heart.worker)
-        async with hold(self._ledger, heart, key, lease_s, max_wait, again, purpose) as held:
+    async def _hold(self, heartbeat: Heartbeat, key: str, max_wait: float | None, purpose: str) -> AsyncIterator[Held]:
+        lease_s, again = self._config.worker.lease_s, partial(self._reap, heartbeat.worker)
+        async with hold(self._ledger, heartbeat, key, lease_s, max_wait, again, purpose) as held:
             yield held
 
     async def _reap(self, name: WorkerId) -> int:

@@ -5,7 +5,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from penstock.worker.turns import Flow, Turns
+from penstock.worker.fair_queue import FairQueue, FlowKey
 
 QUICK_S = 1.0
 """A document that has used no more than this goes before others of its owner."""
@@ -17,19 +17,19 @@ Turn = asyncio.Future[None]
 """A request for a place; done once the place is granted."""
 
 
-class Room:
+class Slots:
     def __init__(self, size: int, clock: Callable[[], float]) -> None:
         self.size = size
         self._clock = clock
         self._free = size
         self._first: deque[Turn] = deque()
-        self._turns: Turns[Turn] = Turns(QUICK_S)
+        self._turns: FairQueue[Turn] = FairQueue(QUICK_S)
 
     @property
     def is_full(self) -> bool:
         return self._free == 0
 
-    async def enter(self, flow: Flow | None) -> None:
+    async def enter(self, flow: FlowKey | None) -> None:
         """Wait for a place. None: before all other requests."""
         if self._free:
             self._free -= 1
@@ -41,7 +41,7 @@ class Room:
             self.withdraw(flow, turn)
             raise
 
-    def ask(self, flow: Flow | None) -> Turn:
+    def ask(self, flow: FlowKey | None) -> Turn:
         """Request a place. Whoever gives up waiting for the answer withdraws the request."""
         turn: Turn = asyncio.get_running_loop().create_future()
         if self._free:
@@ -53,7 +53,7 @@ class Room:
             self._turns.add(flow, turn)
         return turn
 
-    def withdraw(self, flow: Flow | None, turn: Turn) -> None:
+    def withdraw(self, flow: FlowKey | None, turn: Turn) -> None:
         """Give up a request, or the place if it was granted already."""
         if turn.done() and not turn.cancelled():
             self.leave()
@@ -70,12 +70,12 @@ class Room:
         else:
             turn.set_result(None)
 
-    async def stay(self, flow: Flow) -> "Stay":
+    async def stay(self, flow: FlowKey) -> "SlotHold":
         """The caller ends the stay."""
         await self.enter(flow)
-        return Stay(self, flow, self._clock)
+        return SlotHold(self, flow, self._clock)
 
-    def used(self, flow: Flow, seconds: float) -> None:
+    def used(self, flow: FlowKey, seconds: float) -> None:
         # While nobody waits, a moment is not worth counting: every step of every small document comes through here.
         if seconds >= MOMENT_S or self._turns:
             self._turns.used(flow, seconds)
@@ -96,10 +96,10 @@ class Room:
         return None
 
 
-class Stay:
+class SlotHold:
     """The place of one step, which it does not hold while it waits or lets others in."""
 
-    def __init__(self, room: Room, flow: Flow, clock: Callable[[], float]) -> None:
+    def __init__(self, room: Slots, flow: FlowKey, clock: Callable[[], float]) -> None:
         """The place is held already."""
         self._room = room
         self._flow = flow

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.metrics.base import NOTHING, Metrics
+from penstock.metrics.base import NULL_METRICS, Metrics
 from penstock.model.nouns import DocumentId
 from penstock.model.states import DocumentStatus
 
@@ -22,7 +22,7 @@ COMMIT_ROWS = 2000
 
 
 @dataclass
-class Tally:
+class Counters:
     """Since the worker began, by this process alone."""
 
     made: Counter[str] = field(default_factory=Counter)
@@ -42,7 +42,7 @@ class Tally:
     batches: Counter[str] = field(default_factory=Counter)
     began: float | None = None
     """When the first batch did: loading models is no pace."""
-    metrics: Metrics = NOTHING
+    metrics: Metrics = NULL_METRICS
 
     def worked(self, kind: str, items: int, began: float, ended: float) -> None:
         """One batch."""
@@ -72,7 +72,7 @@ class Tally:
             self.opened += definition.kind == "extract"
 
 
-class InHand(msgspec.Struct, frozen=True):
+class DocumentInProgress(msgspec.Struct, frozen=True):
     """A document that a worker has in hand: `done` of `of` pages or chunks (None: nobody knows how many)."""
 
     name: str
@@ -90,7 +90,7 @@ class InHand(msgspec.Struct, frozen=True):
         return max(0, self.of - self.done) if self.of is not None else 0
 
 
-def in_hand(ctx: "Context") -> InHand:
+def in_hand(ctx: "Context") -> DocumentInProgress:
     kind = ctx.step.kind
     cursor = ctx.checkpoint.cursor if ctx.has_checkpoint else {}
     done, of = ctx.position, None
@@ -101,7 +101,7 @@ def in_hand(ctx: "Context") -> InHand:
             done, of = cursor.get("pages", 0), _reported(ctx, "extract", "pages")
         case "embed" | "index":
             of = _reported(ctx, "chunk", "chunks")
-    return InHand(ctx.document.name, kind, done, of, ctx.waiting_on, ctx.position, ctx.generation.size)
+    return DocumentInProgress(ctx.document.name, kind, done, of, ctx.waiting_on, ctx.position, ctx.generation.size)
 
 
 def _reported(ctx: "Context", kind: str, name: str) -> int | None:
@@ -113,18 +113,20 @@ def _reported(ctx: "Context", kind: str, name: str) -> int | None:
     return None
 
 
-def to_come(tally: Tally, hands: Sequence[InHand], total: int, ended: int, size: int | None = None) -> dict[str, int]:
+def to_come(
+    counters: Counters, hands: Sequence[DocumentInProgress], total: int, ended: int, size: int | None = None
+) -> dict[str, int]:
     """About how many pages, chunks, vectors and rows are still to be made of `total` documents, of `size` bytes
     together. What is in hand says so itself; what nobody has opened yet is taken to hold as much for each byte as what
     has passed. Empty while nothing has."""
-    so_far = tally.items + Counter({kind: sum(hand.items for hand in hands if hand.kind == kind) for kind in KINDS})
+    so_far = counters.items + Counter({kind: sum(hand.items for hand in hands if hand.kind == kind) for kind in KINDS})
     left = {kind: sum(hand.left for hand in hands if hand.kind == kind) for kind in KINDS}
-    unopened = _unopened(tally, hands, total, ended, size)
-    if not so_far["extract"] and not tally.passed["extract"]:
+    unopened = _unopened(counters, hands, total, ended, size)
+    if not so_far["extract"] and not counters.passed["extract"]:
         return {}
 
     def in_unopened(kind: str) -> float:
-        return unopened * tally.items[kind] / tally.passed[kind] if tally.passed[kind] else 0.0
+        return unopened * counters.items[kind] / counters.passed[kind] if counters.passed[kind] else 0.0
 
     pages = left["extract"] + in_unopened("extract")
     uncut = left["extract"] + max(0, so_far["extract"] - so_far["clean"]) + left["clean"] + left["chunk"]
@@ -135,31 +137,33 @@ def to_come(tally: Tally, hands: Sequence[InHand], total: int, ended: int, size:
     return {"pages": round(pages), "chunks": round(chunks), "embedded": round(embedded), "indexed": round(indexed)}
 
 
-def _unopened(tally: Tally, hands: Sequence[InHand], total: int, ended: int, size: int | None) -> float:
+def _unopened(
+    counters: Counters, hands: Sequence[DocumentInProgress], total: int, ended: int, size: int | None
+) -> float:
     """Bytes of documents of which nobody knows anything yet."""
-    here = sum(tally.ended.values())
+    here = sum(counters.ended.values())
     reading = [hand for hand in hands if hand.kind == "extract" and hand.of is not None]
-    seen = tally.passed["extract"] + sum(hand.size for hand in reading)
+    seen = counters.passed["extract"] + sum(hand.size for hand in reading)
     if size is None:
-        size = round(total * seen / (tally.opened + len(reading))) if tally.opened or reading else 0
+        size = round(total * seen / (counters.opened + len(reading))) if counters.opened or reading else 0
     by_others = max(0, ended - here)
     return max(0.0, size * (total - by_others) / total - seen) if total else 0.0
 
 
-def left_s(tally: Tally, more: dict[str, int], now: float) -> float | None:
+def left_s(counters: Counters, more: dict[str, int], now: float) -> float | None:
     """About how many seconds: each stage takes as long for an item as it did so far. Steps side by side share the time
     that passed. The index has but one writer, and a commit of many rows takes hardly longer than one of few."""
-    if tally.began is None or not more or not tally.made["embed"]:
+    if counters.began is None or not more or not counters.made["embed"]:
         # Of a stage that has not begun nobody knows how long it takes.
         return None
-    busy = sum(seconds for kind, seconds in tally.busy_s.items() if kind != "index")
-    shared = (now - tally.began) / busy if busy else 0.0
+    busy = sum(seconds for kind, seconds in counters.busy_s.items() if kind != "index")
+    shared = (now - counters.began) / busy if busy else 0.0
 
     def ahead(kind: str, more_of_it: int) -> float:
-        return shared * tally.busy_s[kind] * more_of_it / tally.made[kind] if tally.made[kind] else 0.0
+        return shared * counters.busy_s[kind] * more_of_it / counters.made[kind] if counters.made[kind] else 0.0
 
-    uncleaned = more["chunks"] * tally.made["clean"] // max(1, tally.made["chunk"])
+    uncleaned = more["chunks"] * counters.made["clean"] // max(1, counters.made["chunk"])
     commits = -(-more["indexed"] // COMMIT_ROWS)
-    indexing = tally.busy_s["index"] * commits / tally.batches["index"] if tally.batches["index"] else 0.0
+    indexing = counters.busy_s["index"] * commits / counters.batches["index"] if counters.batches["index"] else 0.0
     made = ahead("extract", more["pages"]) + ahead("chunk", more["chunks"]) + ahead("embed", more["embedded"])
     return ahead("clean", uncleaned) + made + indexing

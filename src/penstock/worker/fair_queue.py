@@ -14,7 +14,7 @@ REMEMBERED = 4096
 """Documents and owners that are known beyond those that wait."""
 
 
-class Flow(NamedTuple):
+class FlowKey(NamedTuple):
     """What a turn is for."""
 
     owner: str
@@ -27,15 +27,15 @@ class _Document:
     used_s: float = 0.0
 
 
-class Turns(Generic[T]):
+class FairQueue(Generic[T]):
     """A queue that shares time. The owner that has had the least goes first; one who comes new starts at the front, not
     with a claim on what others had before (start-time fair queueing). Whoever had a turn says how long it took."""
 
     def __init__(self, quick_s: float) -> None:
         """`quick_s`: a document that has had no more than this goes before those of its owner that had."""
         self._quick_s = quick_s
-        self._waiting: dict[str, dict[Flow, deque[T]]] = {}
-        self._documents: dict[Flow, _Document] = {}
+        self._waiting: dict[str, dict[FlowKey, deque[T]]] = {}
+        self._documents: dict[FlowKey, _Document] = {}
         self._had: dict[str, float] = {}
         """By owner: virtual seconds."""
         self._taken: dict[str, int] = {}
@@ -49,7 +49,7 @@ class Turns(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return (item for flows in self._waiting.values() for items in flows.values() for item in items)
 
-    def waits(self, flow: Flow) -> bool:
+    def waits(self, flow: FlowKey) -> bool:
         return flow in self._waiting.get(flow.owner, {})
 
     @property
@@ -57,7 +57,7 @@ class Turns(Generic[T]):
         """Whether something waits that has not had much."""
         return any(self._documents[flow].used_s <= self._quick_s for flows in self._waiting.values() for flow in flows)
 
-    def add(self, flow: Flow, item: T, *, again: bool = False) -> None:
+    def add(self, flow: FlowKey, item: T, *, again: bool = False) -> None:
         """`again`: it had its turn, and was sent back through no fault of its own; it goes before what it waited
         before."""
         self._know(flow)
@@ -65,7 +65,7 @@ class Turns(Generic[T]):
         items = self._waiting.setdefault(flow.owner, {}).setdefault(flow, deque())
         (items.appendleft if again else items.append)(item)
 
-    def remove(self, flow: Flow, item: T) -> None:
+    def remove(self, flow: FlowKey, item: T) -> None:
         """It waits no more, if it did."""
         items = self._waiting.get(flow.owner, {}).get(flow)
         if items is not None and item in items:
@@ -80,17 +80,17 @@ class Turns(Generic[T]):
         self._tidy(flow)
         return item
 
-    def used(self, flow: Flow, seconds: float) -> None:
+    def used(self, flow: FlowKey, seconds: float) -> None:
         self._know(flow).used_s += seconds
         self._had[flow.owner] = max(self._had.get(flow.owner, 0.0), self._front) + seconds
 
-    def _next_of(self, owner: str) -> Flow:
+    def _next_of(self, owner: str) -> FlowKey:
         flows = self._waiting[owner]
         self._taken[owner] = taken = self._taken.get(owner, 0) + 1
         quick = [flow for flow in flows if self._documents[flow].used_s <= self._quick_s]
         return min(flows if taken % LONG_EVERY == 0 else quick or flows, key=lambda flow: self._documents[flow].came)
 
-    def _know(self, flow: Flow) -> _Document:
+    def _know(self, flow: FlowKey) -> _Document:
         found = self._documents.get(flow)
         if found is None:
             if len(self._documents) >= REMEMBERED:
@@ -108,7 +108,7 @@ class Turns(Generic[T]):
             del self._had[owner]
             self._taken.pop(owner, None)
 
-    def _tidy(self, flow: Flow) -> None:
+    def _tidy(self, flow: FlowKey) -> None:
         flows = self._waiting[flow.owner]
         if not flows[flow]:
             del flows[flow]

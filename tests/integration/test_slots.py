@@ -13,9 +13,9 @@ from tests.kit.workflows import define
 
 from penstock.app import App
 from penstock.extractors.base import Raw
+from penstock.worker.fair_queue import FlowKey
 from penstock.worker.parsers.pool import ParserPool
-from penstock.worker.rooms import Room, Stay
-from penstock.worker.turns import Flow
+from penstock.worker.slots import SlotHold, Slots
 
 WAITING = """\
 id: waiting
@@ -77,19 +77,19 @@ async def test_a_step_of_one_s_own_that_waits_frees_its_place(start_app: StartAp
     assert own_steps.calls[3:] == ["works", "worked"] * 3
 
 
-def stay_in(room: Room, document: int = 0) -> Stay:
-    flow = Flow("anna", document)
+def stay_in(room: Slots, document: int = 0) -> SlotHold:
+    flow = FlowKey("anna", document)
     assert room.ask(flow).done()
-    return Stay(room, flow, lambda: 0.0)
+    return SlotHold(room, flow, lambda: 0.0)
 
 
 async def test_a_place_that_was_given_back_is_taken_again_in_turn() -> None:
-    room = Room(1, lambda: 0.0)
+    room = Slots(1, lambda: 0.0)
     first = stay_in(room, 1)
     first.step_out()
     second = stay_in(room, 2)
     first.ask_back()
-    third = room.ask(Flow("anna", 3))
+    third = room.ask(FlowKey("anna", 3))
     second.end()
     async with asyncio.timeout(5):
         await first.come_back()
@@ -99,7 +99,7 @@ async def test_a_place_that_was_given_back_is_taken_again_in_turn() -> None:
 
 
 async def test_a_step_has_one_place_however_many_of_its_tasks_ask_for_it() -> None:
-    room = Room(1, lambda: 0.0)
+    room = Slots(1, lambda: 0.0)
     stay = stay_in(room)
     stay.step_out()
     await room.enter(None)
@@ -115,7 +115,7 @@ async def test_a_step_has_one_place_however_many_of_its_tasks_ask_for_it() -> No
 
 
 async def test_a_step_that_has_ended_takes_no_place_and_leaves_no_request() -> None:
-    room = Room(1, lambda: 0.0)
+    room = Slots(1, lambda: 0.0)
     stay = stay_in(room)
     stay.step_out()
     await room.enter(None)
@@ -130,7 +130,7 @@ async def test_a_step_that_has_ended_takes_no_place_and_leaves_no_request() -> N
 
 async def test_a_request_that_was_granted_unseen_is_given_back() -> None:
     """The wait was over, the place granted, and the step waits again before it has noticed."""
-    room = Room(1, lambda: 0.0)
+    room = Slots(1, lambda: 0.0)
     stay = stay_in(room)
     stay.step_out()
     stay.ask_back()

@@ -16,7 +16,7 @@ MOST_PAGES = 2**31 - 1
 OUTSIDE = "raised inside the code itself, not because Penstock stopped it"
 
 
-class Escaped(Exception):
+class UserCodeExit(Exception):
     """Wraps a BaseException of user code that must not stop the worker, such as SystemExit: `error`."""
 
     def __init__(self, error: BaseException) -> None:
@@ -25,14 +25,14 @@ class Escaped(Exception):
 
 
 async def contained(function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-    """Call the function. Other errors than `Exception` and `CancelledError` are wrapped in `Escaped`, because
+    """Call the function. Other errors than `Exception` and `CancelledError` are wrapped in `UserCodeExit`, because
     `SystemExit` in a task would end the event loop."""
     try:
         return await function(*arguments)
     except (Exception, asyncio.CancelledError):
         raise
     except BaseException as error:
-        raise Escaped(error) from error
+        raise UserCodeExit(error) from error
 
 
 async def call(function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
@@ -45,7 +45,7 @@ async def call(function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         own = asyncio.current_task()
         if own is not None and own.cancelling():
             raise
-        raise Escaped(error) from error
+        raise UserCodeExit(error) from error
 
 
 def raised_by(error: BaseException, package: str) -> bool:
@@ -63,7 +63,7 @@ def clean(text: str) -> str:
 
 def sentence(error: BaseException) -> str:
     """The message of an error: never empty, and of limited length."""
-    if isinstance(error, Escaped):
+    if isinstance(error, UserCodeExit):
         error = error.error
     name, said = type(error).__name__, _text(error)
     if isinstance(error, StepError | Away):
@@ -77,7 +77,7 @@ def trace(error: BaseException) -> str | None:
     """The traceback; None for errors that Penstock or the user's step raises deliberately."""
     if isinstance(error, StepError | Away):
         return None
-    if isinstance(error, Escaped):
+    if isinstance(error, UserCodeExit):
         error = error.error
     try:
         return _cut("".join(traceback.format_exception(error)), TRACE)

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 
-from penstock.ledger.engine.leasing import Sign
+from penstock.ledger.engine.leasing import StepSignal
 from penstock.model.nouns import StepId
 
 OTHERS_S = 2.0
 """So much longer than its own worker others wait before they take a step that hangs."""
 
 
-class Vital:
+class StepActivity:
     """`timeout_s`: how long the step may work without progress; None: as long as it likes."""
 
     def __init__(self, clock: Callable[[], float], timeout_s: float | None) -> None:
@@ -40,14 +40,14 @@ class Vital:
         self._moved_at = self._clock()
         self.waiting_on = on
 
-    def sign(self, step: StepId, loop_lives: bool) -> tuple[Sign | None, tuple[int, str | None]]:
+    def sign(self, step: StepId, loop_lives: bool) -> tuple[StepSignal | None, tuple[int, str | None]]:
         """What there is to tell, and what to `tell` once the ledger has it. Nobody waits in a loop that hangs."""
         now = (self._moves, self.waiting_on)
         waits = self.timeout_s is not None and self.waiting_on is not None and loop_lives
         if now == self._told and not waits:
             return None, now
         moved = now[0] > (self._told[0] if self._told is not None else 0)
-        return Sign(step, now[1], moved, self.reaped_in), now
+        return StepSignal(step, now[1], moved, self.reaped_in), now
 
     def tell(self, told: tuple[int, str | None]) -> None:
         self._told = told
