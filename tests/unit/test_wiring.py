@@ -69,7 +69,7 @@ def test_an_unknown_name_is_refused_with_all_that_are_known() -> None:
         embedder("openai:x")
     with pytest.raises(ConfigError, match=r"blobs 's3://user:…@host/b': unknown name 's3'; use one of file"):
         wiring.make_blobs(Config(blobs="s3://user:secret@host/b"), Runtime())
-    with pytest.raises(ConfigError, match=r"index 'nowhere': unknown name 'nowhere'; known are lancedb"):
+    with pytest.raises(ConfigError, match=r"index 'nowhere': unknown name 'nowhere'; use one of lancedb"):
         wiring.make_index(Config(index="nowhere"), Runtime())
 
 
