@@ -51,7 +51,7 @@ class RunSpec:
 
 
 @dataclass(frozen=True)
-class Item:
+class SubmitItem:
     """One document to submit, and the source that reads it."""
 
     source: Source
@@ -97,7 +97,7 @@ def refusal(problem: str) -> Receipt:
 class _Read:
     """The bytes of an item, in memory or already stored."""
 
-    item: Item
+    item: SubmitItem
     sha256: str = ""
     size: int = 0
     data: bytes | None = None
@@ -129,14 +129,14 @@ class Intake:
         self._runtime = runtime
         self._sealed = False
 
-    async def submit(self, spec: RunSpec, items: AsyncIterator[Item]) -> AsyncGenerator[list[Receipt], None]:
+    async def submit(self, spec: RunSpec, items: AsyncIterator[SubmitItem]) -> AsyncGenerator[list[Receipt], None]:
         """Submit the items in batches. Each batch is durable when it is yielded. While one is written, the next is
         read. Prune does not remove bytes without a row while the submit is in progress."""
         with self._blobs.submitting(self._runtime.ulid()):
             async for receipts in self._submit(spec, items):
                 yield receipts
 
-    async def _submit(self, spec: RunSpec, items: AsyncIterator[Item]) -> AsyncIterator[list[Receipt]]:
+    async def _submit(self, spec: RunSpec, items: AsyncIterator[SubmitItem]) -> AsyncIterator[list[Receipt]]:
         ahead: asyncio.Task[list[_Read]] | None = None
         async with aclosing(_batches(items)) as batches:
             following = await anext(batches, None)
@@ -156,7 +156,7 @@ class Intake:
             await self._ledger.write(groups.SEAL, spec.group.id)
             self._sealed = True
 
-    async def _read_batch(self, spec: RunSpec, items: Sequence[Item]) -> list[_Read]:
+    async def _read_batch(self, spec: RunSpec, items: Sequence[SubmitItem]) -> list[_Read]:
         there = await self._ledger.read(
             lambda c: runs.known(spec.owner, c, spec.collection, [item.uri for item in items])
         )
@@ -174,7 +174,7 @@ class Intake:
                 await self._stream(spec, read, there.get(read.item.uri))
         return reads
 
-    def _read_small(self, items: Sequence[Item], there: dict[str, Known]) -> list[_Read]:
+    def _read_small(self, items: Sequence[SubmitItem], there: dict[str, Known]) -> list[_Read]:
         """Read small files into memory, and skip large ones, which are streamed. Bytes of unchanged files are not
         kept."""
         reads = []
@@ -210,7 +210,7 @@ class Intake:
         except SourceError as error:
             read.problem = f"{item.uri}: {error}"
 
-    async def _steadily(self, item: Item, take: Callable[[AsyncIterator[bytes]], Awaitable[Stored]]) -> Stored:
+    async def _steadily(self, item: SubmitItem, take: Callable[[AsyncIterator[bytes]], Awaitable[Stored]]) -> Stored:
         """What `take` makes of the document's bytes, read while they did not change."""
         for attempt in range(CHANGING_TRIES):
             try:
@@ -299,8 +299,8 @@ def raw_key(owner: Owner, runtime: Runtime) -> str:
     return f"{owner}/raw/{ulid[:7]}/{ulid}"
 
 
-async def _batches(items: AsyncIterator[Item]) -> AsyncGenerator[list[Item], None]:
-    batch: list[Item] = []
+async def _batches(items: AsyncIterator[SubmitItem]) -> AsyncGenerator[list[SubmitItem], None]:
+    batch: list[SubmitItem] = []
     async for item in items:
         batch.append(item)
         if len(batch) == BATCH:

@@ -23,7 +23,7 @@ from tests.kit.cli import COMMAND, Cli, finish
 from penstock.demo import story as told
 from penstock.demo.printer import Printer
 from penstock.demo.samples import HANDBOOK, HANDBOOK_PAGES, question
-from penstock.demo.story import DemoRun, Held
+from penstock.demo.story import DemoRun, LedgerCounts
 from penstock.model.nouns import DocumentId
 from penstock.model.states import DocumentStatus
 from penstock.verbs.views import DocumentDetails, DocumentProgress
@@ -180,7 +180,7 @@ def wrong(**answer: Any) -> Wrong:
     return story
 
 
-def held(status: str, pages: int, chunks: int, completed: int = 7) -> Held:
+def held(status: str, pages: int, chunks: int, completed: int = 7) -> LedgerCounts:
     now = DocumentStatus(status)
     handbook = DocumentDetails(
         id=DocumentId("1"), name=HANDBOOK, source="/", collection="default", status=now, media_type=None, size=1,
@@ -188,7 +188,7 @@ def held(status: str, pages: int, chunks: int, completed: int = 7) -> Held:
         metadata={}, artifacts_dropped_at=None, steps=[],
         progress=DocumentProgress(now, pages, None, chunks, None, chunks, 0, None),
     )  # fmt: skip
-    return Held(7, completed, handbook, {"pages": pages, "chunks": chunks, "embedded": chunks})
+    return LedgerCounts(7, completed, handbook, {"pages": pages, "chunks": chunks, "embedded": chunks})
 
 
 BEFORE, AFTER = held("EXTRACTING", 80, 10, 3), held("COMPLETED", HANDBOOK_PAGES, 700)
@@ -206,12 +206,12 @@ BEFORE, AFTER = held("EXTRACTING", 80, 10, 3), held("COMPLETED", HANDBOOK_PAGES,
     ],
 )
 def test_work_that_was_done_twice_or_lost_is_noticed(
-    monkeypatch: pytest.MonkeyPatch, made: dict[str, int], after: Held, claims: list[bool]
+    monkeypatch: pytest.MonkeyPatch, made: dict[str, int], after: LedgerCounts, claims: list[bool]
 ) -> None:
-    async def look(app: object) -> Held:
+    async def look(app: object) -> LedgerCounts:
         return after
 
-    monkeypatch.setattr(told, "_held", look)
+    monkeypatch.setattr(told, "_counts", look)
     story = wrong(made=made)
     asyncio.run(story._go_on(None, BEFORE, 7))  # type: ignore[arg-type]
     assert [claim["ok"] for claim in story.claims] == claims

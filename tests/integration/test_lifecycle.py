@@ -343,8 +343,8 @@ item_steps:
 """
 
 
-async def seals(app: App) -> list[str]:
-    return [f"{seal.place.owner}/{seal.place.collection}" for seal in await app.ledger.read(checksums.sealed, "")]
+async def checksums_of(app: App) -> list[str]:
+    return [f"{stored.place.owner}/{stored.place.collection}" for stored in await app.ledger.read(checksums.stored, "")]
 
 
 async def test_the_index_is_vacuumed_at_the_end_of_a_group(
@@ -357,7 +357,7 @@ async def test_the_index_is_vacuumed_at_the_end_of_a_group(
         (tmp_path / f"{i}.txt").write_text(f"the dam is {i} metres high")
     files = [tmp_path / f"{i}.txt" for i in range(3)]
     assert (await app.for_owner("anna").ingest(files, workflow=str(path), collection="papers")).completed == 3
-    assert await seals(app) == ["anna/papers"]
+    assert await checksums_of(app) == ["anna/papers"]
     assert (await app.check()).ok
     assert (await app.status()).events.waiting == 0
     hits = await app.for_owner("anna").search("how high is the dam?", collection="papers")
@@ -371,10 +371,10 @@ async def test_a_worker_vacuums_at_the_end_of_a_group(start_app: StartApp, tmp_p
     await app.ingest(data=b"the dam is high", name="a.txt", workflow=str(path), wait=False)
     worker = process(tmp_path / "home", "worker", "--pools", "extract=1,*=2")
 
-    async def sealed() -> bool:
-        return await seals(app) == ["default/default"]
+    async def is_stored() -> bool:
+        return await checksums_of(app) == ["default/default"]
 
-    await until(sealed)
+    await until(is_stored)
     worker.send_signal(signal.SIGTERM)
     _, said = worker.communicate(timeout=30)
     assert worker.returncode == 143, said
@@ -395,11 +395,11 @@ async def test_an_index_that_somebody_keeps_is_vacuumed_another_time(start_app: 
         [letter] = (await app.list_dead_letters()).letters
     assert (letter.reason, letter.attempts) == ("index_busy", 2)
     assert "held its lock for 0.1 s" in letter.error
-    assert await seals(app) == []
+    assert await checksums_of(app) == []
     await app.replay()
     await app.run()
     assert (await app.list_dead_letters()).total == 0
-    assert await seals(app) == ["default/default"]
+    assert await checksums_of(app) == ["default/default"]
     assert (await app.check()).ok
 
 

@@ -14,7 +14,7 @@ from tests.kit.damage import clean, sql
 
 from penstock.app import App, open_app
 from penstock.blobs.submits import OpenSubmits
-from penstock.intake import Intake, Item
+from penstock.intake import Intake, SubmitItem
 from penstock.sources.stream import StreamSource
 from penstock.upkeep.prune import DAY_S
 
@@ -50,10 +50,10 @@ async def later(tmp_path: Path, app: App, monkeypatch: pytest.MonkeyPatch) -> As
         yield later
 
 
-async def submit(app: App, *items: Item) -> None:
+async def submit(app: App, *items: SubmitItem) -> None:
     order = app.resources.run_specs.start(app.owner, "default", app.resources.run_specs.asked("default", None, None))
 
-    async def given() -> AsyncIterator[Item]:
+    async def given() -> AsyncIterator[SubmitItem]:
         for item in items:
             yield item
 
@@ -61,9 +61,9 @@ async def submit(app: App, *items: Item) -> None:
         assert all(receipt.problem is None for receipt in receipts)
 
 
-def item(app: App, name: str, stream: BinaryIO) -> Item:
+def item(app: App, name: str, stream: BinaryIO) -> SubmitItem:
     source = StreamSource(name, name, stream, app.runtime)
-    return Item(source, source.found)
+    return SubmitItem(source, source.found)
 
 
 def raws(home: Path) -> list[Path]:

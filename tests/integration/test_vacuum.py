@@ -163,7 +163,7 @@ async def test_force_takes_the_lock_away_and_that_is_written_down(app: App, home
     assert len((await app.list_locks()).released) == 1, "nobody held it"
 
 
-async def test_i3_a_vacuum_whose_lock_is_taken_away_commits_and_seals_nothing(
+async def test_i3_a_vacuum_whose_lock_is_taken_away_commits_and_stores_nothing(
     app: App, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = (await (await table_of(app)).state()), files_of(home)
@@ -186,7 +186,7 @@ async def test_i3_a_vacuum_whose_lock_is_taken_away_commits_and_seals_nothing(
     assert (await app.check()).ok
 
 
-async def test_a_lock_that_is_lost_at_the_very_end_seals_nothing(
+async def test_a_lock_that_is_lost_at_the_very_end_stores_no_checksum(
     app: App, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checksum = LanceTable.checksum

@@ -33,7 +33,7 @@ from penstock.ledger.engine import (
     work,
 )
 from penstock.ledger.upkeep import checksums, repairs, retention
-from penstock.ledger.upkeep.audit_index import Place
+from penstock.ledger.upkeep.audit_index import TablePlace
 from penstock.model.nouns import DocumentId, RunId, Step, WorkerId
 from penstock.model.states import DocumentStatus
 
@@ -41,7 +41,7 @@ Prepare = Callable[[Desk], Awaitable[Any]]
 """Does what comes before, and tells the item."""
 SCENARIOS: dict[str, tuple[Verb[Any, Any], Prepare]] = {}
 W1 = WorkerId("w1")
-PLACE = Place(ANNA, "default", 1)
+PLACE = TablePlace(ANNA, "default", 1)
 
 
 def scenario(verb: Verb[Any, Any]) -> Callable[[Prepare], Prepare]:
@@ -380,16 +380,16 @@ async def force(desk: Desk) -> Any:
     return locks.Force(ANNA, KEY, "somebody")
 
 
-@scenario(checksums.SEAL)
-async def seal_index(desk: Desk) -> Any:
+@scenario(checksums.STORE_CHECKSUM)
+async def store_checksum(desk: Desk) -> Any:
     held = await _hold(desk)
-    return checksums.Seal(PLACE, held.token, 1, "hash")
+    return checksums.NewChecksum(PLACE, held.token, 1, "hash")
 
 
-@scenario(checksums.UNSEAL)
-async def unseal_index(desk: Desk) -> Any:
+@scenario(checksums.DROP_CHECKSUM)
+async def drop_checksum(desk: Desk) -> Any:
     held = await _hold(desk)
-    assert await desk.ledger.write(checksums.SEAL, checksums.Seal(PLACE, held.token, 1, "hash"))
+    assert await desk.ledger.write(checksums.STORE_CHECKSUM, checksums.NewChecksum(PLACE, held.token, 1, "hash"))
     return PLACE
 
 

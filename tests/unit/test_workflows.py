@@ -11,7 +11,7 @@ from penstock.workflows import read
 from penstock.workflows.catalog import Catalog
 from penstock.workflows.load import decode, encode, with_defaults, with_parameters
 from penstock.workflows.routing import following
-from penstock.workflows.yaml_file import Source
+from penstock.workflows.yaml_file import YamlFile
 
 FOREIGN = """\
 id: batch
@@ -58,13 +58,13 @@ steps:
 
 
 def problems(text: str) -> list[tuple[int, str]]:
-    source = Source(text, "w.yaml")
+    source = YamlFile(text, "w.yaml")
     assert read.workflow(source) is None
     return [(problem.line, problem.message) for problem in source.problems]
 
 
 def workflow(text: str) -> Workflow:
-    source = Source(text, "w.yaml")
+    source = YamlFile(text, "w.yaml")
     found = read.workflow(source)
     assert found is not None, source.problems
     return found
@@ -97,7 +97,7 @@ def test_words_of_other_systems_are_taken_for_ours() -> None:
 
 
 def test_a_parameter_set_with_foreign_words_fits_such_a_workflow() -> None:
-    source = Source(
+    source = YamlFile(
         "id: default\nname: Default\nmeta: {}\nconfig:\n  parse: {ocr_enabled: true}\n"
         "  chunk: {chunk_size: 100, chunk_overlap: 5}\n",
         "p.yaml",

@@ -35,7 +35,7 @@ Render = Callable[[dict[str, Any]], str]
 
 
 @dataclass(frozen=True)
-class Held:
+class LedgerCounts:
     """What the ledger holds at one moment."""
 
     accepted: int
@@ -90,7 +90,7 @@ class DemoRun:
         self.result["documents"] = len(files)
         return len(files)
 
-    async def _kill(self, app: App, documents: int) -> Held:
+    async def _kill(self, app: App, documents: int) -> LedgerCounts:
         self.teller.chapter("2. Ingest them, and kill the process halfway through the large one")
         async with self._started("ingest", FOLDER) as process:
             while process.returncode is None:
@@ -102,7 +102,7 @@ class DemoRun:
             await process.communicate()
         if process.returncode not in (0, -signal.SIGKILL):
             raise PenstockError(f"`penstock ingest {FOLDER}` ended with {process.returncode}")
-        held = await _held(app)
+        held = await _counts(app)
         self.result["killed"] = {
             "by": "SIGKILL" if process.returncode else None, "accepted": held.accepted, "completed": held.completed,
             "handbook_pages": held.handbook_pages, **held.made,
@@ -118,16 +118,16 @@ class DemoRun:
         self._claim(held.handbook_pages >= THE_MIDDLE, f"Kept: {_figures(held.made)}.")
         return held
 
-    async def _unseen(self, held: Held) -> None:
+    async def _unseen(self, held: LedgerCounts) -> None:
         if held.half_done:
             hits = await self._search(question().text, 1)
             seen = [hit for hit in hits if hit["name"] == HANDBOOK]
             self._claim(not seen, f"Half-done is never seen: no page of {HANDBOOK} is found yet.")
 
-    async def _go_on(self, app: App, before: Held, documents: int) -> None:
+    async def _go_on(self, app: App, before: LedgerCounts, documents: int) -> None:
         self.teller.chapter("3. Run the same command again: it resumes")
         summary = await self._answer("ingest", FOLDER)
-        after = await _held(app)
+        after = await _counts(app)
         made: dict[str, int] = summary["made"]
         rest = {name: after.made[name] - before.made[name] for name in COUNTED}
         self.result["resumed"] = {"made": made, "held": dict(after.made)}
@@ -225,10 +225,10 @@ async def _handbook(app: App) -> DocumentDetails | None:
     return None
 
 
-async def _held(app: App) -> Held:
+async def _counts(app: App) -> LedgerCounts:
     listed = await app.list_documents()
     found = [await app.status(entry.id) for entry in listed]
-    return Held(
+    return LedgerCounts(
         len(found),
         sum(document.status == "COMPLETED" for document in found),
         next((document for document in found if document.name == HANDBOOK), None),

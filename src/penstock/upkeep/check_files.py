@@ -4,7 +4,7 @@ since, its version and its bytes must be the same. After that the checksum is ou
 from penstock.errors import PenstockError
 from penstock.indexes.base import maintained
 from penstock.ledger.upkeep import checksums
-from penstock.ledger.upkeep.checksums import Sealed
+from penstock.ledger.upkeep.checksums import StoredChecksum
 from penstock.upkeep.check_rows import ids_of, place_of, said
 from penstock.upkeep.report import Finding, Stores
 
@@ -16,16 +16,16 @@ _BACK = f"`penstock check --repair` restores that version, {_ACCEPT}"
 async def files(stores: Stores, before: list[Finding] | None) -> list[Finding]:
     wanted = None if before is None else {place_of(finding) for finding in before}
     found = []
-    for seal in await stores.ledger.read(checksums.sealed, stores.owner):
-        if wanted is None or seal.place in wanted:
-            finding = await _compared(stores, seal)
+    for stored in await stores.ledger.read(checksums.stored, stores.owner):
+        if wanted is None or stored.place in wanted:
+            finding = await _compared(stores, stored)
             if finding is not None:
                 found.append(finding)
     return found
 
 
-async def _compared(stores: Stores, seal: Sealed) -> Finding | None:
-    place = seal.place
+async def _compared(stores: Stores, stored: StoredChecksum) -> Finding | None:
+    place = stored.place
     try:
         table = maintained(await stores.open(place))
         state = await table.state() if table is not None else None
@@ -33,27 +33,27 @@ async def _compared(stores: Stores, seal: Sealed) -> Finding | None:
         # The comparison of rows reports a table that cannot be read.
         return None
     # Read after the version: a commit in between was made by a holder of the lock.
-    touched = await stores.ledger.read(checksums.held_since, seal)
+    touched = await stores.ledger.read(checksums.held_since, stored)
     version = state.version if state is not None else 0
-    if version == seal.table_version:
+    if version == stored.table_version:
         try:
             now = await table.checksum() if table is not None else None
         except PenstockError as error:
-            return _changed(seal, str(error))
-        if now is None or now == (seal.table_version, seal.sha256):
+            return _changed(stored, str(error))
+        if now is None or now == (stored.table_version, stored.sha256):
             return None
-        return _changed(seal, "other bytes") if now.version == seal.table_version else None
+        return _changed(stored, "other bytes") if now.version == stored.table_version else None
     if touched:
         return None
-    if version < seal.table_version:
-        return _changed(seal, f"version {seal.table_version} is missing")
+    if version < stored.table_version:
+        return _changed(stored, f"version {stored.table_version} is missing")
     what = (
-        f"the index table {said(place)} was at version {seal.table_version} after the last vacuum and is at {version}, "
-        f"but no process has held its lock since: {_BACK}"
+        f"the index table {said(place)} was at version {stored.table_version} after the last vacuum and is at "
+        f"{version}, but no process has held its lock since: {_BACK}"
     )
     return Finding("index_written_elsewhere", what, ids_of(place))
 
 
-def _changed(seal: Sealed, how: str) -> Finding:
-    what = f"the files of the index table {said(seal.place)} are not those that vacuum left ({how}): {_AGAIN}"
-    return Finding("index_changed", what, ids_of(seal.place))
+def _changed(stored: StoredChecksum, how: str) -> Finding:
+    what = f"the files of the index table {said(stored.place)} are not those that vacuum left ({how}): {_AGAIN}"
+    return Finding("index_changed", what, ids_of(stored.place))

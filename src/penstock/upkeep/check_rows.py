@@ -13,7 +13,7 @@ from penstock.artifacts.segments import CHUNKS
 from penstock.errors import PenstockError
 from penstock.indexes.base import IndexTable, StoredRow, row_digest
 from penstock.ledger.upkeep import audit, audit_index
-from penstock.ledger.upkeep.audit_index import Active, Place, Source, State
+from penstock.ledger.upkeep.audit_index import Active, RowSource, State, TablePlace
 from penstock.upkeep.check_blobs import read_pieces
 from penstock.upkeep.report import Finding, Stores
 
@@ -73,7 +73,7 @@ class Expected:
 async def rows(stores: Stores, before: list[Finding] | None) -> list[Finding]:
     """Every table that the ledger names or that is there."""
     named = await stores.ledger.read(audit_index.places, stores.owner)
-    there = [Place(*info) for info in await stores.index.tables() if stores.owner in ("", info.owner)]
+    there = [TablePlace(*info) for info in await stores.index.tables() if stores.owner in ("", info.owner)]
     found: list[Finding] = []
     for place in sorted({*named, *there}):
         known = None if before is None else [f for f in before if place_of(f) == place]
@@ -86,7 +86,9 @@ async def rows(stores: Stores, before: list[Finding] | None) -> list[Finding]:
     return found
 
 
-async def _table(stores: Stores, place: Place, dimensions: int | None, known: list[Finding] | None) -> list[Finding]:
+async def _table(
+    stores: Stores, place: TablePlace, dimensions: int | None, known: list[Finding] | None
+) -> list[Finding]:
     wanted = None if known is None else sorted({f.ids["generation"] for f in known if "generation" in f.ids})
     found: list[Finding] = []
     expected = await _expected(stores, place, wanted, found)
@@ -129,7 +131,7 @@ async def _scan(table: IndexTable | None) -> AsyncIterator[list[StoredRow]]:
 
 
 def _compared(
-    place: Place, generation: int, state: State, expected: Expected, missing: "array[int] | None"
+    place: TablePlace, generation: int, state: State, expected: Expected, missing: "array[int] | None"
 ) -> Iterable[Finding]:
     """Findings about a generation that is active."""
     ids = {**ids_of(place), "document_id": state.document, "generation": generation}
@@ -159,7 +161,7 @@ def _compared(
         yield Finding("row_double", what, ids, problem=unequal, count=len(double), ordinals=double)
 
 
-async def _expected(stores: Stores, place: Place, wanted: Sequence[int] | None, found: list[Finding]) -> Expected:
+async def _expected(stores: Stores, place: TablePlace, wanted: Sequence[int] | None, found: list[Finding]) -> Expected:
     expected = Expected()
     last = 0
     while True:
@@ -185,7 +187,7 @@ async def _expected(stores: Stores, place: Place, wanted: Sequence[int] | None, 
         last = page[-1].generation if page else last
 
 
-def _uneven(place: Place, active: Active, *sources: Source | None) -> Iterable[Finding]:
+def _uneven(place: TablePlace, active: Active, *sources: RowSource | None) -> Iterable[Finding]:
     for source in sources:
         if source is not None and source.complete and source.items != active.chunks:
             what = f"generation {active.generation} counts {active.chunks} chunks, an artifact of it {source.items}"
@@ -230,7 +232,7 @@ def _by_size(pieces: Sequence[audit.Piece]) -> Iterator[list[audit.Piece]]:
         yield some
 
 
-async def _states(stores: Stores, place: Place, wanted: Iterable[int]) -> dict[int, State]:
+async def _states(stores: Stores, place: TablePlace, wanted: Iterable[int]) -> dict[int, State]:
     ids = sorted(wanted)
     states: dict[int, State] = {}
     for start in range(0, len(ids), audit.PAGE):
@@ -238,18 +240,18 @@ async def _states(stores: Stores, place: Place, wanted: Iterable[int]) -> dict[i
     return states
 
 
-async def _dead(stores: Stores, place: Place, wanted: Iterable[int]) -> set[int]:
+async def _dead(stores: Stores, place: TablePlace, wanted: Iterable[int]) -> set[int]:
     states = await _states(stores, place, wanted)
     return {one for one in wanted if one not in states or states[one].state == "PURGED"}
 
 
-def ids_of(place: Place) -> dict[str, str | int]:
+def ids_of(place: TablePlace) -> dict[str, str | int]:
     return {"owner": place.owner, "collection": place.collection, "version": place.version}
 
 
-def place_of(finding: Finding) -> Place:
-    return Place(finding.ids["owner"], finding.ids["collection"], finding.ids["version"])
+def place_of(finding: Finding) -> TablePlace:
+    return TablePlace(finding.ids["owner"], finding.ids["collection"], finding.ids["version"])
 
 
-def said(place: Place) -> str:
+def said(place: TablePlace) -> str:
     return f"{place.owner}/{place.collection}/v{place.version}"

@@ -17,7 +17,7 @@ from penstock.indexes.base import Fence, IndexRows, IndexTable, TableId, maintai
 from penstock.ledger.engine import checkpoints
 from penstock.ledger.engine.locks import index_key
 from penstock.ledger.upkeep import audit, audit_index, checksums, repairs
-from penstock.ledger.upkeep.audit_index import Place, Source, State
+from penstock.ledger.upkeep.audit_index import RowSource, State, TablePlace
 from penstock.model.items import Chunk, Vectors
 from penstock.model.nouns import Artifact, ArtifactId, Segment, WorkerId
 from penstock.upkeep.purge import hold_table
@@ -55,7 +55,7 @@ class _Part(NamedTuple):
 class TableRepair:
     """Mends one index table."""
 
-    def __init__(self, stores: Stores, worker: WorkerId, place: Place, remaker: Remaker) -> None:
+    def __init__(self, stores: Stores, worker: WorkerId, place: TablePlace, remaker: Remaker) -> None:
         self._stores = stores
         self._remaker = remaker
         self._ledger = stores.ledger
@@ -114,16 +114,16 @@ class TableRepair:
             table = maintained(opened)
             if table is None:
                 return False
-            seal = await self._ledger.read(checksums.before_holder, self._place)
-            if seal is None:
+            stored = await self._ledger.read(checksums.before_holder, self._place)
+            if stored is None:
                 return True
             try:
-                kept = await table.checksum(seal.table_version)
+                kept = await table.checksum(stored.table_version)
             except PenstockError:
                 return False
-            if kept != (seal.table_version, seal.sha256):
+            if kept != (stored.table_version, stored.sha256):
                 return False
-            await table.restore(seal.table_version, fence)
+            await table.restore(stored.table_version, fence)
         return True
 
     async def _drop(self) -> None:
@@ -132,7 +132,7 @@ class TableRepair:
             await self._ledger.write(repairs.RESTART, self._place)
             await fence()
             await self._stores.index.drop(self._table)
-            await self._ledger.write(checksums.UNSEAL, self._place)
+            await self._ledger.write(checksums.DROP_CHECKSUM, self._place)
 
     async def _can_be_made_again(self, torn: Collection[int]) -> bool:
         """A table that still answers is not given up for less than all of its rows."""
@@ -279,7 +279,7 @@ class TableRepair:
                     return
                 yield one, vector
 
-    async def _vectors(self, source: Source) -> AsyncIterator[Vectors]:
+    async def _vectors(self, source: RowSource) -> AsyncIterator[Vectors]:
         async for blocks in self._reader.items(_artifact(source), "embed"):
             for block in blocks:
                 for vector in block:
@@ -297,7 +297,7 @@ def _wanted(finding: Finding) -> int:
     return finding.count if finding.ordinals is None else len(frozenset(finding.ordinals))
 
 
-def _artifact(source: Source) -> Artifact:
+def _artifact(source: RowSource) -> Artifact:
     return Artifact(
         ArtifactId(source.artifact), source.fingerprint, source.complete, {}, source.items, source.segments, {}
     )
@@ -307,7 +307,7 @@ def _index_rows(generation: int, state: State, chunks: Sequence[Chunk], vectors:
     return IndexRows(generation, state.epoch, state.document, chunks, np.stack(vectors))
 
 
-def _stranger(state: State | None, place: Place) -> bool:
+def _stranger(state: State | None, place: TablePlace) -> bool:
     return state is None or state.state == "PURGED" or (state.state == "ACTIVE" and state.place != place)
 
 

@@ -10,7 +10,7 @@ import msgspec
 from penstock.blobs.base import Blobs
 from penstock.indexes.base import Index, IndexTable, TableId
 from penstock.ledger.database.store import Ledger
-from penstock.ledger.upkeep.audit_index import Place
+from penstock.ledger.upkeep.audit_index import TablePlace
 
 LISTED = 100
 """Number of entries of one kind that a report lists; the others are counted."""
@@ -30,7 +30,7 @@ class Stores:
     tell: Callable[[int], None] = lambda count: None
     """Called with the number of further things that were checked."""
 
-    async def open(self, place: Place) -> IndexTable | None:
+    async def open(self, place: TablePlace) -> IndexTable | None:
         return await self.index.open(TableId(place.owner, place.collection, place.version))
 
     def is_sampled(self) -> bool:

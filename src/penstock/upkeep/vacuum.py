@@ -17,13 +17,13 @@ from penstock.ledger.engine import generations
 from penstock.ledger.engine.locks import index_key
 from penstock.ledger.reads.stats import ListedLock, locks
 from penstock.ledger.upkeep import checksums
-from penstock.ledger.upkeep.audit_index import Place
+from penstock.ledger.upkeep.audit_index import TablePlace
 from penstock.model.nouns import Owner, Token
 from penstock.upkeep.purge import BATCH, take_out, unfenced
 from penstock.upkeep.report import Stores
 
 
-class Held(Protocol):
+class TableLock(Protocol):
     """The lock of a table, kept alive while we have it."""
 
     token: Token
@@ -33,7 +33,7 @@ class Held(Protocol):
         """Raises `LeaseLost` if it is not ours any more."""
 
 
-Hold = Callable[[str], AbstractAsyncContextManager[Held]]
+Hold = Callable[[str], AbstractAsyncContextManager[TableLock]]
 """Takes the lock of that key, or raises `LockHeld`."""
 
 BY_SERVER = "the server does this itself"
@@ -63,7 +63,7 @@ class VacuumReport(msgspec.Struct, frozen=True):
     elapsed_s: float
 
 
-async def vacuum(stores: Stores, places: Sequence[Place], hold: Hold) -> VacuumReport:
+async def vacuum(stores: Stores, places: Sequence[TablePlace], hold: Hold) -> VacuumReport:
     runtime = stores.ledger.database.runtime
     began = runtime.clock()
     done: list[Vacuumed] = []
@@ -82,7 +82,7 @@ async def vacuum(stores: Stores, places: Sequence[Place], hold: Hold) -> VacuumR
     return VacuumReport(done, busy, round(runtime.clock() - began, 3))
 
 
-async def _vacuum(stores: Stores, place: Place, held: Held) -> Vacuumed:
+async def _vacuum(stores: Stores, place: TablePlace, held: TableLock) -> Vacuumed:
     table = await stores.open(place)
     kept = maintained(table)
     before, rows = await kept.state() if kept else None, await table.count() if table else 0
@@ -92,10 +92,10 @@ async def _vacuum(stores: Stores, place: Place, held: Held) -> Vacuumed:
     left, checksum = await table.count() if table else 0, await kept.checksum() if kept else None
     after = await kept.state() if kept else None
     if checksum is not None:
-        seal = checksums.Seal(place, held.token, checksum.version, checksum.sha256)
-        held.given_back = await stores.ledger.write(checksums.SEAL, seal)
+        new = checksums.NewChecksum(place, held.token, checksum.version, checksum.sha256)
+        held.given_back = await stores.ledger.write(checksums.STORE_CHECKSUM, new)
         if not held.given_back:
-            raise LeaseLost(f"the lock {seal.key} was taken away before the end: vacuum again")
+            raise LeaseLost(f"the lock {new.key} was taken away before the end: vacuum again")
     return Vacuumed(
         collection=place.collection,
         version=place.version,
@@ -110,7 +110,7 @@ async def _vacuum(stores: Stores, place: Place, held: Held) -> Vacuumed:
     )
 
 
-async def _on_server(stores: Stores, place: Place) -> Vacuumed:
+async def _on_server(stores: Stores, place: TablePlace) -> Vacuumed:
     """There is no lock to take."""
     table = await stores.open(place)
     before = await table.count() if table else 0
@@ -119,7 +119,7 @@ async def _on_server(stores: Stores, place: Place) -> Vacuumed:
     return Vacuumed(place.collection, place.version, left, before - left, purged, 0, 0, 0, None, BY_SERVER)
 
 
-async def _purge(stores: Stores, place: Place, table: IndexTable | None, fence: Fence) -> int:
+async def _purge(stores: Stores, place: TablePlace, table: IndexTable | None, fence: Fence) -> int:
     look = partial(generations.due_purges_in, Owner(place.owner))
     purged = 0
     while due := await stores.ledger.read(look, place.collection, place.version, BATCH):
@@ -128,7 +128,7 @@ async def _purge(stores: Stores, place: Place, table: IndexTable | None, fence: 
     return purged
 
 
-async def _holder(stores: Stores, place: Place, key: str) -> dict[str, Any]:
+async def _holder(stores: Stores, place: TablePlace, key: str) -> dict[str, Any]:
     found = await stores.ledger.read(partial(locks, Owner(place.owner)))
     holder: ListedLock | None = next((lock for lock in found if lock.key == key), None)
     names = ("worker", "host", "pid", "purpose", "until")

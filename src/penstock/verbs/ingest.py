@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from penstock.errors import UsageError
 from penstock.extractors.formats import PARSED
-from penstock.intake import Intake, Item, Receipt, RunSpec, refusal
+from penstock.intake import Intake, Receipt, RunSpec, SubmitItem, refusal
 from penstock.ledger.engine import deletions, documents, runs
 from penstock.model.nouns import DocumentId
 from penstock.sources.base import NOTHING, Change, Known, Source
@@ -60,7 +60,7 @@ async def ingest(
     if prune:
         given.known = known
 
-    async def items() -> AsyncIterator[Item]:
+    async def items() -> AsyncIterator[SubmitItem]:
         async with aclosing(given.items(work=wait)) as found:
             async for item in found:
                 yield item
@@ -166,13 +166,13 @@ class _Given:
             raise UsageError("source names what comes as `data`: files are known by their paths")
         self._sources = [*self._folders(), *(self.scope.resources.make_source(url) for url in self._urls())]
 
-    async def items(self, *, work: bool) -> AsyncGenerator[Item, None]:
+    async def items(self, *, work: bool) -> AsyncGenerator[SubmitItem, None]:
         """`work`: this call also processes the documents, so parser processes are started early."""
         resources, given = self.scope.resources, 0
         if self.data is not None:
             given += 1
             stream = self._streamed(self.data)
-            yield Item(stream, stream.found, self.key, self.metadata)
+            yield SubmitItem(stream, stream.found, self.key, self.metadata)
         for source in self._sources:
             async with aclosing(source.discover(self.known)) as discovered:
                 async for found in discovered:
@@ -191,7 +191,7 @@ class _Given:
                         continue
                     if work and found.name.lower().endswith(PARSED):
                         resources.parsers.start()
-                    yield Item(source, found, self.key, self.metadata)
+                    yield SubmitItem(source, found, self.key, self.metadata)
             self.problems += source.problems
 
     def _urls(self) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.extractors import formats
-from penstock.intake import Intake, Item, Receipt, RunSpec
+from penstock.intake import Intake, Receipt, RunSpec, SubmitItem
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import dead_letters, documents, outbox, work
 from penstock.model.nouns import Document, DocumentId, Owner
@@ -201,7 +201,7 @@ async def submit(
     job: Job,
     intake: Intake,
     spec: RunSpec,
-    items: AsyncIterator[Item],
+    items: AsyncIterator[SubmitItem],
     accepted: Callable[[], None],
     on_receipt: OnReceipt | None,
 ) -> None:
@@ -239,7 +239,7 @@ async def ingest(
     job: Job,
     intake: Intake,
     spec: RunSpec,
-    items: AsyncIterator[Item],
+    items: AsyncIterator[SubmitItem],
     start: "Callable[[], Worker] | None",
     report: Report | None,
     on_receipt: OnReceipt | None = None,

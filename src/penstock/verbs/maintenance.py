@@ -15,7 +15,7 @@ from penstock.verbs.scope import Scope, chosen_collection
 if TYPE_CHECKING:
     from penstock.upkeep.report import CheckReport
     from penstock.upkeep.vacuum import VacuumReport
-    from penstock.worker.holding import Held
+    from penstock.worker.holding import HeldLock
 
 LOCK_RELEASES = 100
 
@@ -52,7 +52,7 @@ async def vacuum(
 @asynccontextmanager
 async def hold_index(
     scope: Scope, collection: str | None = None, *, max_wait: float | None = None
-) -> "AsyncIterator[Held]":
+) -> "AsyncIterator[HeldLock]":
     """`async with app.hold_index() as held:` – the block is the only writer to the index of a collection. Waits at most
     `max_wait` seconds for the lock (None: without limit; 0: not at all), then raises `LockHeld`. If the lock was taken
     away meanwhile, `held.raise_if_lost()` says so, and the end of the block raises `LeaseLost`."""

@@ -26,7 +26,7 @@ from penstock.upkeep.prune import DAY_S, Ages, Prune, Pruned, tend
 from penstock.upkeep.report import CheckReport, Stores
 from penstock.upkeep.vacuum import VacuumReport, vacuum
 from penstock.worker.heartbeat import Heartbeat, reap
-from penstock.worker.holding import Held, hold
+from penstock.worker.holding import HeldLock, hold
 from penstock.worker.retry import RetryPolicy
 
 TEND_S = 60.0
@@ -89,7 +89,7 @@ class MaintenanceRunner:
         async with self.alive() as heartbeat:
 
             @asynccontextmanager
-            async def take(key: str) -> AsyncIterator[Held]:
+            async def take(key: str) -> AsyncIterator[HeldLock]:
                 if force:
                     with suppress(NotFound):
                         await self.release_lock(owner, key, force=True, by=by)
@@ -99,7 +99,7 @@ class MaintenanceRunner:
             return await vacuum(self.stores(owner), places, take)
 
     @asynccontextmanager
-    async def hold_index(self, owner: Owner, collection: str, max_wait: float | None) -> AsyncIterator[Held]:
+    async def hold_index(self, owner: Owner, collection: str, max_wait: float | None) -> AsyncIterator[HeldLock]:
         if not self._index().traits.single_writer:
             raise UsageError("this index supports concurrent writers: it has no lock, and needs none")
         known = await self._ledger.read(partial(index_versions.current, owner), collection)
@@ -154,7 +154,9 @@ class MaintenanceRunner:
             await heartbeat.stop()
 
     @asynccontextmanager
-    async def _hold(self, heartbeat: Heartbeat, key: str, max_wait: float | None, purpose: str) -> AsyncIterator[Held]:
+    async def _hold(
+        self, heartbeat: Heartbeat, key: str, max_wait: float | None, purpose: str
+    ) -> AsyncIterator[HeldLock]:
         lease_s, again = self._config.worker.lease_s, partial(self._reap, heartbeat.worker)
         async with hold(self._ledger, heartbeat, key, lease_s, max_wait, again, purpose) as held:
             yield held

@@ -18,7 +18,7 @@ WANTED_S = 1.0
 REAP_EVERY = 20
 
 
-class Held:
+class HeldLock:
     """A lock while it is held: refreshed by a thread of its own, however long the block takes."""
 
     def __init__(self, ledger: Ledger, key: str, token: Token, heartbeat: Heartbeat) -> None:
@@ -58,11 +58,11 @@ async def hold(
     max_wait: float | None,
     reap: Callable[[], Awaitable[int]],
     purpose: str = "hold",
-) -> AsyncIterator[Held]:
+) -> AsyncIterator[HeldLock]:
     """Raises `LeaseLost` at the end of a block that did not keep the lock to its end."""
     token = Token(ledger.database.runtime.token())
     await _acquire(ledger, locks.Acquire(key, token, heartbeat.worker, purpose, lease_s), max_wait, reap)
-    held = Held(ledger, key, token, heartbeat)
+    held = HeldLock(ledger, key, token, heartbeat)
     heartbeat.locks[key] = token
     try:
         yield held

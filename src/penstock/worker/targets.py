@@ -31,8 +31,8 @@ Declared = Callable[[StepDefinition], str | None]
 """The target that the stage of a step declares."""
 
 
-class Held(Away):
-    """A step was about to need a target that is known to be away. It was not called."""
+class HeldTargets(Away):
+    """Raised before a stage would use a target that is held. The target was not called."""
 
 
 @dataclass
@@ -130,7 +130,7 @@ class Targets:
         return next((name for name in held if name in names or name.startswith(BLOBS)), None)
 
     def gate(self, ctx: Context) -> None:
-        """Right before a stage runs. Raises `Held` where it would only find out what is known already."""
+        """Called right before a stage runs. Raises `HeldTargets` if a target that the stage needs is held."""
         if not self.anything:
             return
         probing = self._probing.get(ctx.step.lease.step_id)
@@ -141,7 +141,7 @@ class Targets:
             return
         name = self.holds(ctx.definition)
         if name is not None:
-            raise Held(f"{name} is away", target=name)
+            raise HeldTargets(f"{name} is away", target=name)
 
     def _listen(self, ctx: Context, probing: _Probing) -> None:
         """What a stage with a declared target has kept, the target has answered: others need not wait for the end."""
@@ -201,7 +201,7 @@ class Targets:
             return f"{TABLE}{ctx.step.owner}/{ctx.document.collection}/{ctx.generation.index_version}"
         if name is None:
             return declared or f"{ctx.step.kind}:{ctx.definition.method or ctx.step.name}"
-        if ours or isinstance(error, Held):
+        if ours or isinstance(error, HeldTargets):
             return name
         known = {declared for steps in self._queues.values() for _, declared in steps}
         return OWN + name if name in known or name.startswith(RESERVED) else name
@@ -211,7 +211,7 @@ class Targets:
         name = self._name(ctx, error, ours)
         probing = self._probing.get(ctx.step.lease.step_id)
         token = probing.token if probing is not None else None
-        failure = None if isinstance(error, Held) else self._failure(ctx, error, ours, token)
+        failure = None if isinstance(error, HeldTargets) else self._failure(ctx, error, ours, token)
         if failure is not None and name not in self._held:
             # From now on nobody here calls it, though the ledger does not know yet.
             self.knows(Hold(name, failure.state, failure.error, 1, targets.FIRST_S, 0.0))

@@ -10,7 +10,7 @@ from penstock.errors import NoDefinition
 from penstock.model.nouns import ParameterSet, Workflow
 from penstock.workflows import read, yaml_file
 from penstock.workflows.inline import inline
-from penstock.workflows.yaml_file import SUFFIXES, Problem, Source
+from penstock.workflows.yaml_file import SUFFIXES, Problem, YamlFile
 
 T = TypeVar("T", Workflow, ParameterSet)
 
@@ -62,11 +62,11 @@ class Catalog:
             workflow = inline(workflow, text, self._definition)
         return workflow, text.problems
 
-    def _definition(self, name: str) -> tuple[Workflow, Source]:
+    def _definition(self, name: str) -> tuple[Workflow, YamlFile]:
         return self._find(name, self._workflows, read.workflow, "workflow")
 
-    def _find(self, name: str, folder: Path, convert: Callable[[Source], T | None], what: str) -> tuple[T, Source]:
-        shipped: list[Source] = list(_shipped()) if what == "workflow" else []
+    def _find(self, name: str, folder: Path, convert: Callable[[YamlFile], T | None], what: str) -> tuple[T, YamlFile]:
+        shipped: list[YamlFile] = list(_shipped()) if what == "workflow" else []
         if _is_path(name) and not Path(name).exists():
             raise NoDefinition(f"{name} does not exist")
         sources = [yaml_file.read(Path(name))] if _is_path(name) else [*_sources(folder), *shipped]
@@ -93,17 +93,17 @@ def _is_path(name: str) -> bool:
     return name.endswith(SUFFIXES)
 
 
-def _claims(text: Source, name: str) -> bool:
+def _claims(text: YamlFile, name: str) -> bool:
     return isinstance(text.values, dict) and text.values.get("id") == name
 
 
-def _sources(folder: Path) -> Iterator[Source]:
+def _sources(folder: Path) -> Iterator[YamlFile]:
     for path in sorted(folder.glob("*")) if folder.is_dir() else ():
         if path.suffix in SUFFIXES:
             yield yaml_file.read(path)
 
 
-def _shipped() -> Iterator[Source]:
+def _shipped() -> Iterator[YamlFile]:
     for entry in files("penstock.workflows").iterdir():
         if entry.name.endswith(".yaml"):
-            yield Source(entry.read_text(encoding="utf-8"), f"shipped: {entry.name}")
+            yield YamlFile(entry.read_text(encoding="utf-8"), f"shipped: {entry.name}")

@@ -9,15 +9,15 @@ from penstock.errors import ConfigError
 from penstock.model.nouns import StepDefinition, Workflow
 from penstock.workflows.read import ELSEWHERE, ENDINGS
 from penstock.workflows.routing import END
-from penstock.workflows.yaml_file import SUFFIXES, Place, Source
+from penstock.workflows.yaml_file import SUFFIXES, Place, YamlFile
 
 DEPTH = 4
 """Maximum number of workflows in a chain, including the first."""
 
-Find = Callable[[str], tuple[Workflow, Source]]
+Find = Callable[[str], tuple[Workflow, YamlFile]]
 
 
-def inline(workflow: Workflow, text: Source, find: Find, above: tuple[str, ...] = ()) -> Workflow:
+def inline(workflow: Workflow, text: YamlFile, find: Find, above: tuple[str, ...] = ()) -> Workflow:
     """The workflow with the steps of all workflows that it can continue with. Problems are reported at the place that
     names the other workflow."""
     first: dict[str, str] = {}
@@ -40,7 +40,7 @@ def inline(workflow: Workflow, text: Source, find: Find, above: tuple[str, ...] 
     return msgspec.structs.replace(workflow, steps=steps)
 
 
-def _targets(workflow: Workflow, text: Source) -> Iterator[tuple[Place, str]]:
+def _targets(workflow: Workflow, text: YamlFile) -> Iterator[tuple[Place, str]]:
     for step in workflow.steps:
         place = text.step(step.name)[:2]
         for where, way in ((("next",), step.next), *((("choices", key), way) for key, way in step.choices.items())):
@@ -48,7 +48,7 @@ def _targets(workflow: Workflow, text: Source) -> Iterator[tuple[Place, str]]:
                 yield (*place, *where), way
 
 
-def _find(target: str, place: Place, text: Source, find: Find, chain: tuple[str, ...]) -> Workflow | None:
+def _find(target: str, place: Place, text: YamlFile, find: Find, chain: tuple[str, ...]) -> Workflow | None:
     """Another workflow with all its steps, whose names get its id as a prefix."""
     name = target.removeprefix(ELSEWHERE)
     if name.endswith(SUFFIXES):

@@ -10,7 +10,7 @@ from typing import Any
 from penstock import user_code
 from penstock.errors import ConfigError
 from penstock.model.nouns import Workflow
-from penstock.workflows.yaml_file import Source
+from penstock.workflows.yaml_file import YamlFile
 
 
 def load(method: str) -> Callable[..., Any]:
@@ -46,7 +46,7 @@ def version(method: str) -> str:
     return str(own)
 
 
-def check_methods(workflow: Workflow, text: Source) -> None:
+def check_methods(workflow: Workflow, text: YamlFile) -> None:
     for step in workflow.steps:
         if step.method is not None:
             _try(text, step.method, step.name)
@@ -56,7 +56,7 @@ def check_methods(workflow: Workflow, text: Source) -> None:
                 _try(text, handler.method, ("lifecycle_events", event, i, "method"))
 
 
-def _try(text: Source, method: str, where: str | tuple[str | int, ...]) -> None:
+def _try(text: YamlFile, method: str, where: str | tuple[str | int, ...]) -> None:
     try:
         load(method)
     except ConfigError as error:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from penstock.model.nouns import Handler, ParameterSet, StepDefinition, Workflow
-from penstock.workflows.yaml_file import Place, Source
+from penstock.workflows.yaml_file import Place, YamlFile
 
 SHIPPED_KINDS = ("fetch", "validate", "extract", "clean", "chunk", "embed", "index")
 OPEN_KINDS = ("enrich", "route")
@@ -40,7 +40,7 @@ _HANDLER_KEYS = set(Handler.__struct_fields__)
 _SET_KEYS = set(ParameterSet.__struct_fields__)
 
 
-def workflow(source: Source) -> Workflow | None:
+def workflow(source: YamlFile) -> Workflow | None:
     """The workflow in a file, or None if the source has problems."""
     values = _mapping(source, ())
     if values is None:
@@ -66,7 +66,7 @@ def workflow(source: Source) -> Workflow | None:
     return _convert(source, raw, Workflow)
 
 
-def parameter_set(source: Source) -> ParameterSet | None:
+def parameter_set(source: YamlFile) -> ParameterSet | None:
     values = _mapping(source, ())
     if values is None:
         return None
@@ -80,7 +80,7 @@ def parameter_set(source: Source) -> ParameterSet | None:
     return _convert(source, {**values, "config": renamed}, ParameterSet)
 
 
-def _steps(source: Source, path: tuple[str, ...], given: Any) -> list[tuple[Place, dict[str, Any]]]:
+def _steps(source: YamlFile, path: tuple[str, ...], given: Any) -> list[tuple[Place, dict[str, Any]]]:
     """Each step with its place, in order, with translated names."""
     found: list[tuple[Place, dict[str, Any]]] = []
     if isinstance(given, list):
@@ -133,7 +133,7 @@ def _parameters(kind: str, given: Any) -> dict[str, Any]:
     return {words.get(str(name), str(name)): value for name, value in given.items()} if isinstance(given, dict) else {}
 
 
-def _check_step(source: Source, place: Place, step: dict[str, Any]) -> None:
+def _check_step(source: YamlFile, place: Place, step: dict[str, Any]) -> None:
     _unknown(source, place, step, _STEP_KEYS)
     kind = step["kind"]
     if kind not in KINDS:
@@ -149,7 +149,7 @@ def _check_step(source: Source, place: Place, step: dict[str, Any]) -> None:
     _check_resource_key(source, place, step)
 
 
-def _check_numbers(source: Source, place: Place, given: Mapping[str, Any]) -> None:
+def _check_numbers(source: YamlFile, place: Place, given: Mapping[str, Any]) -> None:
     for name in ("retries", "timeout"):
         value = given.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value <= 0):
@@ -160,7 +160,7 @@ def is_pool_name(value: object) -> bool:
     return isinstance(value, str) and re.fullmatch(r"[a-z][a-z0-9_-]*", value) is not None
 
 
-def _check_pool(source: Source, place: Place, step: dict[str, Any]) -> None:
+def _check_pool(source: YamlFile, place: Place, step: dict[str, Any]) -> None:
     pool = step.get("pool")
     if pool is not None and not is_pool_name(pool):
         source.complain((*place, "pool"), f"pool must consist of lower-case letters, digits, - and _, not {pool!r}")
@@ -168,7 +168,7 @@ def _check_pool(source: Source, place: Place, step: dict[str, Any]) -> None:
         source.complain((*place, "pool"), "the pool `index` is for index steps only")
 
 
-def _check_resource_key(source: Source, place: Place, step: dict[str, Any]) -> None:
+def _check_resource_key(source: YamlFile, place: Place, step: dict[str, Any]) -> None:
     key = step.get("resource_key")
     if key is None:
         return
@@ -181,7 +181,7 @@ def _check_resource_key(source: Source, place: Place, step: dict[str, Any]) -> N
         source.complain((*place, "resource_key"), "only a step with its own `method` can have a resource_key")
 
 
-def _check_graph(source: Source, key: str, steps: list[tuple[Place, dict[str, Any]]]) -> None:
+def _check_graph(source: YamlFile, key: str, steps: list[tuple[Place, dict[str, Any]]]) -> None:
     """Names must be unique, and each step may only lead to a later one, so that every run ends."""
     if not steps:
         source.complain((key,), "a workflow needs at least one step")
@@ -210,7 +210,7 @@ ELSEWHERE = "workflow:"
 """Prefix of the id or file of a workflow, in place of a step name: the run continues with that workflow."""
 
 
-def _handlers(source: Source, path: Place) -> list[dict[str, Any]]:
+def _handlers(source: YamlFile, path: Place) -> list[dict[str, Any]]:
     event = path[-1]
     if event not in EVENTS:
         source.complain(path, f"unknown event {event!r}: use one of {', '.join(EVENTS)}")
@@ -241,7 +241,7 @@ def _handlers(source: Source, path: Place) -> list[dict[str, Any]]:
     return handlers
 
 
-def _mapping(source: Source, path: Place) -> dict[str, Any] | None:
+def _mapping(source: YamlFile, path: Place) -> dict[str, Any] | None:
     value = _at(source.values, path)
     if value is None and path:
         return None
@@ -261,13 +261,13 @@ def _at(values: Any, path: Place) -> Any:
     return values
 
 
-def _unknown(source: Source, path: Place, given: Mapping[str, Any], known: set[str]) -> None:
+def _unknown(source: YamlFile, path: Place, given: Mapping[str, Any], known: set[str]) -> None:
     for key in given:
         if key not in known:
             source.complain((*path, key), f"unknown key {key!r}: use {', '.join(sorted(known))}")
 
 
-def _convert(source: Source, raw: dict[str, Any], kind: type[T]) -> T | None:
+def _convert(source: YamlFile, raw: dict[str, Any], kind: type[T]) -> T | None:
     if source.problems:
         return None
     try:

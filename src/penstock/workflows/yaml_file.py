@@ -20,7 +20,7 @@ class Problem(NamedTuple):
         return f"{self.file}:{self.line}: {self.message}"
 
 
-class Source:
+class YamlFile:
     """A parsed YAML file, with the line of each value and the problems found."""
 
     def __init__(self, text: str, file: str) -> None:
@@ -78,9 +78,9 @@ class Source:
         return loader.construct_object(node, deep=True)
 
 
-def read(path: Path) -> Source:
+def read(path: Path) -> YamlFile:
     try:
-        return Source(path.read_text(encoding="utf-8"), str(path))
+        return YamlFile(path.read_text(encoding="utf-8"), str(path))
     except OSError as error:
         raise ConfigError(f"{path} could not be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

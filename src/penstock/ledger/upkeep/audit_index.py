@@ -10,7 +10,7 @@ from penstock.ledger.database.connection import Connection
 from penstock.ledger.upkeep.audit import PAGE, question
 
 
-class Place(msgspec.Struct, frozen=True, order=True):
+class TablePlace(msgspec.Struct, frozen=True, order=True):
     """An index table that the ledger names."""
 
     owner: str
@@ -26,11 +26,11 @@ _PLACES = question(
 )
 
 
-def places(connection: Connection, owner: str) -> dict[Place, int | None]:
+def places(connection: Connection, owner: str) -> dict[TablePlace, int | None]:
     """All tables that versions and placements name, with the dimensions that their vectors should have."""
-    found: dict[Place, int | None] = {}
+    found: dict[TablePlace, int | None] = {}
     for row in connection.run(_PLACES, owner=owner):
-        place = Place(*row[:3])
+        place = TablePlace(*row[:3])
         found[place] = row[3] or found.get(place)
     return found
 
@@ -54,12 +54,12 @@ _ACTIVES_AGAIN = question(
 )
 
 
-def actives(connection: Connection, place: Place, after: int) -> list[Active]:
+def actives(connection: Connection, place: TablePlace, after: int) -> list[Active]:
     where = {"owner": place.owner, "collection": place.collection, "version": place.version}
     return [Active(*row) for row in connection.run(_ACTIVES, after=after, count=PAGE, **where)]
 
 
-def actives_again(connection: Connection, place: Place, wanted: Sequence[int]) -> list[Active]:
+def actives_again(connection: Connection, place: TablePlace, wanted: Sequence[int]) -> list[Active]:
     where = {"owner": place.owner, "collection": place.collection, "version": place.version}
     return [Active(*row) for row in connection.run(_ACTIVES_AGAIN, [(one,) for one in wanted], **where)]
 
@@ -68,7 +68,7 @@ class State(msgspec.Struct, frozen=True):
     """What the ledger says of a generation that rows in the index name."""
 
     state: str
-    place: Place
+    place: TablePlace
     """Where it is placed: the version that was asked about, if it is there, else the one that it was made for."""
     document: str
     name: str
@@ -102,12 +102,12 @@ _STATES = question(
 def states(connection: Connection, wanted: Sequence[int], version: int = 0) -> dict[int, State]:
     rows = connection.run(_STATES, [(one,) for one in wanted], version=version)
     return {
-        row[0]: State(row[1], Place(*row[2:5]), row[5], row[6], row[7], row[8], bool(row[9]), bool(row[10]))
+        row[0]: State(row[1], TablePlace(*row[2:5]), row[5], row[6], row[7], row[8], bool(row[9]), bool(row[10]))
         for row in rows
     }
 
 
-class Source(msgspec.Struct, frozen=True):
+class RowSource(msgspec.Struct, frozen=True):
     """The artifact that rows of a generation are made of."""
 
     artifact: int
@@ -127,7 +127,7 @@ _SOURCES = question(
 )
 
 
-def sources(connection: Connection, wanted: Sequence[int]) -> dict[tuple[int, str], Source]:
+def sources(connection: Connection, wanted: Sequence[int]) -> dict[tuple[int, str], RowSource]:
     """By generation and kind; of several steps of one kind the last counts, as it does for the index."""
     rows = connection.run(_SOURCES, [(one,) for one in wanted])
-    return {(row[0], row[1]): Source(row[2], row[3], row[4] == "COMPLETE", row[5], row[6]) for row in rows}
+    return {(row[0], row[1]): RowSource(row[2], row[3], row[4] == "COMPLETE", row[5], row[6]) for row in rows}

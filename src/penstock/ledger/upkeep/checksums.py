@@ -1,5 +1,5 @@
-"""Seals: the version and the checksum of an index table after vacuum. The seal is written in the transaction that
-releases the lock, with the time of that release: any later holder of the lock changes that time.
+"""Stored checksums: the version and the checksum of an index table after a vacuum. The transaction that releases the
+table's lock stores the checksum, with the time of that release. Every later holder of the lock changes that time.
 
 These statements cross owners (I10); `owner` "" means all."""
 
@@ -12,14 +12,14 @@ from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine import locks
 from penstock.ledger.upkeep.audit import question
-from penstock.ledger.upkeep.audit_index import Place
+from penstock.ledger.upkeep.audit_index import TablePlace
 from penstock.model.nouns import Token
 
 
-class Seal(msgspec.Struct, frozen=True):
-    place: Place
+class NewChecksum(msgspec.Struct, frozen=True):
+    place: TablePlace
     token: Token
-    """Of the lock that vacuum holds."""
+    """The token of the lock that vacuum holds."""
     table_version: int
     sha256: str
 
@@ -28,23 +28,23 @@ class Seal(msgspec.Struct, frozen=True):
         return locks.index_key(self.place.owner, self.place.collection, self.place.version)
 
 
-class Sealed(msgspec.Struct, frozen=True):
-    place: Place
+class StoredChecksum(msgspec.Struct, frozen=True):
+    place: TablePlace
     table_version: int
     sha256: str
     at: float
 
 
-_SEAL = Statement(
+_STORE = Statement(
     "INSERT INTO index_checksums (owner, collection, version, table_version, sha256, sealed_at) "
     "SELECT :owner, :collection, :version, :table_version, :sha256, l.released_at FROM locks l "
     "WHERE l.resource_key = :key ON CONFLICT (owner, collection, version) DO UPDATE SET "
     "table_version = excluded.table_version, sha256 = excluded.sha256, sealed_at = excluded.sealed_at"
 )
-_UNSEAL = Statement(
+_DROP = Statement(
     "DELETE FROM index_checksums WHERE owner = :owner AND collection = :collection AND version = :version"
 )
-_SEALED = question(
+_STORED = question(
     "SELECT c.owner, c.collection, c.version, c.table_version, c.sha256, c.sealed_at FROM index_checksums c "
     "WHERE <c.owned> ORDER BY c.owner, c.collection, c.version"
 )
@@ -56,45 +56,45 @@ _BEFORE_HOLDER = Statement(
 )
 
 
-def _seal(connection: Connection, seals: Sequence[Seal]) -> list[bool]:
-    return [_seal_one(connection, seal) for seal in seals]
+def _store(connection: Connection, checksums: Sequence[NewChecksum]) -> list[bool]:
+    return [_store_one(connection, checksum) for checksum in checksums]
 
 
-def _seal_one(connection: Connection, seal: Seal) -> bool:
-    if not locks.give_back(connection, seal.key, seal.token):
+def _store_one(connection: Connection, checksum: NewChecksum) -> bool:
+    if not locks.give_back(connection, checksum.key, checksum.token):
         return False
-    what = {"table_version": seal.table_version, "sha256": seal.sha256}
-    connection.run(_SEAL, key=seal.key, **_where(seal.place), **what)
+    what = {"table_version": checksum.table_version, "sha256": checksum.sha256}
+    connection.run(_STORE, key=checksum.key, **_where(checksum.place), **what)
     return True
 
 
-def _unseal(connection: Connection, places: Sequence[Place]) -> list[None]:
+def _drop(connection: Connection, places: Sequence[TablePlace]) -> list[None]:
     for place in places:
-        connection.run(_UNSEAL, **_where(place))
+        connection.run(_DROP, **_where(place))
     return [None for _ in places]
 
 
-def _where(place: Place) -> dict[str, str | int]:
+def _where(place: TablePlace) -> dict[str, str | int]:
     return {"owner": place.owner, "collection": place.collection, "version": place.version}
 
 
-def sealed(connection: Connection, owner: str) -> list[Sealed]:
-    return [Sealed(Place(*row[:3]), *row[3:]) for row in connection.run(_SEALED, owner=owner)]
+def stored(connection: Connection, owner: str) -> list[StoredChecksum]:
+    return [StoredChecksum(TablePlace(*row[:3]), *row[3:]) for row in connection.run(_STORED, owner=owner)]
 
 
-def held_since(connection: Connection, seal: Sealed) -> bool:
-    """Whether somebody of ours holds the lock, or has held it, since that seal. Not by comparing times: a clock may
-    have been set back."""
-    key = locks.index_key(seal.place.owner, seal.place.collection, seal.place.version)
-    return any(token is not None or at != seal.at for token, at in connection.run(_HELD_SINCE, key=key))
+def held_since(connection: Connection, checksum: StoredChecksum) -> bool:
+    """Whether a process holds the table's lock, or has held it, since the checksum was stored. The times are compared
+    for equality and not for order, because a clock may be set back."""
+    key = locks.index_key(checksum.place.owner, checksum.place.collection, checksum.place.version)
+    return any(token is not None or at != checksum.at for token, at in connection.run(_HELD_SINCE, key=key))
 
 
-def before_holder(connection: Connection, place: Place) -> Sealed | None:
-    """The seal of a table, if nobody held its lock between it and whoever holds it now."""
+def before_holder(connection: Connection, place: TablePlace) -> StoredChecksum | None:
+    """The stored checksum of a table, if no other process held the table's lock between it and the present holder."""
     key = locks.index_key(place.owner, place.collection, place.version)
     rows = connection.run(_BEFORE_HOLDER, key=key, **_where(place))
-    return Sealed(place, *rows[0]) if rows else None
+    return StoredChecksum(place, *rows[0]) if rows else None
 
 
-SEAL = Verb("seal_index", _seal)
-UNSEAL = Verb("unseal_index", _unseal)
+STORE_CHECKSUM = Verb("store_checksum", _store)
+DROP_CHECKSUM = Verb("drop_checksum", _drop)

@@ -14,7 +14,7 @@ from penstock.ledger.engine import backup_guard, generations, groups
 from penstock.ledger.engine.generations import GRACE_S
 from penstock.ledger.engine.resource_keys import FREED, ready, ready_steps
 from penstock.ledger.upkeep.audit import question
-from penstock.ledger.upkeep.audit_index import Place
+from penstock.ledger.upkeep.audit_index import TablePlace
 from penstock.model.nouns import GenerationId, StepId
 
 
@@ -154,7 +154,7 @@ _RESTART = Statement(
 )
 
 
-def _restart(connection: Connection, places: Sequence[Place]) -> list[None]:
+def _restart(connection: Connection, places: Sequence[TablePlace]) -> list[None]:
     for place in places:
         connection.run(_RESTART, owner=place.owner, collection=place.collection, version=place.version)
     return [None for _ in places]
