@@ -87,7 +87,7 @@ def test_an_unknown_embedder_is_a_wrong_setting_that_names_the_known_ones(cli: C
     for command in (["config", "check"], ["ingest", "otter.txt"]):
         result = cli.process(*command, "--json")
         assert result.code == 2
-        assert "known are fake, own, wordllama" in result.json["error"]
+        assert "use one of fake, own, wordllama" in result.json["error"]
 
 
 def test_a_source_of_an_installed_package_is_ingested_by_its_url(cli: Cli) -> None:
@@ -107,7 +107,7 @@ def test_a_source_of_an_installed_package_is_ingested_by_its_url(cli: Cli) -> No
 def test_the_url_of_an_unknown_source_is_refused_without_its_password(cli: Cli) -> None:
     result = cli.process("ingest", "attic://me:hidden@top", "--json")
     assert (result.code, "hidden" in result.out + result.err) == (2, False)
-    assert "known are file, shelf" in result.json["error"]
+    assert "use one of file, shelf" in result.json["error"]
 
 
 def test_a_folder_can_be_named_by_its_url(cli: Cli) -> None:
