@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.conftest import StartApp
 from tests.kit.apps import found, named, only, text
 
 from penstock.app import App
 from penstock.errors import UsageError
+from penstock.extractors import formats
 
 Files = Callable[..., Path]
 GARBAGE = b"\x7fELF" + bytes(range(256)) * 20
@@ -80,6 +82,83 @@ async def test_other_settings_try_failed_files_again_but_leave_completed_ones(
     app = await start_app(chunk={"size": 400})
     summary = await app.ingest([folder])
     assert (summary.submitted, summary.failed, summary.skipped, summary.stale_settings) == (1, 1, 1, 1)
+
+
+def new_html_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For apps that are opened from now on."""
+    rows = [
+        msgspec.structs.replace(row, version="html-new") if row.media_type == formats.HTML else row
+        for row in formats.FORMATS
+    ]
+    monkeypatch.setattr(formats, "FORMATS", tuple(rows))
+
+
+def of_all_formats(files: Files) -> Path:
+    """With a limit of one megabyte, two fail in `extract`, two have no text and two are completed."""
+    padding = "x" * 1_000_001
+    return files(
+        **{"bad.pdf": b"%PDF-1.4 damaged", "large.html": f"<!doctype html><p>word</p><!-- {padding} -->"},
+        **{"blank.txt": " ", "blank.html": "<!doctype html><p> </p>"},
+        **{"a.txt": text(5), "a.html": f"<!doctype html><p>{text(5)}</p>"},
+    )
+
+
+async def test_a_new_version_of_one_extractor_concerns_documents_of_its_format_only(
+    start_app: StartApp, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = of_all_formats(files)
+    first = await (await start_app(limits={"megabytes": 1})).ingest([folder])
+    assert (first.failed, first.not_indexable, first.completed) == (2, 2, 2)
+    new_html_version(monkeypatch)
+    app = await start_app()
+    again = await app.ingest([folder])
+    assert (again.submitted, again.completed, again.not_indexable) == (2, 1, 1), "large.html and blank.html"
+    assert (again.skipped, again.stale_settings) == (4, 1), "a.html is stale"
+    assert (await named(app, "large.html")).status == "COMPLETED"
+    assert (await named(app, "bad.pdf")).status == "FAILED"
+    assert (await app.ingest([folder])).skipped == 6
+
+
+async def test_a_replay_starts_new_runs_for_the_format_with_a_new_version_only(
+    start_app: StartApp, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await (await start_app(limits={"megabytes": 1})).ingest([of_all_formats(files)])
+    new_html_version(monkeypatch)
+    app = await start_app()
+    planned = await app.replay(dry_run=True)
+    assert (planned.count, planned.resumed, planned.started) == (2, 1, 1)
+    done = await app.replay()
+    assert (done.count, done.resumed, done.started) == (2, 1, 1)
+    rows = await app.ledger.read(
+        lambda c: c.script(
+            "SELECT d.name, count(*) FROM documents d JOIN runs x ON x.document_id = d.id "
+            "WHERE d.name IN ('bad.pdf', 'large.html') GROUP BY d.name ORDER BY d.name"
+        )
+    )
+    assert [tuple(row) for row in rows] == [("bad.pdf", 1), ("large.html", 2)]
+
+
+async def test_a_file_of_unknown_format_is_tried_again_with_any_new_version(
+    start_app: StartApp, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = files(**{"bad.bin": GARBAGE})
+    await (await start_app()).ingest([folder])
+    new_html_version(monkeypatch)
+    assert (await (await start_app()).ingest([folder])).submitted == 1
+
+
+async def test_settings_of_an_earlier_release_are_compared_as_a_whole(
+    start_app: StartApp, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = of_all_formats(files)
+    app = await start_app(limits={"megabytes": 1})
+    await app.ingest([folder])
+    await app.ledger.read(lambda c: c.script("UPDATE runs SET settings = substr(settings, 1, 40)"))
+    same = await app.ingest([folder])
+    assert (same.submitted, same.skipped, same.stale_settings) == (0, 6, 0)
+    new_html_version(monkeypatch)
+    other = await (await start_app()).ingest([folder])
+    assert (other.submitted, other.skipped, other.stale_settings) == (4, 2, 2)
 
 
 async def test_a_cancelled_file_is_skipped_unless_asked_for(app: App, files: Files) -> None:

@@ -15,6 +15,7 @@ from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import dead_letters, documents, restarts, submissions, work
 from penstock.ledger.engine.dead_letters import Buried
 from penstock.ledger.engine.documents import Origin
+from penstock.model import settings
 from penstock.model.nouns import DocumentId, Owner, RunId, Workflow
 from penstock.model.states import DocumentStatus
 from penstock.runtime import Runtime
@@ -123,6 +124,7 @@ class Replayer:
         answer.by_reason[reason] = answer.by_reason.get(reason, 0) + count
 
     async def _order(self, origin: Origin) -> RunSpec:
+        origin = _any_format(origin)
         if origin not in self._run_specs:
             body = await self._ledger.read(work.snapshot, origin.snapshot)
             self._run_specs[origin], note = self._reorder(origin, decode(body), self._changes)
@@ -134,7 +136,7 @@ class Replayer:
         """One transaction for those of one origin."""
         alike: dict[Origin, list[DocumentId]] = {}
         for document, origin in origins.items():
-            alike.setdefault(origin, []).append(document)
+            alike.setdefault(_any_format(origin), []).append(document)
         done: set[DocumentId] = set()
         for origin, ids in alike.items():
             spec = await self._order(origin)
@@ -201,7 +203,15 @@ async def _named(owner: Owner, ledger: Ledger, letters: Sequence[int]) -> list[B
 
 
 def _goes_on(origin: Origin, spec: RunSpec) -> bool:
-    return origin.settings == spec.settings and origin.status != DocumentStatus.NOT_INDEXABLE
+    return (
+        settings.same(origin.settings, spec.settings, origin.media_type)
+        and origin.status != DocumentStatus.NOT_INDEXABLE
+    )
+
+
+def _any_format(origin: Origin) -> Origin:
+    """Documents of all formats can share a run spec and a transaction."""
+    return msgspec.structs.replace(origin, media_type=None)
 
 
 def _again(document: DocumentId, run: RunId) -> submissions.NewDocument:

@@ -12,6 +12,7 @@ from penstock.errors import NoDefinition
 from penstock.intake import RunSpec
 from penstock.ledger.engine.documents import Origin
 from penstock.ledger.engine.groups import GroupStart
+from penstock.model import settings as run_settings
 from penstock.model.nouns import Owner, Workflow, WorkflowRef
 from penstock.runtime import Runtime
 from penstock.stages.base import Ports
@@ -104,6 +105,11 @@ class RunSpecs:
             for step in chosen.steps
             if step.kind == "extract" and step.method is None
         ]
-        # Neither who is told about it nor by which names it was found decides what is made.
+        formats = {name: fingerprint([found[name] for found in extractors]) for name in ports.extractors}
+        # Lifecycle events and the names that were asked for do not change the outcome.
         plain = msgspec.structs.replace(chosen, lifecycle_events={}, asked=None)
-        return fingerprint(encode(plain)[0], versions, extractors[0] if len(extractors) == 1 else extractors)
+        body = encode(plain)[0]
+        whole = fingerprint(body, versions, extractors[0] if len(extractors) == 1 else extractors)
+        # Without a media type, the version of extract is that of plain text.
+        base = fingerprint(body, [(kind, version) for kind, version in versions if kind != "extract"])
+        return run_settings.join(whole, base, formats)

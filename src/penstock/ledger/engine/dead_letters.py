@@ -75,7 +75,7 @@ _LETTER = (
     "LEFT JOIN events e ON e.id = l.event_id LEFT JOIN snapshots s ON s.hash = coalesce(x.snapshot, e.snapshot) "
     "WHERE l.owner = :owner AND l.state = 'OPEN' "
 )
-_ORIGIN = "d.collection, x.snapshot, x.settings, x.priority, d.status"
+_ORIGIN = "d.collection, x.snapshot, x.settings, x.priority, d.status, d.media_type"
 _OPEN = (
     "LEFT JOIN documents d ON d.id = l.document_id LEFT JOIN runs x ON x.id = l.run_id "
     "WHERE l.owner = :owner AND l.state = 'OPEN' "

@@ -208,10 +208,11 @@ class Origin(msgspec.Struct, frozen=True):
     settings: str
     priority: int
     status: str
+    media_type: str | None = None
 
 
 _ORIGINS = Statement(
-    "SELECT d.id, d.collection, x.snapshot, x.settings, x.priority, d.status FROM {rows} "
+    "SELECT d.id, d.collection, x.snapshot, x.settings, x.priority, d.status, d.media_type FROM {rows} "
     "JOIN documents d ON d.id = r.document AND d.owner = :owner AND d.deleted_at IS NULL "
     "JOIN runs x ON x.document_id = d.id "
     "AND x.generation_id = (SELECT max(generation_id) FROM runs WHERE runs.document_id = d.id)",

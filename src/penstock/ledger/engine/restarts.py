@@ -14,8 +14,8 @@ from penstock.ledger.engine.submissions import FirstStep, NewDocument, Submissio
 from penstock.model.nouns import DocumentId, Owner, RunId
 
 _RUNS = (
-    "SELECT d.id, d.sha256, d.status, x.id, x.settings, x.generation_id, g.raw_key, x.group_id, d.source, d.name, "
-    "d.size, d.metadata FROM {rows} JOIN documents d ON d.id = r.document AND {d.owner} "
+    "SELECT d.id, d.sha256, d.status, x.id, x.settings, x.generation_id, g.raw_key, x.group_id, d.media_type, "
+    "d.source, d.name, d.size, d.metadata FROM {rows} JOIN documents d ON d.id = r.document AND {d.owner} "
     "AND d.deleted_at IS NULL JOIN runs x ON x.document_id = d.id "
     "AND x.generation_id = (SELECT max(generation_id) FROM runs WHERE runs.document_id = d.id) "
     "JOIN generations g ON g.id = x.generation_id "
@@ -41,10 +41,10 @@ def _retry(connection: Connection, requests: Sequence[Retry]) -> list[set[Docume
         s = request.submission
         hold(s.owner, connection, [d.id for d in s.documents])
         rows = connection.run(_LAST_RUNS, [(d.id,) for d in s.documents], owner=s.owner)
-        old = {DocumentId(row[0]): Known(*row[:8]) for row in rows}
+        old = {DocumentId(row[0]): Known(*row[:9]) for row in rows}
         # What the document is now is in the ledger; the caller may have looked at it long ago.
-        now = {row[0]: (row[8], row[9], row[1], row[10], None, json.loads(row[11])) for row in rows}
-        fresh = {i for i, k in old.items() if k.settings != s.settings or k.status == "NOT_INDEXABLE"}
+        now = {row[0]: (row[9], row[10], row[1], row[11], None, json.loads(row[12])) for row in rows}
+        fresh = {i for i, k in old.items() if not k.made_with(s.settings) or k.status == "NOT_INDEXABLE"}
         replay_runs(connection, s.owner, [k for i, k in old.items() if i not in fresh])
         start_runs(
             connection,
@@ -83,13 +83,13 @@ def _begin_one(connection: Connection, request: Start) -> Started:
     s = request.submission
     hold(s.owner, connection, [d.id for d in s.documents])
     rows = connection.run(_THERE, [(d.id,) for d in s.documents], owner=s.owner)
-    old = {DocumentId(row[0]): (Known(*row[:8]), row[8:]) for row in rows}
+    old = {DocumentId(row[0]): (Known(*row[:9]), row[9:]) for row in rows}
     fresh, done, working = [], 0, 0
     for d in s.documents:
         if d.id not in old:
             continue
         known, (source, name, size, metadata) = old[d.id]
-        same = known.settings == s.settings
+        same = known.made_with(s.settings)
         if same and known.status == "COMPLETED" and not request.again:
             done += 1
         elif same and known.status not in ("COMPLETED", "FAILED", "CANCELLED", "NOT_INDEXABLE"):

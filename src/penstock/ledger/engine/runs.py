@@ -12,11 +12,12 @@ from penstock.ledger.engine import dead_letters, generations, groups, outbox, su
 from penstock.ledger.engine.generations import GRACE_S
 from penstock.ledger.engine.resource_keys import ready_steps
 from penstock.ledger.engine.submissions import Beginning, NewDocument, Submission
+from penstock.model import settings
 from penstock.model.nouns import DocumentId, Owner, RunId, StepId
 
 _KNOWN = Statement(
     "SELECT d.id, d.source, d.sha256, d.status, x.id, x.settings, x.generation_id, g.raw_key, x.group_id, "
-    "CASE WHEN d.status = 'FAILED' THEN EXISTS (SELECT 1 FROM dead_letters l WHERE l.run_id = x.id "
+    "d.media_type, CASE WHEN d.status = 'FAILED' THEN EXISTS (SELECT 1 FROM dead_letters l WHERE l.run_id = x.id "
     "AND l.reason IN ('raw_missing', 'raw_damaged', 'short_read')) ELSE false END FROM {rows} "
     "JOIN {documents d: d.source = r.source AND {d.owner} AND d.collection = :collection "
     "AND d.deleted_at IS NULL} JOIN runs x ON x.document_id = d.id "
@@ -38,8 +39,13 @@ class Known(msgspec.Struct, frozen=True):
     generation: int
     raw_key: str
     group_id: str | None = None
+    media_type: str | None = None
     raw_lost: bool = False
     """It failed because its raw bytes are missing or damaged: submitting the same bytes again helps."""
+
+    def made_with(self, now: str) -> bool:
+        """False: these settings may lead to another outcome than those of its newest run."""
+        return settings.same(self.settings, now, self.media_type)
 
 
 def known(owner: Owner, connection: Connection, collection: str, sources: Sequence[str]) -> dict[str, Known]:

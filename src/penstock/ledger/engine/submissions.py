@@ -44,7 +44,7 @@ class Submission(msgspec.Struct, frozen=True):
     snapshot: str
     body: str
     settings: str
-    """Fingerprint of everything that decides the outcome besides the bytes."""
+    """What decides the outcome besides the bytes: `model.settings`."""
     first: FirstStep
     priority: int = 0
     batch: str | None = None

@@ -80,7 +80,7 @@ def _submit_one(connection: Connection, s: Submission) -> list[Submitted]:
             continue
         if verdict == "replay":
             replay.append(old)
-        stale = old.status == "COMPLETED" and old.settings != s.settings
+        stale = old.status == "COMPLETED" and not old.made_with(s.settings)
         outcome: Outcome = "skipped" if verdict == "skip" else "resumed"
         answers[document.source] = Submitted(old.id, outcome, old.status, stale_settings=stale)
     again = any(answer.needs_bytes for answer in answers.values())
@@ -133,7 +133,7 @@ def _again(document: NewDocument, old: Known, s: Submission) -> Literal["start",
         return "skip"
     if old.status not in ("FAILED", "NOT_INDEXABLE", "CANCELLED"):
         return "resume"
-    changed = old.settings != s.settings
+    changed = not old.made_with(s.settings)
     unlocked = s.password is not None and old.status == "FAILED"
     if not (s.retry or unlocked) and (not changed or old.status == "CANCELLED"):
         return "skip"

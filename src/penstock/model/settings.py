@@ -1,0 +1,40 @@
+"""The settings of a run as one text: fingerprints of everything that decides its outcome besides the bytes.
+
+`WHOLE:BASE,FORMAT,FORMAT,…` WHOLE covers everything. BASE covers everything but the versions of extractors, and each
+FORMAT names a media type and the version of its extractor. A text without a colon is from an earlier release, which
+stored WHOLE only.
+"""
+
+import hashlib
+from collections.abc import Mapping
+
+_KEY = 8
+_BASE = 16
+
+
+def join(whole: str, base: str, formats: Mapping[str, str]) -> str:
+    """`formats`: the fingerprint of the extractor's version, by media type."""
+    parts = (_key(media_type) + version[:_KEY] for media_type, version in sorted(formats.items()))
+    return f"{whole}:{','.join((base[:_BASE], *parts))}"
+
+
+def same(old: str, new: str, media_type: str | None) -> bool:
+    """True if both have the same outcome for a document of this media type. None: the type is not known yet, so the
+    versions of all extractors count."""
+    old_whole, _, old_parts = old.partition(":")
+    new_whole, _, new_parts = new.partition(":")
+    if old_whole == new_whole:
+        return True
+    if media_type is None or not (old_parts and new_parts):
+        return False
+    return _of(old_parts, media_type) == _of(new_parts, media_type)
+
+
+def _of(parts: str, media_type: str) -> tuple[str, list[str]]:
+    base, *formats = parts.split(",")
+    key = _key(media_type)
+    return base, [part for part in formats if part.startswith(key)]
+
+
+def _key(media_type: str) -> str:
+    return hashlib.sha256(media_type.encode()).hexdigest()[:_KEY]
