@@ -1,4 +1,4 @@
-"""The open app: opening, closing, and the verbs that cross owners. The verbs of an owner are in `verbs/`."""
+"""Opening and closing the app, and the methods that affect all owners. The methods for one owner are in `verbs/`."""
 
 import asyncio
 import logging
@@ -41,13 +41,14 @@ PATIENCE_S = 15.0
 
 
 class WorkerView(workers.Busy, frozen=True):
-    """A worker as `workers` shows it."""
+    """A worker, as `list_workers` returns it."""
 
     alive: bool
 
 
 class App(OwnerScope):
-    """An open Penstock. Its inherited verbs are those of the configured owner; `for_owner` gives those of another."""
+    """An open app. The methods that it inherits work on the configured owner; `for_owner` returns those of another
+    owner."""
 
     def __init__(
         self,
@@ -73,41 +74,43 @@ class App(OwnerScope):
         resources.app = self
 
     def for_owner(self, owner: str) -> OwnerScope:
-        """The verbs of one owner."""
+        """Return the methods for one owner."""
         return OwnerScope(self.resources, owner)
 
     async def run(self, *, budget_s: float | None = None, report: Report | None = None) -> Summary:
-        """Process what is queued, of all owners, then stop."""
+        """Process the queue, for all owners, then stop."""
         arguments.seconds("budget_s", budget_s)
         job = Job(self.owner, self.ledger, self.runtime)
         worker = working.start_worker(self.resources, budget_s, self.runtime.clock())
         return await jobs.run(job, worker, report)
 
     async def work(self, *, pools: str | None = None, tell: Callable[[str], None] = lambda text: None) -> Summary:
-        """Work until `stop`, for all owners; counts the documents that ended here. `pools`: the kinds of steps to work
-        on and how many at once, as in `extract=2,embed=4,index=1,*=4`. When the disk is full or fails, or the
-        PostgreSQL server is away, it waits and reports that to `tell`."""
+        """Process the queue, for all owners, until `stop` is called. Return the number of documents that ended here, by
+        status. `pools` names the kinds of steps to claim and the number of slots of each, as in
+        `extract=2,embed=4,index=1,*=4`. When the disk is full or fails, or the PostgreSQL server is away, the worker
+        waits and reports this to `tell`."""
         return await working.work(self.resources, arguments.maybe("pools", pools), tell)
 
     def events(self, until: "asyncio.Future[Any] | None" = None) -> Listener:
-        """What the workers of this app do, from now on: `async for event in app.events(): …`. Ends when `until` (a
-        task) is done, raising what it raised, and in any case with the app. Each event is about something that is in
-        the ledger. There can be several listeners; one that falls 10,000 events behind loses the oldest (`missed`
-        counts). A step that is handed over (a stop, a spent budget, a cancel) has no end here; another process may end
-        it."""
+        """Yield the live events of the workers of this app: `async for event in app.events(): …`. The iteration ends
+        when the task `until` is done, and raises its exception if it has one. It always ends when the app is closed.
+        The ledger contains what an event reports. There can be several listeners. A listener that is more than 10,000
+        events behind loses the oldest ones; `missed` counts them. A step that is released or cancelled has no end event
+        here, because another process may end it."""
         return self.resources.broadcast.listen(until)
 
     def stop(self) -> None:
-        """Hand over running work within two seconds; what is done is kept. For the loop's signal handlers."""
+        """Release the running steps within two seconds. Checkpoints are kept. Signal handlers of the event loop may
+        call this."""
         self.resources.stop()
 
     async def count_workers(self) -> int:
-        """Workers that are alive now, here and elsewhere."""
+        """Return the number of workers that are alive, in all processes."""
         return sum(worker.alive for worker in await self.list_workers())
 
     async def list_workers(self) -> list[WorkerView]:
-        """The workers of this ledger, for any owner. One that is not alive has died, and what it held was not taken
-        back yet."""
+        """Return the workers of this ledger, for all owners. A worker that is not alive has died, and its steps were
+        not reaped yet."""
         liveness = self.resources.liveness()
 
         def look(connection: Connection) -> list[WorkerView]:
@@ -120,20 +123,21 @@ class App(OwnerScope):
     async def check(
         self, *, repair: bool = False, sample: float = 1.0, progress: Callable[[str, int], None] | None = None
     ) -> "CheckReport":
-        """As the check of one owner, for all owners."""
+        """Like `check` of one owner, for all owners."""
         arguments.share("sample", sample)
         return await self.resources.maintenance.check(None, repair=repair, sample=sample, progress=progress)
 
     async def prune(self, *, older_than_s: float | None = None, dry_run: bool = False) -> "Pruned":
-        """Remove what nothing refers to any more, old history, and artifacts that `keep_artifacts` does not keep;
-        counts of all that. `older_than_s` is the least age for all but the last; if not given, a day for what nothing
-        refers to, `retention.history_days` for history. Bytes of submits that are open now stay, whatever their age.
-        `dry_run`: only say what would be removed."""
+        """Remove unreferenced data, old history, and artifacts that `keep_artifacts` does not keep. Return the counts.
+        `older_than_s` is the minimum age of unreferenced data and of history. The defaults are a day for unreferenced
+        data and `retention.history_days` for history. Bytes of a submit in progress are kept, whatever their age. With
+        `dry_run`, nothing is removed, only counted."""
         return await self.resources.maintenance.prune(arguments.seconds("older_than_s", older_than_s), dry_run=dry_run)
 
     async def backup(self, folder: str | Path, *, report: "Tell | None" = None) -> "BackupReport":
-        """Copy the ledger of one moment, the blobs that it names and the index into a folder, while others work. What
-        an earlier backup left there is not copied again. `restore` makes a home of it."""
+        """Copy a consistent state of the ledger, the blobs that it names, and the index into a folder, while workers
+        run. Blobs that an earlier backup in the folder contains are not copied again. `restore` creates a home from the
+        folder."""
         return await self.resources.maintenance.backup(arguments.folder("folder", folder), report)
 
     def _places(self) -> "Places":
@@ -168,7 +172,8 @@ class App(OwnerScope):
             )
 
     async def _refuse_in_use(self) -> None:
-        """Before a restore, and again before it replaces anything: copying may take long."""
+        """Raise UsageError if a worker is alive. A restore calls this at its start, and again before it replaces
+        anything, because copying may take long."""
         from penstock.ledger.upkeep import backup_tables
 
         database = self.ledger.database
@@ -188,7 +193,7 @@ class App(OwnerScope):
         index = self.config.index_path
         noticed = await self.ledger.notice(highest.read(index) if index is not None else 0)
         if noticed is not None:
-            # An embedding program may not show standard error; `check` repeats it until it is settled.
+            # A program that embeds Penstock may not show the log. `check` reports this too, until it is repaired.
             logging.getLogger("penstock").warning("%s", histories.sentence(noticed))
 
     def _make_home(self) -> None:
@@ -204,9 +209,9 @@ async def open_app(
     patience_s: float | None = PATIENCE_S,
     **settings: Any,
 ) -> AsyncIterator[App]:
-    """`async with open_app(home="…") as app:` – settings by name, or a whole Config. `metrics` is told what is counted
-    and measured. `patience_s`: how long a call waits for a PostgreSQL server that is away; None: for ever. That it
-    waits is said to the logger `penstock.ledger`."""
+    """Open an app: `async with open_app(home="…") as app:`. Pass single settings by name, or a complete Config.
+    `metrics` receives counters and measurements. `patience_s` is how long a call waits for a PostgreSQL server that is
+    away (None: without limit). The wait is reported to the logger `penstock.ledger`."""
     chosen = config or load_config(settings)
     app = App(chosen, Runtime(Failpoints(chosen.failpoints)), metrics, patience_s)
     try:
@@ -217,7 +222,7 @@ async def open_app(
 
 
 class RestoreReport(msgspec.Struct, frozen=True):
-    """What was put back, and what `check --repair` said of it."""
+    """What was restored, and the result of `check --repair` after it."""
 
     restored: "Restored"
     check: "CheckReport"
@@ -232,8 +237,8 @@ async def restore(
     report: "Tell | None" = None,
     **settings: Any,
 ) -> RestoreReport:
-    """Make a home of a backup. A home with anything in it is refused, unless `force`: then its ledger and its index are
-    replaced. Refused in any case while somebody works there."""
+    """Create a home from a backup. If the home is not empty, this raises UsageError, unless `force` is set: then the
+    ledger and the index of the home are replaced. It always raises UsageError while a worker is alive there."""
     from penstock.upkeep.restore import Restore
 
     source = arguments.folder("folder", folder)
@@ -251,7 +256,7 @@ async def restore(
 
 
 async def migrate(config: Config) -> int:
-    """Bring the ledger to this version's schema, also one that others share; the version it has now."""
+    """Migrate the ledger to the schema of this version, even if it is shared. Return the version of the schema."""
     app = App(config, Runtime())
     try:
         await app._open(migrate=True)

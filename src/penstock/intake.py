@@ -1,5 +1,5 @@
-"""Submit: bytes → blob → document → run and its first step. When it returns, the document survives a power failure
-(I1)."""
+"""Submit: store the bytes as a blob, then insert the document, its run and its first step. When a submit returns, the
+document survives a power failure (I1)."""
 
 import asyncio
 import hashlib
@@ -69,7 +69,8 @@ class SubmitItem:
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """What became of one document of a submit. When it is given, an accepted document survives a power failure."""
+    """The result of a submit for one document. When the caller receives it, an accepted document survives a power
+    failure."""
 
     id: DocumentId | None
     """None: the document was refused."""
@@ -84,11 +85,11 @@ class Receipt(msgspec.Struct, frozen=True):
     problem: str | None = None
     """Why the document was refused."""
     stale_settings: bool = False
-    """Skipped as COMPLETED, but made with other settings than the present ones."""
+    """The document is COMPLETED and was skipped, but it was made with other settings than the present ones."""
 
 
 def refusal(problem: str) -> Receipt:
-    """For a file that could not even be opened: `problem` is `SOURCE: why`."""
+    """Make the receipt of a file that could not be opened. `problem` is `SOURCE: why`."""
     source = problem.rpartition(": ")[0]
     return Receipt(None, source, os.path.basename(source), "refused", None, problem=problem)
 
@@ -104,7 +105,7 @@ class _Read:
     raw_key: str | None = None
     problem: str | None = None
     id: DocumentId | None = None
-    """What the document is called if it is new."""
+    """The id of the document if it is new."""
 
     def receipt(self, answer: Submitted | None) -> Receipt:
         if answer is None or self.problem is not None:
@@ -151,7 +152,7 @@ class Intake:
         await self.seal(spec)
 
     async def seal(self, spec: RunSpec) -> None:
-        """The group is complete: it ends when its last run does."""
+        """Close the group to new runs: it ends when its last run ends."""
         if spec.group is not None and not self._sealed:
             await self._ledger.write(groups.SEAL, spec.group.id)
             self._sealed = True
@@ -211,7 +212,8 @@ class Intake:
             read.problem = f"{item.uri}: {error}"
 
     async def _steadily(self, item: SubmitItem, take: Callable[[AsyncIterator[bytes]], Awaitable[Stored]]) -> Stored:
-        """What `take` makes of the document's bytes, read while they did not change."""
+        """Return the result of `take` for the bytes of the document. If they change while they are read, read them
+        again."""
         for attempt in range(CHANGING_TRIES):
             try:
                 async with aclosing(item.source.read(item.found)) as pieces:
@@ -294,7 +296,8 @@ def submission(spec: RunSpec, documents: tuple[NewDocument, ...], seal: bool = F
 
 
 def raw_key(owner: Owner, runtime: Runtime) -> str:
-    """Keys of the same half minute share a folder, so that a batch flushes only one folder."""
+    """Return a new key for raw bytes. Keys of the same half minute share a folder, so that a batch flushes only one
+    folder."""
     ulid = runtime.ulid()
     return f"{owner}/raw/{ulid[:7]}/{ulid}"
 
@@ -311,5 +314,5 @@ async def _batches(items: AsyncIterator[SubmitItem]) -> AsyncGenerator[list[Subm
 
 
 def _unique(reads: list[_Read]) -> list[_Read]:
-    """A submission contains each source only once: the last one counts."""
+    """Keep only the last item of each source, because a submission may contain a source only once."""
     return list({read.item.uri: read for read in reads}.values())

@@ -43,7 +43,8 @@ def masked_for(url: str, text: str) -> str:
 
 
 def _may_be_said(url: str, quoted: str) -> bool:
-    """Whether a quoted text is not part of the URL, or is a part without secrets. False if the URL cannot be parsed."""
+    """Return whether a quoted text is not part of the URL, or is a part without secrets. Return False if the URL cannot
+    be parsed."""
     if quoted not in url and quoted not in unquote(url):
         return True
     try:

@@ -1,4 +1,4 @@
-"""Settings → adapters. The only place where adapters are chosen.
+"""Choose the adapters that the settings name. No other module does this.
 
 Each port has one registry: the built-in adapters, and those that installed packages add by entry points. An entry point
 names a factory, which is called with a `Choice` and returns the adapter:
@@ -6,7 +6,7 @@ names a factory, which is called with a `Choice` and returns the adapter:
     [project.entry-points."penstock.embedders"]
     hashing = "my_package:make_embedder"      # settings: `embedder: hashing` or `embedder: hashing:ARGUMENT`
 
-Built-in names win, and the installed packages are searched only for a name that is not built in.
+A built-in name takes precedence. Installed packages are searched only for a name that is not built in.
 """
 
 import os
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Choice:
-    """What a factory is called with: one setting, as it was written and taken apart."""
+    """The argument of a factory: one setting, as written and in parts."""
 
     setting: str
     """The name of the setting, for error messages."""
@@ -45,7 +45,7 @@ class Choice:
     """The setting as written: `NAME`, `NAME:ARGUMENT` or `NAME://REST`."""
     name: str
     argument: str
-    """What follows the name; empty where nothing does. Of a URL, what follows `//`."""
+    """The text after the name, or after `//` in a URL. It is empty if there is none."""
     config: Config
     runtime: Runtime
 
@@ -69,14 +69,14 @@ class Registry(Generic[T]):
     def __init__(self, setting: str, group: str, built_in: Mapping[str, Factory[T]]) -> None:
         self.setting = setting
         self.group = group
-        """The entry points that belong to it."""
+        """The group of its entry points."""
         self._built_in = built_in
 
     def names(self) -> list[str]:
         return sorted({*self._built_in, *(entry.name for entry in self._installed())})
 
     def factory(self, name: str) -> Factory[T] | None:
-        """The factory of this name; None: there is none."""
+        """Return the factory with this name; None if there is none."""
         if name in self._built_in:
             return self._built_in[name]
         found = [entry for entry in self._installed() if entry.name == name]
@@ -123,7 +123,7 @@ class Registry(Generic[T]):
 
 
 def split(value: str) -> tuple[str, str]:
-    """`NAME`, `NAME:ARGUMENT` or `NAME://REST` as name and argument."""
+    """Split `NAME`, `NAME:ARGUMENT` or `NAME://REST` into name and argument."""
     name, _, rest = value.partition(":")
     return name, rest.removeprefix("//")
 
@@ -172,12 +172,12 @@ SOURCES: "Registry[Source]" = Registry("source", "penstock.sources", {"file": _f
 
 
 EXTRACTORS: "Registry[Extractor]" = Registry("extractor", "penstock.extractors", {})
-"""Those of installed packages, by media type; the built-in ones stand in `extractors/formats.py`."""
+"""Extractors of installed packages, by media type. The built-in extractors are in `extractors/formats.py`."""
 
 
 class Extractors(Mapping[str, "Extractor"]):
-    """Extractors by media type. Iteration names the built-in ones only, so that the installed packages are searched
-    for a document of another type, and not before."""
+    """Extractors by media type. Iteration yields only the built-in ones, so that installed packages are searched only
+    when a document has another type."""
 
     def __init__(self, built_in: "dict[str, Extractor]", config: Config, runtime: Runtime) -> None:
         self._built_in = built_in
@@ -217,7 +217,7 @@ def make_index(config: Config, runtime: Runtime) -> "Index":
 
 
 def make_source(url: str, config: Config, runtime: Runtime) -> "Source":
-    """What `ingest URL` reads from."""
+    """Make the source for `ingest URL`."""
     return SOURCES.make(url, config, runtime)
 
 
@@ -233,7 +233,8 @@ def make_parsers(config: Config) -> "ParserPool":
 
 
 def make_ports(config: Config, runtime: Runtime, parsers: "ParserPool") -> "Ports":
-    """What the stages work with. The index is made by the first who asks for it: its libraries take long to load."""
+    """Make the ports for the stages. The index is made when it is first used, because its libraries take long to
+    load."""
     from penstock.extractors.formats import make_extractors
     from penstock.stages.base import Ports
 

@@ -1,4 +1,4 @@
-"""The sample handbook: 200 pages about 24 power stations that do not exist, with figures that are always the same.
+"""The sample handbook: 200 pages about 24 invented power stations, with figures that never change.
 
 `files/handbook-sections.txt` has the eight sections that each station fills in: paragraphs, steps (`- `) and a table of
 monthly readings (`| `). A placeholder such as `{number wall 11 46}` becomes a figure that depends only on the station
@@ -47,7 +47,7 @@ class Station(NamedTuple):
         return int(low) + int.from_bytes(digest[:6], "big") % choices * int(step)
 
     def decimal(self, what: str, low: str, high: str) -> str:
-        """With one decimal place; low and high are in tenths."""
+        """Return a number with one decimal place. `low` and `high` are in tenths."""
         return f"{self.number(what, low, high) / 10:.1f}"
 
     def pick(self, what: str, *options: str) -> str:
@@ -63,7 +63,7 @@ class Station(NamedTuple):
         return self.number("head", "38", "412")
 
     def fill(self, text: str) -> str:
-        """The text with its placeholders filled in."""
+        """Return the text with its placeholders filled in."""
 
         def figure(found: re.Match[str]) -> str:
             kind, *arguments = found[1].split()
@@ -79,7 +79,7 @@ def stations() -> list[Station]:
 
 
 class Sheet:
-    """One page, filled from above."""
+    """One page, filled from the top."""
 
     def __init__(self, head: str, number: str) -> None:
         self._texts = [Text(LEFT, 806, f"{TITLE}  ·  {head}", 8, "italic")]
@@ -96,7 +96,7 @@ class Sheet:
         self._y -= 3
 
     def body(self, text: str, station: Station | None = None) -> None:
-        """Paragraphs, steps and a table, each on lines of their own."""
+        """Write paragraphs, steps and a table, each on separate lines."""
         for line in filter(None, (station.fill(text) if station else text).splitlines()):
             if line.startswith("| ") and station:
                 self._readings(line[2:].split(" | "), station)
@@ -111,7 +111,7 @@ class Sheet:
         return PdfPage([*self._texts[:1], *self._texts[2:], self._texts[1]])
 
     def _readings(self, columns: list[str], station: Station) -> None:
-        """A column is a quantity with its lowest and highest reading, in tenths."""
+        """Write the table of readings. Each column is a quantity with its lowest and highest reading, in tenths."""
         self._y -= 4.5
         self.line(f"Readings of the last full year at {station.name}", font="italic")
         split = [column.rsplit(" ", 2) for column in columns]
@@ -126,8 +126,8 @@ class Sheet:
 
 
 def pages(bookmarks: list[Bookmark]) -> Iterator[PdfPage]:
-    """Title, preface, how to read it, contents, units; eight pages for each station; two of a glossary. Fills the
-    bookmarks."""
+    """Yield the pages: title, preface, instructions, contents and units; eight pages for each station; a glossary of
+    two pages. Adds to `bookmarks`."""
     everywhere, frame = sections("sections"), sections("frame")
     all_stations = stations()
     front = [Section("For the use of shifts", f"{len(all_stations)} stations, from the intake to the tail water")]

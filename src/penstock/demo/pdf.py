@@ -1,5 +1,5 @@
-"""A small PDF writer: pages of positioned text, bookmarks, page labels. It streams, so that a PDF of any length can be
-written with flat memory, and it needs nothing but the standard library."""
+"""A small PDF writer: pages of positioned text, bookmarks and page labels. It streams, so that its memory does not grow
+with the number of pages. It uses only the standard library."""
 
 import zlib
 from collections.abc import Iterable, Sequence
@@ -17,11 +17,12 @@ FONTS: dict[Font, tuple[str, str]] = {
 }
 A4 = (595, 842)
 BRANCH = 100
-"""Pages under one node of the page tree: a reader finds page 20,000 without walking past all others."""
+"""The maximum number of pages under one node of the page tree, so that a reader finds page 20,000 without reading all
+nodes before it."""
 
 
 class Text(NamedTuple):
-    """One line, its baseline beginning at (x, y) points from the lower left corner."""
+    """One line of text. Its baseline starts at (x, y), in points from the lower left corner."""
 
     x: float
     y: float
@@ -34,7 +35,7 @@ class Text(NamedTuple):
 class PdfPage:
     texts: Sequence[Text] = ()
     drawing: bytes = b""
-    """Operators of a content stream, painted under the text: lines, boxes."""
+    """Operators of a content stream, drawn below the text: lines and boxes."""
     size: tuple[float, float] = A4
 
 
@@ -47,7 +48,7 @@ class Bookmark(NamedTuple):
 
 
 class Label(NamedTuple):
-    """From `page` (counted from 0) on, pages are labelled anew: D is 1, 2 …; r is i, ii …; A is A, B …"""
+    """Page labels from `page` on (counted from 0): D is 1, 2 …; r is i, ii …; A is A, B …"""
 
     page: int
     style: Literal["D", "R", "r", "A", "a"] = "D"
@@ -63,7 +64,8 @@ def write_pdf(
     outline: Iterable[Bookmark] = (),
     labels: Iterable[Label] = (),
 ) -> int:
-    """Write a PDF; how many pages it has. The outline is read after the last page: `pages` may fill it on the way."""
+    """Write a PDF and return its number of pages. The outline is read after the last page, so that `pages` can add to
+    it."""
     with open(path, "wb") as file:
         objects = _Objects(file)
         catalog, root = objects.reserve(), objects.reserve()
@@ -80,18 +82,18 @@ def write_pdf(
 
 
 def string(text: str) -> str:
-    """A string of a document's own data (titles, labels): UTF-16, whatever letters it has."""
+    """Encode a string of the document's data (titles, labels) as UTF-16, which has all characters."""
     return f"<{(chr(0xFEFF) + text).encode('utf-16-be', 'replace').hex()}>"
 
 
 def literal(text: str) -> bytes:
-    """A string to be shown in one of the fonts: WinAnsi, with a question mark for what that lacks."""
+    """Encode a string to be drawn in one of the fonts, as WinAnsi. Characters that it lacks become question marks."""
     encoded = text.encode("cp1252", "replace")
     return b"(" + encoded.replace(b"\\", rb"\\").replace(b"(", rb"\(").replace(b")", rb"\)") + b")"
 
 
 class _Objects:
-    """Numbered objects, written one after the other; only their places are kept."""
+    """Writes numbered objects in sequence, and keeps only their offsets."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -170,7 +172,8 @@ def _references(numbers: Sequence[int]) -> str:
 
 
 def _write_outline(objects: _Objects, bookmarks: Sequence[Bookmark], pages: Sequence[int]) -> int | None:
-    """The outline's root, if there are bookmarks. Each entry names its parent, its neighbours and its children."""
+    """Write the outline and return its root, or None without bookmarks. Each entry names its parent, its siblings and
+    its children."""
     if not bookmarks:
         return None
     root = objects.reserve()
@@ -200,7 +203,8 @@ def _write_outline(objects: _Objects, bookmarks: Sequence[Bookmark], pages: Sequ
 
 
 def _family(children: Sequence[int], sign: int) -> str:
-    """First, last and number of an entry's children; a negative number shows them folded."""
+    """Return the entries for the first child, the last child and the number of children. A negative number means
+    collapsed."""
     if not children:
         return ""
     return f" /First {children[0]} 0 R /Last {children[-1]} 0 R /Count {sign * len(children)}"

@@ -1,4 +1,4 @@
-"""How the demo speaks: wrapped to the terminal's width, plain lines where there is none."""
+"""The output of the demo: wrapped to the width of the terminal, or plain lines if there is none."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ class Printer:
             self._write(line)
 
     def as_is(self, text: str) -> None:
-        """What a command answers: it has cared for the width itself."""
+        """Print the output of a command, which is already wrapped."""
         for line in text.splitlines():
             self._write(line)
 
@@ -41,7 +41,7 @@ class Printer:
         return shutil.get_terminal_size((80, 24)).columns if self.terminal else 81
 
     def _wrap(self, text: str, indent: str = "") -> list[str]:
-        # A path stays whole, so that it can be copied.
+        # Do not break a path, so that it can be copied.
         return textwrap.wrap(
             text,
             min(self.columns - 1, WIDEST),

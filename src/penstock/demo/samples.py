@@ -1,5 +1,5 @@
-"""The sample documents of the demo, in five formats: six files that come with the package, and a handbook of 200 pages
-that is written from code. Their bytes are always the same."""
+"""The sample documents of the demo, in five formats: six files of the package, and a handbook of 200 pages that is
+generated. Their bytes never change."""
 
 import shutil
 from pathlib import Path
@@ -25,18 +25,18 @@ class Question(NamedTuple):
     document: str
     page: int
     answer: str
-    """What the passage that is found has to say."""
+    """Text that the found passage must contain."""
 
 
 def question() -> Question:
-    """It has one right page in the handbook."""
+    """Return a question that exactly one page of the handbook answers."""
     place, station = next((i, station) for i, station in enumerate(stations()) if station.name == "Tarnhead")
     answer = f"{station.number('wall', '11', '46')} millimetres thick"
     return Question("How thick is the wall of the penstock at Tarnhead?", HANDBOOK, FRONT + 8 * place + 3, answer)
 
 
 def write_samples(folder: Path) -> list[Path]:
-    """Write all of them; their paths, the largest first."""
+    """Write all sample documents and return their paths, the largest first."""
     folder.mkdir(parents=True, exist_ok=True)
     bookmarks: list[Bookmark] = []
     labels = [Label(0, "r"), Label(FRONT, "D")]
@@ -47,7 +47,7 @@ def write_samples(folder: Path) -> list[Path]:
 
 
 def change(folder: Path) -> Question:
-    """Add a chapter to the field notes; a question that only the changed document answers."""
+    """Add a chapter to the field notes, and return a question that only the changed document answers."""
     with open(folder / NOTES, "a", encoding="utf-8") as file:
         file.write(ADDED)
     return Question("Which colour is the new boat at the upper landing?", NOTES, 1, "vermilion")

@@ -1,5 +1,5 @@
-"""The demo is a test that one can watch: real child processes of the real command line, one of them killed in the
-middle. Every sentence with a tick was compared with what the ledger and the processes say."""
+"""The steps of the demo. It runs the real command line in child processes and kills one of them. It compares each claim
+that it prints with the ledger and the processes."""
 
 import asyncio
 import os
@@ -25,25 +25,26 @@ from penstock.verbs.views import DocumentDetails
 
 FOLDER = "documents"
 LOOK_S = 0.01
-"""The 200 pages are read in a fraction of a second: whoever wants to meet them in the middle must look often."""
+"""Polling interval. It is short, because the 200 pages are read in a fraction of a second and the kill must happen in
+the middle."""
 THE_MIDDLE = HANDBOOK_PAGES // 3
 
 COUNTED = ("pages", "chunks", "embedded")
 
 Render = Callable[[dict[str, Any]], str]
-"""A command's JSON answer as it prints it for people."""
+"""Formats the JSON output of a command as the text that the command prints without --json."""
 
 
 @dataclass(frozen=True)
 class LedgerCounts:
-    """What the ledger holds at one moment."""
+    """The content of the ledger at one moment."""
 
     accepted: int
     completed: int
     handbook: DocumentDetails | None
-    """The status of the handbook, once it is accepted."""
+    """The handbook's details; None until it is accepted."""
     made: Mapping[str, int]
-    """Pages, chunks and vectors of all documents."""
+    """The number of pages, chunks and vectors of all documents."""
 
     @property
     def handbook_pages(self) -> int:
@@ -57,10 +58,10 @@ class LedgerCounts:
 @dataclass
 class DemoRun:
     folder: Path
-    """An empty one: the documents and the home go in."""
+    """An empty folder, for the documents and the home."""
     teller: Printer
     renders: Mapping[str, Render]
-    """By command: ingest, search, check."""
+    """Formatters by command: ingest, search, check."""
     result: dict[str, Any] = field(default_factory=dict)
     claims: list[dict[str, Any]] = field(default_factory=list)
 
@@ -69,7 +70,7 @@ class DemoRun:
         return all(claim["ok"] for claim in self.claims)
 
     async def tell(self) -> dict[str, Any]:
-        """What happened, in figures; `ok` says whether all that is claimed was found to be so."""
+        """Run the demo and return its figures. `ok` says whether all claims were verified."""
         async with open_app(Config(home=str(self.folder / ".penstock"))) as app:
             began = app.runtime.clock()
             documents = self._write_samples()
@@ -182,7 +183,7 @@ class DemoRun:
         return hits
 
     async def _answer(self, *arguments: str) -> dict[str, Any]:
-        """Run a command to its end: its answer, printed as it prints it itself."""
+        """Run a command until it ends, print its output as text, and return it."""
         async with self._started(*arguments) as process:
             out, _ = await process.communicate()
         if process.returncode:
@@ -193,12 +194,12 @@ class DemoRun:
 
     @asynccontextmanager
     async def _started(self, *arguments: str) -> AsyncIterator[Process]:
-        """A command as a user starts it, but for --json. Its progress goes straight to where ours goes. Whatever
-        happens to us, it is gone afterwards."""
+        """Start a command as a user would, with --json. Its progress goes to our standard error. The process is killed
+        at the end of the block if it still runs."""
         self.teller.command(_typed(arguments))
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
         if self.teller.terminal:
-            # It looks for the width at its standard output, which is not the terminal.
+            # The command takes the width from its standard output, which is a pipe here.
             environment["COLUMNS"] = str(self.teller.columns)
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "penstock.cli.main", *arguments, "--json"),

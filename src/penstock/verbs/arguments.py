@@ -1,5 +1,5 @@
-"""Arguments that a caller of the library gives: what cannot be meant is refused with a sentence, before the ledger is
-asked. Statements never hold them (they are bound), so this is about errors that a person understands."""
+"""Validation of the arguments of library calls, before the ledger is read. It is not needed for safety, because
+statements bind their values. It raises errors that a user understands."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from penstock.sources.folder import printable
 E = TypeVar("E", bound=StrEnum)
 
 TEXT_LIMIT = 2_000
-"""Bytes of what the ledger finds by an index: PostgreSQL indexes no more than 2,700 at once."""
+"""The maximum size in bytes of a value in an index of the ledger. PostgreSQL indexes at most 2,700 bytes."""
 LARGEST = 2**63 - 1
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 PRIORITY = 10**6
@@ -31,7 +31,7 @@ def one_of(what: str, value: object, choices: type[E]) -> E | None:
 
 
 def text(what: str, value: object) -> str:
-    """A name, or another short text that a database holds."""
+    """Validate a name or another short text that a database can store."""
     if not isinstance(value, str):
         raise UsageError(f"{what} {_shown(value)}: expected text")
     if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
@@ -84,7 +84,7 @@ def share(what: str, value: object) -> float:
 
 
 def values(given: object) -> Mapping[str, Mapping[str, Any]]:
-    """Parameters of steps, by step and name."""
+    """Validate parameters of steps, by step and name."""
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not all(isinstance(one, Mapping) for one in given.values()):
@@ -93,7 +93,8 @@ def values(given: object) -> Mapping[str, Mapping[str, Any]]:
 
 
 def paths(given: object) -> list[Path | str]:
-    """Files and folders that exist, and URLs of sources as text. An empty text would be the current folder."""
+    """Validate files and folders, which must exist, and URLs of sources, which are strings. An empty string is refused,
+    because it would mean the current folder."""
     found: list[Path | str] = []
     for path in _listed("paths", given):
         if isinstance(path, str) and _URL.match(path):
@@ -112,7 +113,8 @@ def paths(given: object) -> list[Path | str]:
 
 
 def folder(what: str, value: object) -> Path:
-    """A folder that may not be there yet, as an absolute path. An empty text would be the current folder."""
+    """Return a folder as an absolute path. It need not exist. An empty string is refused, because it would mean the
+    current folder."""
     if not isinstance(value, str | Path) or value == "":
         raise UsageError(f"{what} {_shown(value)}: expected the path of a folder")
     try:
@@ -125,7 +127,7 @@ def folder(what: str, value: object) -> Path:
 
 
 def metadata(value: object) -> dict[str, Any]:
-    """What JSON can hold: the ledger and every reader of it keep it so."""
+    """Validate metadata: it must be representable in JSON, in which the ledger stores it."""
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -138,7 +140,8 @@ def metadata(value: object) -> dict[str, Any]:
 
 
 def _listed(what: str, values: object) -> list[Any]:
-    """One text alone would be taken for its letters."""
+    """Return the values as a list. Raise UsageError for a single string, which would be read as a list of its
+    characters."""
     if not isinstance(values, Iterable) or isinstance(values, str | bytes | Path):
         raise UsageError(f"{what} {_shown(values)}: expected a list")
     return list(values)

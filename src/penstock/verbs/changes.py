@@ -7,7 +7,7 @@ import msgspec
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """What is None or empty stays as the run had it."""
+    """The changes. None or an empty value means no change."""
 
     workflow: str | None = None
     params: str | None = None

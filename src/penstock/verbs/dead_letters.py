@@ -1,4 +1,4 @@
-"""Dead letters of an owner: list, show, replay, discard."""
+"""The dead letters of an owner: list, show, replay, discard."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -25,7 +25,7 @@ class DeadLetters(msgspec.Struct, frozen=True):
 
 
 async def list_dead_letters(scope: Scope, *, limit: int = 100) -> DeadLetters:
-    """Open dead letters: their number by reason, and the newest of them."""
+    """Return the number of open dead letters for each reason, and the newest of them."""
     reasons = await scope.ledger.read(lambda c: dead_letters.by_reason(scope.owner, c))
     letters = await scope.ledger.read(partial(dead_letters.newest, scope.owner), arguments.count("limit", limit))
     return DeadLetters(
@@ -55,8 +55,8 @@ async def replay(
     password: str | None = None,
     dry_run: bool = False,
 ) -> Replay:
-    """Replay dead letters by number, by reason, or (with neither) all, with the changes that `retry` takes. Dead
-    letters of events go to their handlers once more. `dry_run`: only say what would be done."""
+    """Replay dead letters by number, by reason, or (with neither) all of them, with the same changes as `retry`. Events
+    are delivered to their handlers again. With `dry_run`, nothing is changed; the result says what would be done."""
     attempt = replays.replayer(scope, workflow, params, values, password)
     numbers = arguments.numbers("letters", letters)
     return await attempt.replay(numbers, arguments.maybe("reason", reason), dry_run=dry_run)
@@ -65,7 +65,7 @@ async def replay(
 async def discard(
     scope: Scope, letters: Sequence[int] | None = None, *, reason: str | None = None, dry_run: bool = False
 ) -> Discard:
-    """Close dead letters by number, by reason, or (with neither) all, without another attempt. Their documents stay
-    FAILED."""
+    """Close dead letters by number, by reason, or (with neither) all of them, without another attempt. Their documents
+    stay FAILED."""
     numbers = arguments.numbers("letters", letters)
     return await replays.discard(scope.owner, scope.ledger, numbers, arguments.maybe("reason", reason), dry_run=dry_run)

@@ -1,4 +1,4 @@
-"""Documents of an owner: list, status, what was extracted, steps; cancel, delete, retry."""
+"""The documents of an owner: list, status, extracted content, steps, cancel, delete, retry."""
 
 import fnmatch
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from penstock.verbs.views import Counts, DocumentDetails, DocumentView
 PAGE = 500
 REMAKE_BATCH = 500
 CHANGED_AT_ONCE = 1_000
-"""Documents that are deleted or cancelled in one transaction."""
+"""The maximum number of documents that one transaction deletes or cancels."""
 
 
 async def list_documents(
@@ -31,7 +31,7 @@ async def list_documents(
     name: str | None = None,
     limit: int = 100,
 ) -> list[DocumentView]:
-    """Documents, newest first. `name` is a glob."""
+    """Return documents, newest first. `name` is a glob pattern."""
     newest = partial(documents.newest, scope.owner)
     wanted = arguments.one_of("status", status, DocumentStatus) or ""
     where = arguments.maybe("collection", collection) or ""
@@ -57,15 +57,16 @@ async def status(scope: Scope, document: str) -> DocumentDetails: ...
 
 
 async def status(scope: Scope, document: str | None = None) -> Counts | DocumentDetails:
-    """One document with its steps, progress, attempts and error; without a name, counts of all."""
+    """Return one document with its steps, progress, attempts and error. Without a name, return the counts for all
+    documents."""
     if document is None:
         return await views.counts(scope.owner, scope.ledger)
     return await views.details(scope.owner, scope.ledger, arguments.text("document", document))
 
 
 async def show(scope: Scope, document: str, what: Literal["pages", "chunks", "blocks"]) -> AsyncIterator[Any]:
-    """What was extracted: pages (with their blocks), or chunks. Where a workflow has two steps of the kind, the output
-    of the last one: that is what search finds."""
+    """Return what was extracted: pages with their blocks, or chunks. If the workflow has two steps of the kind, return
+    the output of the last one, which search uses."""
     from penstock.worker.context import reader
 
     arguments.text("document", document)
@@ -86,7 +87,8 @@ async def list_steps(
     stuck_s: float | None = None,
     limit: int = 100,
 ) -> list[ListedStep]:
-    """Steps, newest first. `stuck_s`: only those that began and made no progress for so many seconds."""
+    """Return steps, newest first. With `stuck_s`, return only steps that started and made no progress for that many
+    seconds."""
     return await scope.ledger.read(
         partial(stats.list_steps, scope.owner),
         status=arguments.one_of("status", status, StepStatus),
@@ -97,13 +99,14 @@ async def list_steps(
 
 
 async def cancel(scope: Scope, names: Sequence[str]) -> set[DocumentId]:
-    """Stop the work on those that have not ended."""
+    """Cancel the documents that have not ended."""
     return await change(scope, cancellations.CANCEL, await _selected(scope, names))
 
 
 async def delete(scope: Scope, names: Sequence[str]) -> set[DocumentId]:
-    """No search that starts after this call finds them. Many are deleted in several transactions; after an
-    interruption the same call deletes the rest: ids of deleted documents are left out of the answer."""
+    """Delete documents. No search that starts after this call finds them. Many documents are deleted in several
+    transactions. After an interruption, the same call deletes the rest; the result does not contain ids of documents
+    that were deleted before."""
     return await change(scope, deletions.DELETE, await _selected(scope, names, deleted=True))
 
 
@@ -118,11 +121,11 @@ async def retry(
     dropped: bool = False,
     notes: list[str] | None = None,
 ) -> set[DocumentId]:
-    """Failed, cancelled and not indexable documents go on from their checkpoint, with attempts at zero. With another
-    workflow, parameter set or `values` (by step and name) a new run starts, which repeats only what they change. Where
-    none are named, the run's own are used. `password` unlocks the documents. `dropped`: instead, completed documents
-    whose artifacts were dropped are made again from their raw bytes, with the settings that they were made with.
-    `notes`: remarks for the caller are appended to it."""
+    """Continue failed, cancelled and not indexable documents at their checkpoint, with zero attempts. With another
+    workflow, parameter set or `values` (by step and name), a new run starts, which repeats only the affected steps. The
+    workflow and values of the run are used if no others are given. `password` decrypts the documents. With `dropped`,
+    completed documents whose artifacts were removed are made again from their raw bytes instead, with the settings of
+    their run. Notes for the caller are appended to `notes`."""
     chosen = await _selected(scope, names)
     if dropped:
         if workflow or params or values:
@@ -138,13 +141,14 @@ async def retry(
 def workflow(
     scope: Scope, name: str | None = None, *, params: str | None = None, collection: str | None = None
 ) -> Workflow:
-    """A workflow as a run of a collection would keep it, with all its values."""
+    """Return a workflow as a run of a collection would store it, with all its values."""
     where, specs = chosen_collection(scope, collection), scope.resources.run_specs
     return specs.workflow(where, specs.asked(where, name, params))
 
 
 async def change(scope: Scope, verb: Verb[runs.Selected, set[DocumentId]], chosen: runs.Selected) -> set[DocumentId]:
-    """One transaction for all of them could last longer than a lease, and every other writer waits for it."""
+    """Change documents in several transactions. A single one could last longer than a lease, and would block all other
+    writers."""
     done: set[DocumentId] = set()
     for i in range(0, len(chosen.documents), CHANGED_AT_ONCE):
         part = runs.Selected(chosen.owner, chosen.documents[i : i + CHANGED_AT_ONCE])

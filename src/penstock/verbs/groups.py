@@ -1,4 +1,4 @@
-"""Run groups and batches of an owner: list, show, start, retry, cancel."""
+"""The run groups and batches of an owner: list, show, start, retry, cancel."""
 
 import json
 from functools import partial
@@ -21,7 +21,7 @@ CANCELLED_AT_ONCE = 1000
 
 
 class GroupView(msgspec.Struct, frozen=True):
-    """A group with how fast it goes."""
+    """A group with its rate and its estimated time left."""
 
     group: Group
     durations: Durations | None
@@ -33,22 +33,22 @@ class BatchStart(msgspec.Struct, frozen=True):
     """What `batch start` did."""
 
     group: str | None
-    """The group of the started runs; None: there was nothing to start."""
+    """The group of the started runs; None if no run was started."""
     started: int
     done: int
-    """COMPLETED with the same workflow and values: left as they are."""
+    """Documents that are COMPLETED with the same workflow and values. They are not changed."""
     working: int
-    """Being worked on, with the same workflow and values."""
+    """Documents that have an open run with the same workflow and values."""
 
 
 async def list_groups(scope: Scope, *, batch: str | None = None, limit: int = 100) -> list[Group]:
-    """Runs that were started together, newest first."""
+    """Return groups of runs that were started together, newest first."""
     look = partial(batches.newest, scope.owner)
     return await scope.ledger.read(look, arguments.maybe("batch", batch), arguments.count("limit", limit))
 
 
 async def group(scope: Scope, name: str) -> GroupView:
-    """One group with its counts, durations, pace and remaining time."""
+    """Return one group with its counts, durations, rate and estimated time left."""
     arguments.text("name", name)
     async with scope.ledger.snapshot() as snapshot:
         known = await snapshot.read(lambda c: batches.resolve(scope.owner, c, name))
@@ -60,7 +60,8 @@ async def group(scope: Scope, name: str) -> GroupView:
 
 
 async def retry_group(scope: Scope, name: str, *, cancelled: bool = False) -> int:
-    """Its failed runs (and the `cancelled` ones) go on from their checkpoints; the group opens and ends again."""
+    """Continue the failed runs of a group (with `cancelled`, also the cancelled ones) at their checkpoints. The group
+    opens again, and ends again."""
     found = (await group(scope, name)).group
     retried = 0
     for status in ("FAILED", "CANCELLED") if cancelled else ("FAILED",):
@@ -76,8 +77,8 @@ async def retry_group(scope: Scope, name: str, *, cancelled: bool = False) -> in
 
 
 async def cancel_group(scope: Scope, name: str) -> int:
-    """Stop the runs of a group that have not ended; how many. Their workers learn of it with their next heartbeat,
-    within a second."""
+    """Cancel the runs of a group that have not ended, and return their number. Workers learn of it with their next
+    heartbeat, within a second."""
     found = (await group(scope, name)).group
     cancelled = 0
     while n := await scope.ledger.write(
@@ -88,7 +89,7 @@ async def cancel_group(scope: Scope, name: str) -> int:
 
 
 async def list_batches(scope: Scope) -> list[Batch]:
-    """Documents that were submitted under one name, newest first."""
+    """Return batches, newest first. A batch is the documents that were submitted under one name."""
     return await scope.ledger.read(partial(batches.batches, scope.owner))
 
 
@@ -102,9 +103,9 @@ async def start_batch(
     priority: int = 0,
     again: bool = False,
 ) -> BatchStart:
-    """Start a workflow for the documents of a batch, as one group; workers do the rest. Searchable documents stay
-    searchable until their new run has ended. Documents that are COMPLETED with the same workflow and values are left
-    out, unless `again`."""
+    """Start a workflow for the documents of a batch, as one group, and return without waiting for the workers.
+    Searchable documents stay searchable until their new run has ended. Documents that are COMPLETED with the same
+    workflow and values are skipped, unless `again` is set."""
     where, specs = chosen_collection(scope, collection), scope.resources.run_specs
     arguments.text("batch", batch)
     arguments.number("priority", priority, -arguments.PRIORITY, arguments.PRIORITY)
@@ -114,7 +115,7 @@ async def start_batch(
 
 
 async def _start(owner: Owner, ledger: Ledger, spec: RunSpec, again: bool) -> BatchStart:
-    """A workflow for all documents of a batch, as one group."""
+    """Start the workflow for all documents of the batch."""
     assert spec.group is not None
     assert spec.batch is not None
     runtime = ledger.database.runtime

@@ -1,4 +1,4 @@
-"""`ingest` and `submit`: files, folders and streams become documents of the owner."""
+"""`ingest` and `submit`: make documents of files, folders and streams."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
@@ -46,9 +46,9 @@ async def ingest(
     report: Report | None = None,
     on_receipt: OnReceipt | None = None,
 ) -> Summary:
-    """Submit files, folders, URLs of sources or `data`, then work until they are done (unless `wait` is False). `data`
-    needs a `name`; its `source`, by which it is known, is the name if none is given. `report` is told the progress,
-    `on_receipt` what became of each document's submit."""
+    """Submit files, folders, URLs of sources or `data`. Then process them until they have ended, unless `wait` is
+    False. `data` needs a `name`; its source URI is `source`, or else the name. `report` is called with the progress,
+    and `on_receipt` with the receipt of each document."""
     began = scope.runtime.clock()
     arguments.seconds("budget_s", budget_s)
     given = _Given(
@@ -97,9 +97,9 @@ async def submit(
     retry: bool = False,
     password: str | None = None,
 ) -> AsyncIterator[Receipt]:
-    """Submit files, folders or `data` as `ingest` does, and leave the work to workers: `async for receipt in
-    app.submit(…)`. One receipt for each document, given once it is durable, in batches of up to 256. If the iteration
-    ends early, later files are not submitted."""
+    """Submit files, folders or `data` like `ingest`, and leave the processing to workers: `async for receipt in
+    app.submit(…)`. It yields one receipt for each document when the document is durable, in batches of up to 256. If
+    the caller ends the iteration early, later files are not submitted."""
     given = _Given(
         scope, arguments.paths(paths), include, exclude, data, name, source, key, arguments.metadata(metadata)
     )
@@ -140,11 +140,11 @@ def _order(
 
 @dataclass
 class _Given:
-    """What a call names: files and folders, or one document by its bytes."""
+    """The input of a call: files and folders, or one document given as bytes."""
 
     scope: Scope
     paths: Sequence[Path | str]
-    """Files and folders, and URLs of other sources as text."""
+    """Files and folders as paths, and URLs of other sources as strings."""
     include: Sequence[str]
     exclude: Sequence[str]
     data: bytes | BinaryIO | None
@@ -153,11 +153,11 @@ class _Given:
     key: str | None
     metadata: dict[str, Any]
     known: Known = NOTHING
-    """What `gone` is found by."""
+    """The documents that `gone` is computed from."""
     problems: list[str] = field(default_factory=list)
-    """What could not be read; complete once all items were taken."""
+    """Files that could not be read. The list is complete when all items were yielded."""
     gone: list[str] = field(default_factory=list)
-    """Known sources whose file is gone; likewise."""
+    """Known source URIs whose file no longer exists. The list is complete when all items were yielded."""
 
     def __post_init__(self) -> None:
         arguments.maybe("name", self.name)
@@ -167,7 +167,7 @@ class _Given:
         self._sources = [*self._folders(), *(self.scope.resources.make_source(url) for url in self._urls())]
 
     async def items(self, *, work: bool) -> AsyncGenerator[SubmitItem, None]:
-        """`work`: this call also processes the documents, so parser processes are started early."""
+        """Yield the items. `work`: this call also processes the documents, so parser processes are started early."""
         resources, given = self.scope.resources, 0
         if self.data is not None:
             given += 1
@@ -213,13 +213,14 @@ class _Given:
 
 
 class _InCollection:
-    """What the ledger knows of a collection. It keeps no revisions: the hash of the bytes decides what is unchanged."""
+    """The documents of a collection that the ledger knows. It stores no revisions: the hash of the bytes decides what
+    is unchanged."""
 
     def __init__(self, scope: Scope, collection: str) -> None:
         self._scope = scope
         self._collection = collection
         self.documents: dict[str, DocumentId] = {}
-        """By source, of what was asked for."""
+        """Known documents by source URI, for the requested ones."""
 
     async def revisions(self, uris: Sequence[str]) -> Mapping[str, str]:
         return {}
@@ -232,10 +233,10 @@ class _InCollection:
 
 
 async def _prune(scope: Scope, known: _InCollection, given: _Given, summary: Summary) -> int:
-    """Delete documents whose file is gone from these folders. A folder that could not be read proves nothing."""
+    """Delete documents whose file no longer exists in these folders. If something could not be read, delete nothing."""
     if summary.problems:
         summary.problems.append("--prune was left out, because not everything could be read")
         return 0
-    # A file that came back while the others were worked on is not gone.
+    # A file may exist again by now.
     gone = [known.documents[uri] for uri in given.gone if not Path(uri).exists()]
     return len(await change(scope, deletions.DELETE, runs.Selected(scope.owner, tuple(dict.fromkeys(gone)))))

@@ -1,4 +1,4 @@
-"""Submit and work until it is done: what `ingest` and `run` are."""
+"""Jobs: `ingest` submits documents and processes them, `run` processes the queue."""
 
 import asyncio
 from collections import Counter
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 STATUS_BATCH = 2000
 PROGRESS_S = 0.25
 RUN_LOOK_S = 1.0
-"""Counting what is left takes longer the more is left."""
+"""Interval between two counts of the open runs. Counting takes longer when there are more of them."""
 REMARKS = 5
 
 
@@ -39,7 +39,7 @@ class FailureNote(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct):
-    """What became of the documents that a call named (or, for `run`, touched), by their state at its end."""
+    """The documents that a call named (for `run`: changed), counted by their status at the end of the call."""
 
     submitted: int = 0
     skipped: int = 0
@@ -50,27 +50,28 @@ class Summary(msgspec.Struct):
     pending: int = 0
     elapsed_s: float = 0.0
     refused: int = 0
-    """Files that could not be read: never accepted, told in `problems`."""
+    """Files that could not be read. They were not accepted; `problems` describes them."""
     deleted: int = 0
     stale_settings: int = 0
-    """Skipped as COMPLETED, but made with other settings than today's."""
+    """Documents that are COMPLETED and were skipped, but were made with other settings than the present ones."""
     budget_spent: bool = False
     interrupted: bool = False
     problems: list[str] = []
     failed_before: int = 0
-    """Skipped, because the same bytes failed, were cancelled or had no text before: `retry` tries them again."""
+    """Documents that were skipped because the same bytes failed, were cancelled or had no text before. `retry` tries
+    them again."""
     made: dict[str, int] = {}
-    """What this call made itself: {"pages", "chunks", "embedded", "indexed"}."""
+    """Items that this call made: {"pages", "chunks", "embedded", "indexed"}."""
     reasons: dict[str, int] = {}
-    """Why documents failed, or had no text: how many for each reason."""
+    """The number of documents that failed or had no text, by reason."""
     remarks: list[FailureNote] = []
     """Up to five documents for each reason."""
     group: str | None = None
-    """The runs that this call started: `group show` shows their progress."""
+    """The group of the runs that this call started. `group show` shows its progress."""
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """A look at a job while it runs."""
+    """The progress of a job at one moment."""
 
     submitting: bool
     found: int
@@ -80,20 +81,20 @@ class Progress(msgspec.Struct, frozen=True):
     elapsed_s: float
     failed: int = 0
     made: dict[str, int] = {}
-    """By this call so far: {"pages", "chunks", "embedded", "indexed"}."""
+    """Items that this call made so far: {"pages", "chunks", "embedded", "indexed"}."""
     to_come: dict[str, int] = {}
-    """About how many more there will be, of what can be said."""
+    """The estimated number of items still to be made, where it can be estimated."""
     left_s: float | None = None
-    """About how long it will take."""
+    """The estimated time left."""
     waiting: dict[str, int] = {}
-    """Steps by what they wait on."""
+    """The number of steps by what they wait on."""
     in_hand: tuple[DocumentInProgress, ...] = ()
-    """Documents that are being worked on, the longest first."""
+    """Documents with a running step, the longest running first."""
 
 
 @dataclass
 class Job:
-    """The documents a call is about. `named` keeps their last known status; None: not looked at yet."""
+    """The documents of a call. `named` maps each to its last known status; None means that it was not read yet."""
 
     owner: Owner
     ledger: Ledger
@@ -116,7 +117,8 @@ class Job:
         self._open.add(document)
 
     async def refresh(self) -> None:
-        """Ask for those that had not ended when we last looked, and of which our own worker knows nothing."""
+        """Read the statuses of documents that had not ended at the last refresh, unless our own worker has reported
+        them."""
         self._hear()
         unknown = list(self._open)
         for i in range(0, len(unknown), STATUS_BATCH):
@@ -145,7 +147,7 @@ class Job:
         return not self.submitting and not self._open
 
     def progress(self, **known: int) -> Progress:
-        """`known`: what somebody else has counted."""
+        """Return the progress. `known` replaces fields that the caller has counted."""
         self._hear()
         s = self.summary
         looked = Progress(
@@ -193,7 +195,7 @@ Report = Callable[[Progress], None]
 OnReceipt = Callable[[Receipt], None]
 
 WORK = ("submitted", "changed", "resumed")
-"""Outcomes of a submit after which there is something to do."""
+"""Outcomes of a submit that queue a run."""
 AGAIN = (DocumentStatus.FAILED, DocumentStatus.CANCELLED, DocumentStatus.NOT_INDEXABLE)
 
 
@@ -205,7 +207,7 @@ async def submit(
     accepted: Callable[[], None],
     on_receipt: OnReceipt | None,
 ) -> None:
-    """Everything is accepted before anything else decides about the job's end. `accepted`: there is work."""
+    """Submit all items. The job cannot end before this returns. `accepted` is called when there is work to do."""
     job.submitting = True
     try:
         async for receipts in intake.submit(spec, items):
@@ -244,7 +246,8 @@ async def ingest(
     report: Report | None,
     on_receipt: OnReceipt | None = None,
 ) -> Summary:
-    """Submit, and work alongside until the job's documents have ended. `start` is None where nobody waits."""
+    """Submit, and process the queue meanwhile, until the documents of the job have ended. `start` is None if the caller
+    does not wait."""
     worker: Worker | None = None
     working: asyncio.Task[None] | None = None
 
@@ -282,7 +285,7 @@ async def ingest(
 
 
 async def run(job: Job, worker: "Worker", report: Report | None) -> Summary:
-    """Work off what is queued, for every owner, then stop."""
+    """Process the queue, for all owners, then stop."""
 
     async def done() -> bool:
         return not (await job.ledger.read(work.left)).steps
@@ -327,7 +330,7 @@ Named = dict[Owner, dict[DocumentId, DocumentStatus | None]]
 async def _explain(
     owner: Owner, ledger: Ledger, statuses: dict[DocumentId, DocumentStatus | None], summary: Summary
 ) -> None:
-    """Why documents did not become searchable: counted, and some of them told."""
+    """Add to the summary why documents did not become searchable: the number for each reason, and some examples."""
     failed = [document for document, status in statuses.items() if status == DocumentStatus.FAILED]
     reasons: Counter[str] = Counter(summary.reasons)
     for i in range(0, len(failed), STATUS_BATCH):
@@ -359,7 +362,8 @@ def _no_text(document: Document) -> str:
 
 
 async def _tick_run(job: Job, report: Report) -> None:
-    """`run` names no documents: its progress is how many of the open runs have ended since it began."""
+    """Report the progress of `run`. It has no list of documents: its progress is the number of open runs that have
+    ended since it started."""
     most = left = 0
 
     async def look() -> None:
@@ -380,14 +384,14 @@ async def _tick(job: Job, report: Report) -> None:
 
 
 async def _report(job: Job, look: Callable[[], Awaitable[None]], every_s: float, report: Callable[[], None]) -> None:
-    """What the process knows is told often; the ledger is asked as often as is cheap."""
+    """Report often what this process knows. Read the ledger only as often as that is cheap."""
     clock = job.runtime.clock
     due = clock()
     while True:
         began = clock()
         if began >= due:
             await look()
-            # With many documents a look takes longer: it may cost a twentieth of the time.
+            # Reading takes longer with many documents. Limit it to a twentieth of the time.
             due = began + max(every_s, 20 * (clock() - began))
         report()
         await job.runtime.sleep(PROGRESS_S)

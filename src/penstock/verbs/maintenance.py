@@ -1,4 +1,4 @@
-"""Maintenance of one owner's data: check, vacuum, and the locks of its indexes."""
+"""Maintenance of the data of one owner: check, vacuum, and the locks of its indexes."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -27,9 +27,9 @@ async def check(
     sample: float = 1.0,
     progress: Callable[[str, int], None] | None = None,
 ) -> "CheckReport":
-    """Compare ledger, blobs and index in both directions; `repair` repairs what can be repaired. `sample`: the share of
-    stored files, drawn at random, whose content is compared; that a file exists is checked for all. `progress` is told
-    what is being checked, and how much of it was."""
+    """Compare ledger, blobs and index in both directions. With `repair`, correct what can be corrected. `sample` is the
+    share of stored files, chosen at random, whose content is compared; all files are checked for existence. `progress`
+    is called with what is being checked, and how much of it is done."""
     arguments.share("sample", sample)
     return await scope.resources.maintenance.check(scope.owner, repair=repair, sample=sample, progress=progress)
 
@@ -42,9 +42,9 @@ async def vacuum(
     force: bool = False,
     by: str | None = None,
 ) -> "VacuumReport":
-    """Purge and compact the indexes of one collection or of all, and store their checksums. Waits at most `wait_s`
-    seconds for the lock of each (None: without limit); `busy` lists those that stayed locked. `force` takes the lock
-    away first, as `release_lock` does."""
+    """Purge and compact the indexes of one collection or of all, and store their checksums. Wait at most `wait_s`
+    seconds for each lock (None: without limit); `busy` lists the indexes that stayed locked. With `force`, release the
+    lock first, like `release_lock`."""
     wait_s, by = arguments.seconds("wait_s", wait_s), arguments.maybe("by", by)
     return await scope.resources.maintenance.vacuum(scope.owner, collection, wait_s, force=force, by=by)
 
@@ -53,9 +53,9 @@ async def vacuum(
 async def hold_index(
     scope: Scope, collection: str | None = None, *, max_wait: float | None = None
 ) -> "AsyncIterator[HeldLock]":
-    """`async with app.hold_index() as held:` – the block is the only writer to the index of a collection. Waits at most
-    `max_wait` seconds for the lock (None: without limit; 0: not at all), then raises `LockHeld`. If the lock was taken
-    away meanwhile, `held.raise_if_lost()` says so, and the end of the block raises `LeaseLost`."""
+    """Make the block the only writer to the index of a collection: `async with app.hold_index() as held:`. Wait at most
+    `max_wait` seconds for the lock (None: without limit; 0: not at all), then raise `LockHeld`. If the lock is lost
+    during the block, `held.raise_if_lost()` and the end of the block raise `LeaseLost`."""
     longest = arguments.seconds("max_wait", max_wait)
     where = chosen_collection(scope, collection)
     async with scope.resources.maintenance.hold_index(scope.owner, where, longest) as held:
@@ -67,11 +67,11 @@ class Locks(msgspec.Struct, frozen=True):
 
     locks: list[ListedLock]
     released: list[LockRelease]
-    """The newest of those that were taken away by force."""
+    """The newest records of forced releases."""
 
 
 async def list_locks(scope: Scope) -> Locks:
-    """The locks that are held, and the newest of those that were taken away by force."""
+    """Return the locks that are held, and the newest records of forced releases."""
     async with scope.ledger.snapshot() as snapshot:
         return Locks(
             await snapshot.read(lambda c: stats.locks(scope.owner, c)),
@@ -80,7 +80,7 @@ async def list_locks(scope: Scope) -> Locks:
 
 
 async def release_lock(scope: Scope, key: str, *, force: bool = False, by: str | None = None) -> Forced:
-    """Take a lock away from its holder. The holder cannot write any more, its steps wait again, and the ledger records
-    that `by` (if not given, the user of this machine) did it."""
+    """Release a lock by force. Its holder can no longer write, its steps return to the queue, and the ledger records
+    who released it: `by`, or else the user of this process."""
     key, by = arguments.text("key", key), arguments.maybe("by", by)
     return await scope.resources.maintenance.release_lock(scope.owner, key, force=force, by=by)

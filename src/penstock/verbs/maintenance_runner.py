@@ -1,5 +1,5 @@
-"""Upkeep as an app calls it: each call has a name that lives as a worker's does, so that whoever comes next takes back
-the locks of one that died."""
+"""Maintenance calls of an app. Each call is registered like a worker, with a heartbeat, so that other processes can
+release its locks if it dies."""
 
 import os
 from collections.abc import AsyncIterator, Callable
@@ -30,9 +30,9 @@ from penstock.worker.holding import HeldLock, hold
 from penstock.worker.retry import RetryPolicy
 
 TEND_S = 60.0
-"""Between two looks of a worker whether it is time to prune."""
+"""Interval at which a worker checks whether to prune."""
 BACKUP_WAIT_S = 60.0
-"""For a backup that somebody else makes."""
+"""How long to wait for a backup of another process."""
 
 
 class MaintenanceRunner:
@@ -124,10 +124,10 @@ class MaintenanceRunner:
         return done
 
     async def tend(self, worker: WorkerId) -> None:
-        """Prune beside the work, for as long as that goes on."""
+        """Prune regularly until cancelled."""
 
         async def start() -> Prune:
-            # A worker that indexes nothing loads the library only now, and not within the loop.
+            # A worker that has indexed nothing loads the library here, in a thread, to keep the event loop free.
             await self._runtime.run_blocking("index", self._index)
             return Prune(self.stores(None), worker, self._ages(None))
 
@@ -136,7 +136,7 @@ class MaintenanceRunner:
             try:
                 await tend(self._ledger, worker, self._liveness(), start)
             except PenstockError:
-                # Another time: no work waits for it, and what is wrong the work will meet.
+                # Try again later. No step depends on a prune, and the steps report the same problem.
                 continue
 
     def stores(self, owner: Owner | None) -> Stores:
@@ -175,13 +175,13 @@ class MaintenanceRunner:
 
 
 def _somebody() -> str:
-    """The user and the machine, for a person who asks who it was."""
+    """The user and the machine, as shown by `lock list`."""
     import getpass
     import socket
 
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
-        # No name for this number, as in many containers.
+        # The user id has no name, as in many containers.
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"

@@ -1,12 +1,12 @@
-"""The verbs of one owner, as methods."""
+"""`OwnerScope`: the methods for one owner."""
 
 from penstock.verbs import dead_letters, documents, groups, ingest, maintenance, search
 from penstock.verbs.scope import Scope
 
 
 class OwnerScope(Scope):
-    """Everything that can be asked for one owner: `app.for_owner("acme")`. Each method is a function of a module in
-    `penstock.verbs`, which takes the scope as its first argument."""
+    """The methods for one owner: `app.for_owner("acme")`. Each method is a function of a module in `penstock.verbs`
+    that takes the scope as its first argument."""
 
     submit = ingest.submit
     ingest = ingest.ingest

@@ -1,7 +1,8 @@
-"""Replay: documents that failed are tried again, page by page, as they were or with other values.
+"""Retry and replay: run documents that failed again, in batches, with the same or with other values.
 
-The same run goes on where nothing changed that decides its outcome; otherwise a new one starts, and takes over all that
-would come out the same."""
+The same run continues if nothing has changed that affects its output. Otherwise a new run starts, which reuses all
+artifacts that would be equal.
+"""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
@@ -25,30 +26,30 @@ from penstock.verbs.scope import Scope
 from penstock.workflows.load import decode
 
 BATCH = 500
-"""Documents of one transaction."""
+"""The maximum number of documents in one transaction."""
 LISTED = 1_000
-"""Ids in an answer; what is more is only counted."""
+"""The maximum number of ids in a result. Further ones are only counted."""
 
 
 class Replay(msgspec.Struct):
-    """What a replay did, or with `dry_run` would do."""
+    """What a replay did, or would do with `dry_run`."""
 
     replayed: list[DocumentId] = []
     """The first thousand of them."""
     count: int = 0
     resumed: int = 0
-    """Runs that go on from their checkpoint."""
+    """The number of runs that continue at their checkpoint."""
     started: int = 0
-    """New runs: what decides their outcome is not what it was."""
+    """The number of new runs, started because something that affects their output has changed."""
     events: int = 0
-    """Events that are told again; `count` is of documents."""
+    """The number of events that are delivered again. `count` counts documents only."""
     by_reason: dict[str, int] = {}
     notes: list[str] = []
     dry_run: bool = False
 
 
 class Discard(msgspec.Struct):
-    """Dead letters that were closed."""
+    """What a discard did."""
 
     discarded: list[int] = []
     """The first thousand of them."""
@@ -58,7 +59,7 @@ class Discard(msgspec.Struct):
 
 
 Reorder = Callable[[Origin, Workflow, Changes], tuple[RunSpec, str | None]]
-"""The order for another try of what came from there with this workflow, and what a person should know about it."""
+"""Makes the RunSpec for another run of a document with this origin and workflow, and a note for the user or None."""
 
 
 class Replayer:
@@ -74,7 +75,7 @@ class Replayer:
         self.answer = Replay()
 
     async def retry(self, ids: Sequence[DocumentId]) -> set[DocumentId]:
-        """Documents, whatever ended their runs."""
+        """Retry documents, however their runs ended."""
         origins = await self._ledger.read(lambda c: documents.origins(self._owner, c, ids))
         for origin in set(origins.values()):
             await self._order(origin)
@@ -84,9 +85,9 @@ class Replayer:
         return done
 
     async def replay(self, letters: Sequence[int] | None, reason: str | None, *, dry_run: bool) -> Replay:
-        """Dead letters by their numbers, of one reason, or all."""
+        """Replay dead letters by number, by reason, or all of them."""
         self.answer.dry_run = dry_run
-        # Before anything is changed: a value that does not fit one of the workflows is refused for all.
+        # Validate first: if a value is not valid for one of the workflows, nothing is changed.
         for word, origin, count in await self._waiting(letters, reason):
             spec = await self._order(origin) if origin is not None else None
             if dry_run:
@@ -133,7 +134,7 @@ class Replayer:
         return self._run_specs[origin]
 
     async def _again(self, origins: Mapping[DocumentId, Origin]) -> set[DocumentId]:
-        """One transaction for those of one origin."""
+        """Retry documents, in one transaction for each origin."""
         alike: dict[Origin, list[DocumentId]] = {}
         for document, origin in origins.items():
             alike.setdefault(_any_format(origin), []).append(document)
@@ -163,7 +164,7 @@ def replayer(
 async def discard(
     owner: Owner, ledger: Ledger, letters: Sequence[int] | None, reason: str | None, *, dry_run: bool
 ) -> Discard:
-    """Dead letters are closed, by their numbers, of one reason, or all; their documents stay FAILED."""
+    """Discard dead letters by number, by reason, or all of them. Their documents stay FAILED."""
     answer = Discard(dry_run=dry_run)
     async for page in _pages(owner, ledger, letters, reason):
         ids = tuple(letter.id for letter in page)
@@ -181,7 +182,8 @@ async def discard(
 async def _pages(
     owner: Owner, ledger: Ledger, letters: Sequence[int] | None, reason: str | None
 ) -> AsyncIterator[list[Buried]]:
-    """Open dead letters, oldest first. One that is buried meanwhile, because a replay failed again, is left alone."""
+    """Yield open dead letters in batches, oldest first. Dead letters that are added meanwhile, because a replay failed
+    again, are not included."""
     if letters is not None:
         named = await _named(owner, ledger, letters)
         for i in range(0, len(named), BATCH):
@@ -215,5 +217,5 @@ def _any_format(origin: Origin) -> Origin:
 
 
 def _again(document: DocumentId, run: RunId) -> submissions.NewDocument:
-    """What a retry names; the ledger knows the rest."""
+    """The fields that a retry needs. The ledger has the others."""
     return submissions.NewDocument(document, run, "", "", "", 0, None, {})

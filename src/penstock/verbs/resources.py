@@ -1,4 +1,4 @@
-"""What an open app holds, shared by the scopes of all its owners."""
+"""The open resources of an app, shared by the scopes of all owners."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -45,15 +45,15 @@ class Resources:
         self._make_parsers = make_parsers
         self._make_ports = make_ports
         self.make_source = make_source
-        """The source that a URL names."""
+        """Makes the source that a URL names."""
         self.broadcast = Broadcast()
         self.workers: WeakSet[Worker] = WeakSet()
-        """One for each call that works; an ended one is removed with its last reference."""
+        """One for each call that executes steps. A worker is removed when nothing refers to it any more."""
         self.stopping = False
         self.paces: dict[str, float] = {}
         """Measured speeds of the stages, read from the ledger when the app is opened."""
         self.app: Any = None
-        """The app that event handlers are given."""
+        """The app that is passed to event handlers."""
 
     @cached_property
     def parsers(self) -> "ParserPool":
@@ -93,7 +93,7 @@ class Resources:
         return liveness.of(self.ledger.database)
 
     def local_folders(self) -> list[Path]:
-        """The folders of blobs and index on this machine; what another adapter keeps elsewhere is left out."""
+        """The folders of blobs and index on this machine. Adapters that store data elsewhere have none."""
         return [folder for folder in (self.config.blobs_path, self.config.index_path) if folder is not None]
 
     def stop(self) -> None:

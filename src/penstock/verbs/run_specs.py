@@ -1,5 +1,5 @@
-"""What a call asks for becomes an order: the workflow with all its values, and the fingerprint of everything that
-decides what comes out, besides the bytes."""
+"""Make the RunSpec of a call: the workflow with all its values, and the fingerprint of everything except the bytes that
+affects the output."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -31,7 +31,8 @@ class RunSpecs:
         self._ports = ports
 
     def asked(self, collection: str, workflow: str | None, params: str | None) -> WorkflowRef:
-        """The names that hold where some or none are given."""
+        """Return the names of workflow and parameter set: the given ones, or else those of the collection, or else the
+        defaults."""
         arguments.maybe("workflow", workflow)
         arguments.maybe("params", params)
         own = self._config.collections.get(collection)
@@ -41,7 +42,7 @@ class RunSpecs:
         )
 
     def workflow(self, collection: str, asked: WorkflowRef) -> Workflow:
-        """As a run of the collection would keep it."""
+        """Return the workflow as a run of the collection would store it."""
         found = self._catalog.workflow(asked.workflow)
         found = with_defaults(found, {"chunk": self._config.chunk_parameters(collection)})
         found = with_webhooks(found, self._config.webhooks)
@@ -58,14 +59,15 @@ class RunSpecs:
         retry: bool = False,
         password: str | None = None,
     ) -> RunSpec:
-        """What is started makes a group of its own, by these names."""
+        """Make the RunSpec of a new group of runs."""
         chosen = remember(self.workflow(collection, asked), asked)
         family = GroupStart(self._runtime.ulid(), chosen.id, asked.params)
         return RunSpec(owner, collection, chosen, self._settings(chosen), priority, batch, retry, password, family)
 
     def again(self, owner: Owner, origin: Origin, snapshot: Workflow, changes: Changes) -> tuple[RunSpec, str | None]:
-        """Another try with the workflow and the values that a run had, as they are defined today, unless others are
-        named. Where their definition is gone, the run's own snapshot is all there is: the note says so."""
+        """Make the RunSpec for a retry: the workflow and values of the run, as they are defined now, unless others are
+        given. If their definition no longer exists, the workflow snapshot of the run is used, and the returned note
+        says so."""
         own, note = snapshot.asked or WorkflowRef(snapshot.id), None
         if changes.workflow is not None:
             asked = self.asked(origin.collection, changes.workflow, changes.params)
@@ -79,7 +81,7 @@ class RunSpecs:
         except NoDefinition as error:
             if changes.workflow is not None:
                 raise
-            # Other values that were named now are not what is gone: if they are, this raises.
+            # The old definition is missing. This raises if the parameter set that was given now is missing too.
             chosen = remember(self._with_values(snapshot, changes.params, changes.values), asked)
             note = (
                 f"documents of {snapshot.id!r} go on with the workflow and the values that they started with: {error}"

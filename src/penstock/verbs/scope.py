@@ -1,4 +1,4 @@
-"""One owner's view of an open app: what every verb is given first."""
+"""An owner and the open app: the first argument of every function in `penstock.verbs`."""
 
 from typing import TYPE_CHECKING
 
@@ -26,11 +26,11 @@ class Scope:
 
     @property
     def catalog(self) -> "Catalog":
-        """The workflows and parameter sets that can be named."""
+        """The workflows and parameter sets that are defined."""
         return self.resources.catalog
 
 
 def chosen_collection(scope: Scope, name: str | None) -> str:
-    """A checked name; where none is given, the configured one."""
-    # Only None means the configured collection: an empty name is a mistake of the caller.
+    """Return the validated name, or the configured collection if none is given."""
+    # Only None means the configured collection. An empty name is an error.
     return check_name("collection", scope.config.collection if name is None else name)

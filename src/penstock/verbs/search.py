@@ -1,4 +1,4 @@
-"""`search`: passages of the owner's documents."""
+"""`search`: find passages in the documents of an owner."""
 
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 async def search(
     scope: Scope, query: str, k: int = 5, *, collection: str | None = None, mode: "Mode" = "hybrid"
 ) -> "list[Hit]":
-    """The `k` best passages for a query, best first: by words and meaning (`hybrid`), or by one of them."""
+    """Return the `k` best passages for a query, best first. `mode` is `text` (by words), `vector` (by meaning) or
+    `hybrid` (by both)."""
     from penstock.search.query import search
 
     where = chosen_collection(scope, collection)

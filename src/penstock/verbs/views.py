@@ -1,4 +1,4 @@
-"""What people see of a document: lists, status, and what was extracted."""
+"""Documents as they are shown to users: lists, status, and what was extracted."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -65,17 +65,17 @@ class DocumentDetails(DocumentView, frozen=True):
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """What there is of an owner."""
+    """The counts for one owner."""
 
     documents: dict[str, int]
-    """By status."""
+    """The number of documents by status."""
     steps: dict[str, int]
-    """By status; completed ones are not counted."""
+    """The number of steps by status, without completed ones."""
     dead_letters: int
     running: list[RunningSteps]
     events: WaitingEvents
     away: list[stats.AwayTarget]
-    """Providers and stores that do not work."""
+    """The targets that are away."""
 
 
 def listed(entry: Listed) -> DocumentView:
@@ -110,7 +110,7 @@ async def counts(owner: Owner, ledger: Ledger) -> Counts:
 
 
 async def details(owner: Owner, ledger: Ledger, document: str) -> DocumentDetails:
-    """One document with its steps, progress, attempts and error."""
+    """Return one document with its steps, progress, attempts and error."""
     async with ledger.snapshot() as snapshot:
         return await snapshot.read(lambda c: _details(owner, c, document))
 
@@ -160,7 +160,8 @@ def _progress(phase: DocumentStatus, made: dict[str, ArtifactProgress]) -> Docum
 
 
 def _counted(entry: Listed, steps: Sequence[StepView]) -> DocumentProgress:
-    """The same of a document whose artifacts were dropped: what was counted when it became searchable."""
+    """Return the progress of a document whose artifacts were removed: the counts of the time when it became
+    searchable."""
     pages, chunks = entry.document.pages or 0, entry.document.chunks or 0
     last = max((step.finished_at for step in steps if step.finished_at is not None), default=None)
     return DocumentProgress(entry.document.status, pages, pages, chunks, chunks, chunks, chunks, last)
@@ -174,7 +175,7 @@ def resolve(owner: Owner, connection: Connection, name: str) -> DocumentId:
 
 
 def resolve_all(owner: Owner, connection: Connection, names: Sequence[str], *, deleted: bool) -> list[DocumentId]:
-    """`deleted`: whole ids may also name documents that are deleted."""
+    """Find documents like `resolve`. With `deleted`, complete ids may also name deleted documents."""
     whole = documents.known(owner, connection, [name.upper() for name in names], deleted=deleted)
     return [whole.get(name.upper()) or resolve(owner, connection, name) for name in names]
 
@@ -182,8 +183,8 @@ def resolve_all(owner: Owner, connection: Connection, names: Sequence[str], *, d
 async def items(
     owner: Owner, ledger: Ledger, reader: ArtifactReader, document: str, kind: str
 ) -> AsyncIterator[list[Any]]:
-    """What a step made of a document: of the searchable version, or of the one being built where there is none. Of two
-    steps of one kind it is the last one, whose chunks search finds."""
+    """Yield the output of a step: that of the searchable version, or of the one being built if there is none. If there
+    are two steps of one kind, it is the output of the last one, which search uses."""
     artifact = await ledger.read(lambda c: _artifact(owner, c, document, kind))
     if artifact is not None:
         async for batch in reader.items(artifact, kind):

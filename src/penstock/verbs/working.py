@@ -1,4 +1,4 @@
-"""Workers of an open app: one is made for each call that works."""
+"""The workers of an open app. Each call that executes steps makes its own."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from penstock.worker.services import WorkerServices
 
 IN_HAND = 4
-"""Runs that a worker holds for each step that it runs at once: while some are being committed, others work."""
+"""Runs that a worker holds for each slot: while some are being committed, others are executed."""
 
 
 def pool_sizes(text: str) -> dict[str, int]:
-    """`extract=2,*=4` as sizes by kind of step."""
+    """Parse `extract=2,*=4` into sizes by queue."""
     from penstock.stages.registry import KINDS
     from penstock.worker.pools import parse_pools
     from penstock.workflows.read import OPEN_KINDS
@@ -33,7 +33,7 @@ def pool_sizes(text: str) -> dict[str, int]:
 def start_worker(
     resources: Resources, budget_s: float | None, began: float, pools: Mapping[str, int] | None = None
 ) -> "Worker":
-    """The one place where workers are made."""
+    """Make a worker. No other function does this."""
     from penstock.events.dispatcher import EventDispatcher
     from penstock.worker.pool import Worker
 
@@ -79,7 +79,8 @@ def _services(
 
 
 def _purging(resources: Resources, services: "WorkerServices") -> Callable[[], Awaitable[bool]]:
-    """A chore of the worker: purge what is due; whether anything was."""
+    """Return the function that the worker calls periodically to purge what is due. It returns whether there was
+    anything to purge."""
     from penstock.upkeep.purge import purge
 
     def failed(key: str, error: BaseException) -> None:
@@ -95,7 +96,7 @@ def _purging(resources: Resources, services: "WorkerServices") -> Callable[[], A
 
 
 async def work(resources: Resources, pools: str | None, tell: Callable[[str], None]) -> Summary:
-    """Work until the app is stopped, for all owners. When storage fails, wait until it can be used again."""
+    """Execute steps of all owners until the app is stopped. When storage fails, wait until it can be used again."""
     runtime, patience = resources.runtime, resources.ledger.database.outage_wait
     began = runtime.clock()
     sizes = pool_sizes(pools) if pools is not None else None
@@ -108,7 +109,7 @@ async def work(resources: Resources, pools: str | None, tell: Callable[[str], No
             await worker.run(None)
             break
         except (LedgerDamaged, Refused):
-            # Waiting repairs neither a damaged ledger nor a statement that it refuses.
+            # Waiting does not help if the ledger is damaged or rejects a statement.
             raise
         except StorageError as error:
             failed = error
