@@ -1,4 +1,4 @@
-"""Whether a step gets on: the loop says so here, and the heart looks, from a thread of its own."""
+"""Whether a step makes progress. The event loop records it here; the heartbeat reads it from its own thread."""
 
 from collections.abc import Callable
 
@@ -6,11 +6,11 @@ from penstock.ledger.engine.leasing import StepSignal
 from penstock.model.nouns import StepId
 
 OTHERS_S = 2.0
-"""So much longer than its own worker others wait before they take a step that hangs."""
+"""How many seconds longer than the step's own worker other workers wait before they reap a step that hangs."""
 
 
 class StepActivity:
-    """`timeout_s`: how long the step may work without progress; None: as long as it likes."""
+    """The activity of one step. `timeout_s` is how long the step may work without progress; None means no limit."""
 
     def __init__(self, clock: Callable[[], float], timeout_s: float | None) -> None:
         self.timeout_s = timeout_s
@@ -19,7 +19,7 @@ class StepActivity:
         self._moves = 0
         self._moved_at = clock()
         self._told: tuple[int, str | None] | None = None if timeout_s is not None else (0, None)
-        """Moves and wait as the ledger has them."""
+        """The number of moves and the wait that the ledger has recorded."""
 
     @property
     def reaped_in(self) -> float | None:
@@ -27,7 +27,7 @@ class StepActivity:
 
     @property
     def overdue(self) -> bool:
-        """It works, and has not got on for too long."""
+        """Whether the step is working and has made no progress for longer than its timeout."""
         working = self.timeout_s is not None and self.waiting_on is None
         return working and self._clock() - self._moved_at > (self.timeout_s or 0.0)
 
@@ -36,12 +36,13 @@ class StepActivity:
         self._moved_at = self._clock()
 
     def wait(self, on: str | None) -> None:
-        # Before the wait ends: the heart must not see a step that works since long ago.
+        # Set the time first: otherwise the heartbeat could see a step that has worked since before the wait.
         self._moved_at = self._clock()
         self.waiting_on = on
 
     def sign(self, step: StepId, loop_lives: bool) -> tuple[StepSignal | None, tuple[int, str | None]]:
-        """What there is to tell, and what to `tell` once the ledger has it. Nobody waits in a loop that hangs."""
+        """Return the signal to send (None: nothing new) and the value to pass to `tell` once the ledger has recorded
+        it. A step with a timeout that waits sends a signal with every heartbeat, unless the event loop hangs."""
         now = (self._moves, self.waiting_on)
         waits = self.timeout_s is not None and self.waiting_on is not None and loop_lives
         if now == self._told and not waits:

@@ -1,4 +1,4 @@
-"""Admission: where long runs hold all places of a pool, quick work of others is claimed beside them."""
+"""Admission: while long runs occupy all places of a pool, claim quick steps of other owners in addition."""
 
 import asyncio
 
@@ -10,10 +10,10 @@ from penstock.worker.running import Running
 from penstock.worker.services import WorkerServices
 
 FULL_S = 0.25
-"""Where no place was left for so long, newcomers are claimed in addition:"""
+"""Additional steps are claimed if no place became free for this long."""
 AT_ONCE = 16
 LOOK = 256
-"""among the next so many steps of each kind."""
+"""How many of the next waiting steps of each queue are considered."""
 
 
 class Admission:
@@ -24,14 +24,15 @@ class Admission:
         self._runner = runner
 
     async def run(self) -> None:
-        """Long runs may hold all places for minutes. Owners who have nothing in hand, and small documents, do not wait
-        for their end: rooms and parser processes are shared."""
+        """Claim additional steps while all places of a pool stay occupied. Long runs may occupy them for minutes.
+        Owners without a running step, and small documents, need not wait for their end: slots and parser processes are
+        shared."""
         left: dict[str, int] = {}
         while not self._running.stopping:
             await self._services.runtime.sleep(FULL_S)
             for pool in self._claiming.pools.claiming:
                 if pool.free <= 0 and left.get(pool.name) == pool.left and not self._running.stopping:
-                    # A task of its own: at a stop, what it claims is handed over as all else is.
+                    # In a separate task, so that a stop releases what it claims like all other steps.
                     await asyncio.wait([self._running.start(self._admit(pool))])
                 left[pool.name] = pool.left
 

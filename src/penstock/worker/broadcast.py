@@ -1,4 +1,4 @@
-"""Telling what happens to whoever listens in this process. Nobody who listens slowly holds up the work."""
+"""Live events for listeners in this process. A slow listener does not delay the work."""
 
 import asyncio
 from collections import deque
@@ -7,11 +7,11 @@ from weakref import WeakSet
 from penstock.model.events import Event
 
 HELD = 10_000
-"""Events that are kept for a listener who is slower than the work."""
+"""How many events are kept for a listener that reads them slower than they are made."""
 
 
 class Broadcast:
-    """`listeners` is the one attribute that is looked at when nobody listens."""
+    """Sends events to all listeners. If there are none, callers only look at `listeners`."""
 
     def __init__(self) -> None:
         self.listeners: WeakSet[Listener] = WeakSet()
@@ -28,14 +28,14 @@ class Broadcast:
             listener.take(event)
 
     def close(self) -> None:
-        """Nothing more will happen."""
+        """End all listeners: there will be no more events."""
         for listener in self.listeners:
             listener.end()
 
 
 class Listener:
-    """Events from the moment of its making on, in order. What a slow reader has not taken in time is dropped, the
-    oldest first, and counted in `missed`."""
+    """An async iterator over the events since it was created, in order. If more than HELD events wait, the oldest is
+    dropped and counted in `missed`."""
 
     def __init__(self) -> None:
         self.missed = 0
@@ -74,7 +74,7 @@ class Listener:
         return self._held.popleft()
 
     def _raise_what_failed(self) -> None:
-        """Work that failed is not the same as work that is done."""
+        """Raise the error of the work, if it failed: the iteration must not end as if it had succeeded."""
         if self._until is not None and self._until.done() and not self._until.cancelled():
             error = self._until.exception()
             if error is not None:

@@ -1,4 +1,4 @@
-"""Time budgets: what a batch of each kind takes, and whether another one fits."""
+"""Time budgets: how long a batch of each kind takes, and whether another one fits."""
 
 from penstock.runtime import Runtime
 
@@ -6,12 +6,12 @@ SMOOTHING = 0.3
 
 
 class Budget:
-    """A deadline, and the pace by which to meet it. The pace is kept in the ledger between processes."""
+    """A deadline, and the pace of each kind. The ledger stores the paces between processes."""
 
     def __init__(
         self, runtime: Runtime, seconds: float | None, paces: dict[str, float], began: float | None = None
     ) -> None:
-        """`began`: since when the seconds count; now, if nobody says."""
+        """`began` is the time from which `seconds` count. The default is now."""
         self._runtime = runtime
         start = runtime.clock() if began is None else began
         self.deadline = None if seconds is None else start + seconds
@@ -24,7 +24,7 @@ class Budget:
         self.measured.add(kind)
 
     def fits(self, kind: str) -> bool:
-        """Whether the next batch of this kind will be done before the deadline."""
+        """Whether the next batch of this kind is expected to end before the deadline."""
         if self.deadline is None:
             return True
         return self._runtime.clock() + self.paces.get(kind, 0.0) <= self.deadline

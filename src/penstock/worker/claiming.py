@@ -21,42 +21,43 @@ T = TypeVar("T")
 
 LINGER_S = 0.003
 LOOKS_AT_ALL = 30
-"""Looks at new workflow snapshots, one of which is at all of them."""
+"""One in this many reads of the workflow snapshots reads all of them, not only the new ones."""
 GROUP = 64
-"""Steps behind one lock that are claimed at once."""
+"""How many steps behind one lock are claimed at once."""
 
 Found = dict[StepId, Live | None]
-"""Documents that came with the claims of their first steps."""
+"""The documents that were read together with the claims of their first steps."""
 
 
 class Claiming:
     def __init__(self, services: WorkerServices, running: Running, pools: Pools) -> None:
         self.pools = pools
         self.claimed_once = False
-        """Every call claims once, whatever its budget."""
+        """Whether this worker has claimed a step. Each call claims at least once, whatever its budget."""
         self._services = services
         self._running = running
         self._keyed_queues: set[str] = set()
-        """Those with resource keys, besides INDEX, which has loops of its own."""
+        """Queues whose steps have resource keys. INDEX is not among them: it has its own loops."""
         self._learned_until, self._looks = 0.0, 0
         self._learned: set[str] = set()
-        """Snapshots whose pools and keys we know."""
+        """The workflow snapshots whose pools and resource keys are known."""
 
     @property
     def queues(self) -> tuple[str, ...]:
-        """All that we can claim."""
+        """All queues that this worker can claim from."""
         index = (INDEX,) if self.pools.of(INDEX) is not None else ()
         return (*(queue for pool in self.pools.claiming for queue in pool.queues), *index)
 
     @property
     def open_queues(self) -> tuple[str, ...]:
-        """Those of them whose steps do not all wait for a target that is away."""
+        """The queues among `queues` in which not every step waits for a target."""
         return self._services.targets.open(self.queues)
 
     async def learn(self) -> bool:
-        """Read which pools and resource keys the workflows of the ledger name. Whether there is anything new for us."""
+        """Read which pools and resource keys the workflows of the ledger name. Return whether there is anything new for
+        this worker."""
         before = (self.queues, len(self._keyed_queues))
-        # A clock that was set back hides what is new: now and then we read them all.
+        # If a clock was set back, new snapshots look old. Therefore all are read from time to time.
         since = self._learned_until if self._looks % LOOKS_AT_ALL else 0.0
         self._looks += 1
         found, self._learned_until = await self._services.ledger.read(work.snapshots, since)
@@ -72,14 +73,15 @@ class Claiming:
         return before != (self.queues, len(self._keyed_queues))
 
     async def claim(self) -> tuple[list[list[Step]], Found]:
-        """Fill the pools. Steps behind one lock come together and have one place; their places are counted."""
+        """Fill the pools. Steps behind one lock are claimed together and occupy one place. The places of all claimed
+        steps are counted."""
         pools = self.pools.claiming
         free, size = (sum(pool.free for pool in pools), sum(pool.size for pool in pools))
         if free and free < size // 2:
-            # Several documents often end together: one claim for them is cheaper than one for each.
+            # Several documents often end together: one claim for all of them is cheaper than one for each.
             await self._services.runtime.sleep(LINGER_S)
         if self._services.pools is not None:
-            # A claim that finds nothing would hold places for a moment that steps of runs in hand could go on in.
+            # A claim that finds nothing would briefly occupy places that the next steps of running runs could use.
             waiting = await self._services.ledger.read(notifier.claimable, self.open_queues)
             pools = [pool for pool in pools if waiting.intersection(pool.queues)]
         found: Found = {}
@@ -92,8 +94,8 @@ class Claiming:
         return groups, found
 
     async def _claim_for(self, pool: Pool, found: Found) -> list[list[Step]]:
-        """Fill one pool, with steps that have a resource key first. Its free places are counted as held while the claim
-        is under way, so that nobody else takes them."""
+        """Fill one pool, beginning with steps that have a resource key. Its free places count as occupied during the
+        claim, so that nothing else takes them."""
         services = self._services
         open_queues = services.targets.open(pool.queues)
         queues = tuple(queue for queue in open_queues if not self.claimed_once or services.budget.fits(queue))
@@ -117,7 +119,7 @@ class Claiming:
         return groups
 
     async def claim_these(self, pool: Pool, steps: list[StepId]) -> list[claims.Claimed]:
-        """Steps by their ids; their places are counted."""
+        """Claim steps by their ids. The places of the claimed steps are counted."""
         services = self._services
         pool.held += len(steps)
         claimed: list[claims.Claimed] = []
@@ -131,7 +133,8 @@ class Claiming:
         return claimed
 
     async def claim_keyed(self, queue: str, pool: str) -> list[Step]:
-        """A free lock with the steps behind it, all of one index or one of a workflow's own key."""
+        """Claim a free lock and the steps behind it: steps of one index table, or one step with a workflow's own
+        key."""
         services = self._services
         token = Token(services.runtime.token())
         claim = claims.KeyedClaim(services.worker, queue, GROUP, token, services.lease_s)
@@ -142,7 +145,7 @@ class Claiming:
         return steps
 
     async def claim_unlocked(self) -> list[list[Step]]:
-        """Index steps without a lock, where the index takes many writers: one group for each table."""
+        """Claim index steps without a lock, if the index allows many writers. Return one group for each table."""
         services = self._services
         if not services.ports.many_writers:
             return []
@@ -156,7 +159,7 @@ class Claiming:
         return list(groups.values())
 
     async def let_go(self, lease: Lease, failed: TableFailed | None = None) -> None:
-        """Of the lock that came with the claim, if one did; `failed`: and leave its table alone for a while."""
+        """Release the lock that came with the claim, if any. If `failed` is given, hold the table for a while."""
         if lease.resource_key is not None:
             self._running.heartbeat.locks.pop(lease.resource_key, None)
             if failed is not None:

@@ -1,4 +1,4 @@
-"""What a stage is given: its document, its inputs as streams, its checkpoint, its deadline."""
+"""What a stage is given: its document, its inputs as streams, its checkpoint and its deadline."""
 
 import asyncio
 import hashlib
@@ -49,7 +49,7 @@ def reader(ledger: Ledger, blobs: Blobs) -> ArtifactReader:
 
 @dataclass
 class RunState:
-    """What a worker knows of a run while it works on it, carried from step to step."""
+    """What a worker knows about a run while it executes it. It is passed from step to step."""
 
     document: Document
     generation: Generation
@@ -57,24 +57,27 @@ class RunState:
     artifacts: dict[str, Artifact]
     """By step name."""
     segments: dict[int, list[Segment]] = field(default_factory=dict)
-    """Of artifacts made in this process: no need to ask the ledger for them."""
+    """The segments of artifacts that were made in this process. They need not be read from the ledger."""
     items: dict[int, list[Any]] = field(default_factory=dict)
-    """The items of small artifacts made in this process: no need to read them back."""
+    """The items of small artifacts that were made in this process. They need not be read back."""
 
     def newest(self, kind: str, before: int) -> Artifact | None:
-        """The artifact of the last step of a kind before a position: what search and people are shown."""
+        """Return the artifact of the last step of a kind before a position. Search and the command line show this
+        one."""
         steps = reversed(self.workflow.steps[:before])
         made = (self.artifacts.get(definition.name) for definition in steps if definition.kind == kind)
         return next((artifact for artifact in made if artifact is not None), None)
 
     def artifact(self, kind: str, before: int) -> tuple[Artifact, str]:
-        """The newest artifact of a kind, or of a step by its name, among the steps before a position; and its kind."""
-        # Steps of a workflow that was gone on with call each other by the names that stand in its file.
+        """Return the newest artifact among the steps before a position, and its kind. `kind` is a kind or the name of a
+        step. Raises `Permanent` if there is none."""
+        # The steps of a workflow that a route continues with refer to each other by the names in its own file.
         inner = ".".join((*self.workflow.steps[before].name.split(".")[:-1], kind))
         for definition in reversed(self.workflow.steps[:before]):
             if (kind == definition.kind or definition.name in (kind, inner)) and definition.name in self.artifacts:
                 return self.artifacts[definition.name], definition.kind
-        # Where it was there and is gone, because the document was deleted, so is the lease: this error does not count.
+        # If the artifact is missing because the document was deleted, the lease is lost too, and this error has no
+        # effect.
         raise Permanent(
             f"step {self.workflow.steps[before].name!r} needs {kind!r}, but no earlier step of the run in "
             f"workflow {self.workflow.id!r} made it: fix the workflow, then `penstock retry {self.document.id}`",
@@ -83,12 +86,13 @@ class RunState:
 
 
 def begin(found: documents.Live | None, workflow: Workflow) -> RunState | None:
-    """The state of a run whose first step was claimed; None: the document was deleted meanwhile."""
+    """Return the state of a run whose first step was claimed, or None if the document was deleted meanwhile."""
     return None if found is None else RunState(*found, workflow, {})
 
 
 def load(connection: Connection, steps: Sequence[Step], workflows: dict[str, Workflow]) -> list[RunState | None]:
-    """States for freshly claimed steps, None for a document that was deleted meanwhile. `workflows` caches by hash."""
+    """Return the states for newly claimed steps; None for a document that was deleted meanwhile. `workflows` is a cache
+    by hash."""
     found = documents.live(connection, [(step.document_id, step.generation_id) for step in steps])
     begun = [step.generation_id for step in steps if step.position > 0]
     made = checkpoints.of_generations(connection, begun) if begun else {}
@@ -106,13 +110,13 @@ def load(connection: Connection, steps: Sequence[Step], workflows: dict[str, Wor
 
 ROOM = leasing.ROOM
 BATCH = "batch"
-"""What a step waits on whose items are gathered for a common call."""
+"""What a step waits on while its items are gathered for a common call."""
 FOLDER = 1000
-"""Artifacts whose segments share a folder: few of them have to be made, and none grows too large."""
+"""How many artifacts share a folder for their segments: few folders are needed, and none grows too large."""
 
 
 VERIFIED = 1 << 20
-"""Bytes that are hashed at once, and that may be kept while the document is extracted."""
+"""How many bytes are hashed at once. A smaller file is kept in memory while it is extracted."""
 
 
 class RawFile:
@@ -127,7 +131,7 @@ class RawFile:
         self.size = ctx.generation.size
         self._verified: bytes | None = None
         self.parser_s = 0.0
-        """The time that parsers worked on it, in earlier attempts too if whoever extracts knows of them."""
+        """How long parser processes have worked on the file, including earlier attempts that the cursor records."""
         self.flow = (ctx.step.owner, ctx.step.document_id)
 
     async def read_range(self, offset: int, length: int) -> bytes:
@@ -136,7 +140,8 @@ class RawFile:
         return await self._blobs.read_range(self._key, offset, length)
 
     async def verify(self) -> None:
-        """One pass over the bytes; those of a small file are kept, and not read again."""
+        """Compare the stored bytes with their hash; raise `Permanent` if they differ. The bytes of a small file are
+        kept and not read again."""
         hashed, size = hashlib.sha256(), 0
         while piece := await self._blobs.read_range(self._key, size, min(VERIFIED, self.size - size + 1)):
             await self._ctx.runtime.run_sized("io", len(piece), hashed.update, piece)
@@ -200,20 +205,20 @@ class Context:
         self.ports = ports
         self.runtime = runtime
         self.stopping = False
-        """The worker was told to stop: flush at the next batch and hand over."""
+        """The worker was told to stop: the step flushes at the end of its batch and is released."""
         self.task: asyncio.Task[Any] | None = None
-        """The one that works on it; a group of steps shares one."""
+        """The task that executes the step. The steps of a group share one task."""
         self.lost = False
-        """The lease is gone: cancelled, superseded, or reaped."""
+        """The lease is lost: the step was cancelled, superseded or reaped."""
         self.finishing = False
-        """The write that ends the step is under way: only its own answer tells whether the lease was still ours."""
+        """The write that ends the step is in progress. Only its result says whether the lease was still valid."""
         self.ended = False
         self.completed = False
-        """What became of the step is in the ledger."""
+        """The step was completed, and the ledger has recorded it."""
         self.grouped = False
-        """It is one of a group of steps, which share a task."""
+        """The step belongs to a group of steps, which share a task."""
         self.timed_out = False
-        """It hung, and its task was cancelled for that."""
+        """The step exceeded its timeout, and its task was cancelled for that reason."""
         self.on_checkpoint: Callable[[], object] = lambda: None
         """Called when a checkpoint has reset the failure counters."""
         self.activity = StepActivity(runtime.clock, self.definition.timeout)
@@ -225,12 +230,12 @@ class Context:
         self._metrics = metrics
         self._gatherers = gatherers
         self.began = runtime.clock()
-        """When it had room to run."""
+        """When the step got its slot."""
         self._counted = 0
         self._reader = reader(ledger, blobs)
         self._checkpoint: Checkpoint[Any] | None = None
         self.opened: checkpoints.Opened | None = None
-        """The artifact, if it was opened together with the claim."""
+        """The artifact, if the claim opened it."""
         self._artifact: Artifact | None = None
         self._batch_began = self.began
         self.presence = Presence(self.activity, runtime.clock)
@@ -270,29 +275,32 @@ class Context:
 
     @property
     def is_unforgiven(self) -> bool:
-        """Progress has reset the failure counters of this step too often: it does so no more."""
+        """Whether progress has reset the failure counters of this step so often that it no longer does."""
         return self.step.forgiven >= checkpoints.FORGIVEN
 
     @property
     def made_progress(self) -> bool:
-        """The failure counters were reset since the claim (I7)."""
+        """Whether the failure counters were reset since the claim (I7)."""
         return self._checkpoint is not None and self._checkpoint.moved and not self.is_unforgiven
 
     @property
     def told_to_stop(self) -> bool:
-        """By the worker, or by whoever cancelled its task (a loop that ends cancels all tasks)."""
+        """Whether the worker or a cancellation of its task stopped the step. An event loop that ends cancels all
+        tasks."""
         return self.stopping or (self.task is not None and self.task.cancelling() > 0)
 
     @property
     def position(self) -> int:
-        """Items before the cursor, those of earlier claims included. Index rows are no items: their cursor counts."""
+        """The number of items before the cursor, including those of earlier claims. Index rows are not items: the
+        cursor counts them."""
         if self._checkpoint is None:
             return 0
         rows: int = self._checkpoint.cursor.get("rows", 0) if self.step.kind == "index" else self._checkpoint.total
         return rows
 
     def lose(self, phase: str) -> None:
-        """The lease is found gone, in one of `PHASES`; whoever finds it later finds nothing new."""
+        """Record that the lease is lost. `phase` is one of `PHASES` and says where this was noticed. Later calls have
+        no effect."""
         if not self.lost:
             self.lost = True
             self._metrics.incr("lease_lost", phase=phase)
@@ -306,15 +314,15 @@ class Context:
         return self.activity.waiting_on
 
     def waiting(self, on: str | None) -> None:
-        """A step that waits gives its place back. It requests the place when the wait is over, and holds it again
-        before it reads more input or keeps its next batch."""
+        """Report what the step waits on. A waiting step releases its slot. It requests the slot when the wait is over,
+        and holds it again before it reads more input or keeps its next batch."""
         if not isinstance(on, str | None):
             raise TypeError(f"a step waits on something that has a name, not on {type(on).__name__}")
         self.presence.waiting(on)
 
     async def together(self, gather: Gather, items: Sequence[Any]) -> Any:
         gatherer = self._gatherers.of(gather)
-        # A step whose worker died makes its own calls: if they are the cause, no other step is in them.
+        # A step whose worker died makes its own calls: if they are the cause, no other step is affected.
         if gatherer is None or self.step.crashes:
             return await gather.call(self.ports, self.runtime, items)
         self.presence.elsewhere(BATCH)
@@ -332,7 +340,7 @@ class Context:
     async def inputs(self, kind: str, start: int = 0) -> AsyncIterator[list[Any]]:
         artifact, kind = self.state.artifact(kind, self.step.position)
         if not artifact.complete:
-            # Another run that shares it found it torn, or repair did: what is there now is not the whole.
+            # Another run that shares the artifact, or repair, found a damaged segment: the artifact is incomplete now.
             raise TornSegment(f"{kind} is made again", artifact_id=artifact.id, ordinal=artifact.segments)
         await self._take_place()
         carried = self.state.items.get(artifact.id)
@@ -349,7 +357,8 @@ class Context:
             self.raise_if_cancelled()
 
     async def begin(self, artifact: Artifact, codec: Codec[Any], durable: bool = False) -> None:
-        """Build this artifact, from its cursor on. Keys carry artifact, epoch and lease: no two writers share one."""
+        """Build this artifact from its cursor on. The keys of its segments contain artifact, epoch and lease token, so
+        that no two writers share a key."""
         lease, failed = self.step.lease, self.step.crashes > 0 or self.step.errors > 0
         self._artifact = artifact
         self._checkpoint = Checkpoint(
@@ -390,8 +399,8 @@ class Context:
             self.on_checkpoint()
 
     def count(self) -> None:
-        """Enter what was made since the last count: after each batch, and at the step's end, however that comes (a stop
-        in the middle of a flush leaves a batch that is kept but was not counted yet)."""
+        """Count what was made since the last call. It is called after each batch and at the end of the step, because a
+        stop during a flush can leave a batch that is stored but not counted."""
         now, position = self.runtime.clock(), self.position
         if position != self._counted:
             self._counters.worked(self.step.kind, position - self._counted, self._batch_began, now)
@@ -403,7 +412,7 @@ class Context:
             self.raise_if_cancelled()
 
     async def _after_batch(self) -> None:
-        """Between two batches: measure the pace, and stop here if we have to. Time that it waits for its place counts
+        """Between two batches: measure the pace, and stop here if necessary. Time spent waiting for the slot counts
         neither as work nor for the pace."""
         self.presence.end_batch()
         self.progress()

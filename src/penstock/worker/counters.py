@@ -1,4 +1,4 @@
-"""A look at a worker while it works: what it made, what it has in hand, what is to come. It asks no ledger."""
+"""What a worker has made, what it is working on and what remains. None of this reads the ledger."""
 
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -15,37 +15,37 @@ if TYPE_CHECKING:
     from penstock.worker.context import Context
 
 MADE = {"extract": "pages", "chunk": "chunks", "embed": "embedded", "index": "indexed"}
-"""What people call that which a kind of step makes."""
+"""The name that the output shows for what each kind of step makes."""
 KINDS = ("extract", "clean", "chunk", "embed", "index")
 COMMIT_ROWS = 2000
-"""As many go into one commit to the index."""
+"""How many rows one commit to the index contains."""
 
 
 @dataclass
 class Counters:
-    """Since the worker began, by this process alone."""
+    """What this process has done since its worker began."""
 
     made: Counter[str] = field(default_factory=Counter)
-    """Items, by kind of step: nothing from a checkpoint or a re-used artifact is in it."""
+    """Items by kind of step. Items from a checkpoint or a reused artifact are not counted."""
     ended: Counter[str] = field(default_factory=Counter)
-    """Documents, by the status they ended with."""
+    """Documents by the status that they ended with."""
     news: deque[tuple[DocumentId, DocumentStatus]] = field(default_factory=lambda: deque(maxlen=10_000))
-    """The last of these, one by one, until somebody takes them. Who misses one asks the ledger."""
+    """The last documents that ended, until a reader takes them. A reader that misses one reads the ledger."""
     passed: Counter[str] = field(default_factory=Counter)
-    """Bytes of the documents that have passed a kind of step, or will never meet it."""
+    """Bytes of the documents that have completed a kind of step, or will never reach it."""
     items: Counter[str] = field(default_factory=Counter)
-    """What those gave, from checkpoints too."""
+    """The items of those documents, including items from checkpoints."""
     opened: int = 0
-    """Documents that have passed `extract`, or ended before it."""
+    """Documents that have completed `extract`, or ended before it."""
     busy_s: dict[str, float] = field(default_factory=dict)
-    """Seconds in batches of each kind; of steps side by side, all of them."""
+    """Seconds spent in batches of each kind, summed over steps that run at the same time."""
     batches: Counter[str] = field(default_factory=Counter)
     began: float | None = None
-    """When the first batch did: loading models is no pace."""
+    """When the first batch began. The time to load models does not count."""
     metrics: Metrics = NULL_METRICS
 
     def worked(self, kind: str, items: int, began: float, ended: float) -> None:
-        """One batch."""
+        """Count one batch."""
         self.made[kind] += items
         if items and kind in MADE:
             self.metrics.incr(MADE[kind], items)
@@ -63,7 +63,7 @@ class Counters:
         self.opened += ctx.step.kind == "extract"
 
     def ends(self, ctx: "Context", status: DocumentStatus, position: int) -> None:
-        """`position`: of the first step that this document will not pass any more."""
+        """Count a document that has ended. `position` is that of the first step that it will not reach."""
         self.ended[status] += 1
         self.metrics.incr("document_ended", status=status)
         self.news.append((ctx.step.document_id, status))
@@ -73,7 +73,8 @@ class Counters:
 
 
 class DocumentInProgress(msgspec.Struct, frozen=True):
-    """A document that a worker has in hand: `done` of `of` pages or chunks (None: nobody knows how many)."""
+    """A document that a worker is working on. `done` of `of` pages or chunks are done; `of` is None if the number is
+    unknown."""
 
     name: str
     kind: str
@@ -81,9 +82,9 @@ class DocumentInProgress(msgspec.Struct, frozen=True):
     of: int | None
     waiting_on: str | None = None
     items: int = 0
-    """What the step gave so far: chunks, where it counts pages."""
+    """Items that the step has made so far. For example, `chunk` counts pages in `done` and chunks here."""
     size: int = 0
-    """Of the document, in bytes."""
+    """The size of the document in bytes."""
 
     @property
     def left(self) -> int:
@@ -105,7 +106,7 @@ def in_hand(ctx: "Context") -> DocumentInProgress:
 
 
 def _reported(ctx: "Context", kind: str, name: str) -> int | None:
-    """What an earlier step of this kind reported; a workflow of one's own may have none."""
+    """Return a number that an earlier step of this kind reported, or None. A user's workflow may have no such step."""
     for definition in ctx.state.workflow.steps[: ctx.step.position]:
         if definition.kind == kind and definition.name in ctx.state.artifacts:
             found: Any = ctx.state.artifacts[definition.name].meta.get(name)
@@ -116,9 +117,9 @@ def _reported(ctx: "Context", kind: str, name: str) -> int | None:
 def to_come(
     counters: Counters, hands: Sequence[DocumentInProgress], total: int, ended: int, size: int | None = None
 ) -> dict[str, int]:
-    """About how many pages, chunks, vectors and rows are still to be made of `total` documents, of `size` bytes
-    together. What is in hand says so itself; what nobody has opened yet is taken to hold as much for each byte as what
-    has passed. Empty while nothing has."""
+    """Estimate how many pages, chunks, vectors and rows remain to be made for `total` documents of `size` bytes
+    together. Documents in progress know their own remainder. For documents that were not opened yet, the estimate uses
+    the items per byte so far. The result is empty while there is nothing to estimate from."""
     so_far = counters.items + Counter({kind: sum(hand.items for hand in hands if hand.kind == kind) for kind in KINDS})
     left = {kind: sum(hand.left for hand in hands if hand.kind == kind) for kind in KINDS}
     unopened = _unopened(counters, hands, total, ended, size)
@@ -140,7 +141,7 @@ def to_come(
 def _unopened(
     counters: Counters, hands: Sequence[DocumentInProgress], total: int, ended: int, size: int | None
 ) -> float:
-    """Bytes of documents of which nobody knows anything yet."""
+    """Estimate the bytes of the documents that were not opened yet."""
     here = sum(counters.ended.values())
     reading = [hand for hand in hands if hand.kind == "extract" and hand.of is not None]
     seen = counters.passed["extract"] + sum(hand.size for hand in reading)
@@ -151,10 +152,11 @@ def _unopened(
 
 
 def left_s(counters: Counters, more: dict[str, int], now: float) -> float | None:
-    """About how many seconds: each stage takes as long for an item as it did so far. Steps side by side share the time
-    that passed. The index has but one writer, and a commit of many rows takes hardly longer than one of few."""
+    """Estimate the remaining seconds, or return None if that is not possible yet. Each stage is expected to take as
+    long for an item as it did so far. Steps that run at the same time share the time that passed. The index has only
+    one writer, and a commit of many rows takes hardly longer than a commit of few."""
     if counters.began is None or not more or not counters.made["embed"]:
-        # Of a stage that has not begun nobody knows how long it takes.
+        # There is no measurement for a stage that has not begun.
         return None
     busy = sum(seconds for kind, seconds in counters.busy_s.items() if kind != "index")
     shared = (now - counters.began) / busy if busy else 0.0

@@ -1,4 +1,5 @@
-"""One step, from its lease to its end: open the artifact, run the stage, complete, chain."""
+"""Execute one step, from its lease to its end: open the artifact, run the stage, complete the step and claim the
+next."""
 
 import asyncio
 from collections.abc import Callable
@@ -30,13 +31,13 @@ from penstock.worker.services import EXTRACT, INDEX, WorkerServices, must
 from penstock.workflows.routing import following
 
 COUNTED = {EXTRACT: "pages", "chunk": "chunks"}
-"""What such a step reports of its items."""
+"""The name under which a step of each kind reports the number of its items."""
 UNWRITABLE = "the step failed, and the ledger would not take what its error says"
 
 
 async def execute(services: WorkerServices, ctx: Context, chain: Callable[[str], bool]) -> Context | None:
-    """Run the step. Returns the context of the next one if it was claimed along with the completion; `chain` says
-    whether there is room in its queue."""
+    """Execute the step. Return the context of the next step if it was claimed together with the completion, else None.
+    `chain` says whether the pool of a queue has a free place."""
     stage = services.stage(ctx.definition)
     if stage is None:
         raise LeaseLost(f"no stage of kind {ctx.step.kind!r} here")
@@ -74,7 +75,8 @@ async def execute(services: WorkerServices, ctx: Context, chain: Callable[[str],
 def _upcoming(
     services: WorkerServices, ctx: Context, position: int, chain: Callable[[str], bool]
 ) -> completions.NextStep:
-    """What comes after the step; with a token and its artifact's fingerprint if we may go on with it ourselves."""
+    """Return the next step of the run. It has a lease token and the fingerprint of its artifact only if this worker may
+    claim it together with the completion."""
     definition = ctx.state.workflow.steps[position]
     owner, collection = ctx.step.owner, ctx.document.collection
     key = own_key(owner, collection, definition.resource_key)
@@ -91,11 +93,12 @@ def _upcoming(
 
 
 async def _work(services: WorkerServices, ctx: Context, stage: Stage) -> tuple[StepResult, checkpoints.Output | None]:
-    """The stage's result: made now, or made before and found by its fingerprint."""
+    """Return the result of the stage. It is computed now, or taken from an existing artifact with the same
+    fingerprint."""
     if stage.codec is None:
         async with services.room(ctx):
             return await stage.run(ctx), None
-    # Outside the room: those who wait for an artifact must not keep out the one that makes it.
+    # Without a slot: a step that waits for an artifact must not block the step that makes it.
     key = artifact_fingerprint(services.ports, ctx.state, ctx.step.position, stage)
     opened = await open_artifact(services, ctx, key)
     artifact = opened.artifact
@@ -108,7 +111,7 @@ async def _work(services: WorkerServices, ctx: Context, stage: Stage) -> tuple[S
         result = await stage.run(ctx)
         flush = await ctx.checkpoint.close()
     if ctx.definition.method is not None and ctx.step.kind in COUNTED:
-        # The index step goes by it, and a user's own function need not know.
+        # The index step needs this count, and a user's function may not report it.
         result = msgspec.structs.replace(result, meta={**result.meta, COUNTED[ctx.step.kind]: flush.items})
     done = msgspec.structs.replace(
         artifact,
@@ -135,14 +138,16 @@ async def _work(services: WorkerServices, ctx: Context, stage: Stage) -> tuple[S
 
 
 def flip(ctx: Context, status: DocumentStatus, meta: str, output: checkpoints.Output | None = None) -> flips.Flip:
-    """Pages and chunks are counted in the artifacts themselves: any step may report what it likes."""
+    """Build the write that ends the run. Pages and chunks are counted from the artifacts, because a step may report any
+    numbers."""
     pages, chunks = (ctx.state.newest(kind, ctx.step.position + 1) for kind in COUNTED)
     return flips.Flip(ctx.step, status, pages.items if pages else None, chunks.items if chunks else 0, meta, output)
 
 
 async def settle(services: WorkerServices, ctx: Context, error: BaseException) -> None:
-    """A step that did not complete: hand it over, rewind, back off, or bury it. The one classifier of errors: what
-    nobody of us asked for counts, whatever its type."""
+    """End the attempt of a step that did not complete: release it, rewind it, schedule a retry or write a dead letter.
+    This is the only function that classifies errors. Every error that is not handled before its end counts as a failure
+    of the step, whatever its type: also a cancellation that the worker did not request."""
     step, ours = ctx.step, _is_ours(ctx, error)
     if ctx.lost or (ours and isinstance(error, LeaseLost | Cancelled)):
         ctx.lose("work")
@@ -195,18 +200,21 @@ async def _write_down(services: WorkerServices, failure: failures.StepFailure) -
     try:
         return await services.ledger.write(failures.ERROR, failure)
     except Refused:
-        # Whatever it was that the ledger does not take: a step whose error cannot be written would never end.
+        # The ledger rejects the text of the error. Write a fixed one: a step whose error cannot be written would never
+        # end.
         plain = failures.StepFailure(failure.step, "error", UNWRITABLE, retry_in=failure.retry_in)
         return await services.ledger.write(failures.ERROR, plain)
 
 
 def _stores_failed(ctx: Context, error: BaseException) -> bool:
-    """Ledger or blobs: no step is to blame. A write that was refused for what is in it is the step's own."""
+    """Whether the ledger or the blob store failed, so that the step did not cause the error. `Refused` means that the
+    ledger rejected the content of a write: that is an error of the step."""
     return isinstance(error, StorageError) and not isinstance(error, Refused) and _is_ours(ctx, error)
 
 
 def _is_ours(ctx: Context, error: BaseException) -> bool:
-    """A user's step may let our errors pass, and they steer the worker. One that it raises itself does not."""
+    """Whether an error may control the worker. An error that Penstock raised may, even if it passed through a user's
+    step. A Penstock error that the user's step raised itself may not."""
     if ctx.definition.method is None or not isinstance(error, PenstockError):
         return True
     return user_code.raised_by(error, "penstock")

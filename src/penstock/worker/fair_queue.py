@@ -1,4 +1,4 @@
-"""Whose turn it is: shares by owner, and within an owner quick documents before long ones."""
+"""A queue that shares time equally between owners, and prefers short documents within an owner."""
 
 from collections import deque
 from collections.abc import Hashable, Iterator
@@ -9,13 +9,13 @@ from typing import Generic, NamedTuple, TypeVar
 T = TypeVar("T")
 
 LONG_EVERY = 4
-"""Every so many turns of an owner one goes to the document that came first, however many quick ones wait."""
+"""One in this many items of an owner is taken from its oldest document, however many short ones wait."""
 REMEMBERED = 4096
-"""Documents and owners that are known beyond those that wait."""
+"""How many documents are remembered before old ones that do not wait are removed."""
 
 
 class FlowKey(NamedTuple):
-    """What a turn is for."""
+    """The owner and document that an item of the queue belongs to."""
 
     owner: str
     document: Hashable
@@ -28,19 +28,21 @@ class _Document:
 
 
 class FairQueue(Generic[T]):
-    """A queue that shares time. The owner that has had the least goes first; one who comes new starts at the front, not
-    with a claim on what others had before (start-time fair queueing). Whoever had a turn says how long it took."""
+    """A queue that shares time. The next item comes from the owner that has used the least time. A new owner starts at
+    the current minimum and gets no credit for earlier time (start-time fair queueing). The caller reports the time that
+    each item took with `used`."""
 
     def __init__(self, quick_s: float) -> None:
-        """`quick_s`: a document that has had no more than this goes before those of its owner that had."""
+        """A document that has used at most `quick_s` seconds is short. Short documents come before other documents of
+        the same owner."""
         self._quick_s = quick_s
         self._waiting: dict[str, dict[FlowKey, deque[T]]] = {}
         self._documents: dict[FlowKey, _Document] = {}
         self._had: dict[str, float] = {}
-        """By owner: virtual seconds."""
+        """Virtual seconds used, by owner."""
         self._taken: dict[str, int] = {}
         self._front = 0.0
-        """What the owner had who was last served: nobody starts before it."""
+        """The virtual time of the owner that was served last. No owner starts below it."""
         self._clock = count()
 
     def __bool__(self) -> bool:
@@ -54,19 +56,19 @@ class FairQueue(Generic[T]):
 
     @property
     def is_quick(self) -> bool:
-        """Whether something waits that has not had much."""
+        """Whether an item of a short document is waiting."""
         return any(self._documents[flow].used_s <= self._quick_s for flows in self._waiting.values() for flow in flows)
 
     def add(self, flow: FlowKey, item: T, *, again: bool = False) -> None:
-        """`again`: it had its turn, and was sent back through no fault of its own; it goes before what it waited
-        before."""
+        """Add an item. `again` means that the item was already taken and was returned for a reason outside it: it is
+        placed before the other items of its document."""
         self._know(flow)
         self._had[flow.owner] = max(self._had.get(flow.owner, 0.0), self._front)
         items = self._waiting.setdefault(flow.owner, {}).setdefault(flow, deque())
         (items.appendleft if again else items.append)(item)
 
     def remove(self, flow: FlowKey, item: T) -> None:
-        """It waits no more, if it did."""
+        """Remove the item if it is waiting."""
         items = self._waiting.get(flow.owner, {}).get(flow)
         if items is not None and item in items:
             items.remove(item)
@@ -99,7 +101,8 @@ class FairQueue(Generic[T]):
         return found
 
     def _forget(self) -> None:
-        """The older half of what does not wait; an owner who comes again starts at the front."""
+        """Remove the oldest documents that do not wait, at most half of REMEMBERED, and owners that do not wait and are
+        not above the current minimum. An owner that returns starts at that minimum."""
         waiting = {flow for flows in self._waiting.values() for flow in flows}
         old = [flow for flow in self._documents if flow not in waiting][: REMEMBERED // 2]
         for flow in old:

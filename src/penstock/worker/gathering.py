@@ -1,4 +1,4 @@
-"""Calls that serve several steps: each step adds its items, and gets the answer for these."""
+"""Calls that serve several steps. Each step adds its items and receives the results for them."""
 
 import asyncio
 from collections import deque
@@ -12,7 +12,7 @@ from penstock.runtime import Runtime
 from penstock.stages.base import Gather, Limits, Ports
 
 WAIT_S = 0.005
-"""How long items wait for those of other steps, where a call could be made at once."""
+"""How long items wait for items of other steps if a call could be made immediately."""
 
 
 @dataclass(eq=False)
@@ -27,8 +27,8 @@ class Part:
 
 
 class Gatherer:
-    """Makes one call for the items of many steps. A call is made when it is full, when its first items have waited for
-    a moment, and not while there are as many calls as may be made at once: under load, calls are full."""
+    """Makes one call for the items of many steps. A call is made when it is full, or when its first items have waited
+    for WAIT_S, but never more than `calls` at a time. Under load, calls are therefore full."""
 
     def __init__(self, gather: Gather, limits: Limits, ports: Ports, runtime: Runtime, calls: int) -> None:
         self._gather = gather
@@ -41,7 +41,7 @@ class Gatherer:
         self._timer: asyncio.Task[None] | None = None
 
     async def add(self, items: Sequence[Any], begins: Callable[[], None]) -> Any:
-        """The answer for these items, which are never divided between two calls. `begins` is called when their call
+        """Return the result for these items, which are never split between two calls. `begins` is called when the call
         is made."""
         size = sum(map(self._gather.size, items))
         answer = asyncio.get_running_loop().create_future()
@@ -55,7 +55,7 @@ class Gatherer:
             raise
 
     def _give_up(self, part: Part) -> None:
-        """A call that nobody waits for any more is cancelled: it may cost money."""
+        """Cancel a call if no step waits for its result any more: it may cost money."""
         part.answer.cancel()
         with suppress(ValueError):
             self._waiting.remove(part)
@@ -89,7 +89,7 @@ class Gatherer:
         self._make_calls()
 
     def _fitting(self) -> int:
-        """How many of the parts that wait fit into one call: the first one always does."""
+        """How many of the waiting parts fit into one call. The first one always does."""
         items = size = count = 0
         for part in self._waiting:
             items, size = items + len(part.items), size + part.size
@@ -102,8 +102,8 @@ class Gatherer:
         return sum(len(self._waiting[i].items) for i in range(count)) >= self._limits.items
 
     async def _call(self, parts: Sequence[Part]) -> None:
-        """If the call is refused, it is made again for each half: only those steps fail whose items are the cause. A
-        target that is away is away for all."""
+        """Make the call. If it fails, repeat it for each half, so that only the steps whose items are the cause fail.
+        If the target is away, all parts fail."""
         parts = [part for part in parts if not part.answer.done()]
         if not parts:
             return
@@ -132,7 +132,7 @@ class Gatherer:
 
 
 class Gatherers:
-    """One for each kind of call that steps of this worker make together."""
+    """The gatherers of a worker, one for each `Gather`."""
 
     def __init__(self, ports: Ports, runtime: Runtime, calls: int) -> None:
         self._ports = ports
@@ -141,7 +141,7 @@ class Gatherers:
         self._made: dict[Gather, Gatherer | None] = {}
 
     def of(self, gather: Gather) -> Gatherer | None:
-        """None: the steps make their own calls."""
+        """Return the gatherer, or None if each step makes its own calls."""
         if gather not in self._made:
             limits = gather.limits(self._ports)
             made = None if limits is None else Gatherer(gather, limits, self._ports, self._runtime, self._calls)

@@ -1,5 +1,5 @@
 """Steps that are executed in groups: claimed together, written in batches, settled one by one. A step that cannot be
-written fails alone, and a suspect is executed alone."""
+written fails alone. A suspect is executed alone."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -25,20 +25,20 @@ TURN_S = 2.0
 
 
 class Host(Protocol):
-    """What the worker does for the groups of one kind."""
+    """What the worker provides for the groups of one kind."""
 
     async def open(self, contexts: Sequence[Context]) -> Any:
-        """The target of a group. What is raised here concerns all of its steps."""
+        """Return the target of a group. An error here concerns all of its steps."""
 
     async def announce(self, contexts: Sequence[Context]) -> list[Member]:
-        """Enter in the ledger that the steps begin to write. Without those that are not ours any more."""
+        """Record in the ledger that the steps begin to write. Return the steps without those whose lease is lost."""
 
     async def finish(self, contexts: Sequence[Context], target: Any) -> None:
-        """All that could be written is."""
+        """Called when everything that can be written was written."""
 
 
 class Group:
-    """One group of steps. Whoever claimed it releases the lock that came with it."""
+    """One group of steps. The caller that claimed it releases the lock that came with it."""
 
     def __init__(
         self, services: WorkerServices, stage: base.GroupedStage, host: Host, contexts: Sequence[Context]
@@ -51,7 +51,7 @@ class Group:
         self._failed: TableFailed | None = None
 
     async def run(self) -> TableFailed | None:
-        """The answer says whether the target is to be left alone for a while."""
+        """Execute the group. Return the error if the target should not be used for a while, else None."""
         taking_turns = asyncio.create_task(self._take_turns())
         try:
             await self._run()
@@ -61,8 +61,8 @@ class Group:
         return self._failed
 
     async def _take_turns(self) -> None:
-        """Targets are written one after the other. Where steps wait for another one, a long group releases what it has
-        not begun, and a long document continues at its next turn."""
+        """Stop the group after TURN_S if steps wait for another target, because targets are written one after the
+        other. Batches that have not begun are released, and a long document continues after its next claim."""
         with suppress(PenstockError):
             while True:
                 await self._services.runtime.sleep(TURN_S)
@@ -83,7 +83,7 @@ class Group:
         for member in members:
             member.ctx.waiting(ROOM)
         for number, batch in enumerate(batches):
-            # Every claim does at least one batch, whatever the budget (I7).
+            # Each claim writes at least one batch, whatever the budget (I7).
             if (number and self._is_over(self._contexts)) or self._failed is not None:
                 await self._release(batch)
                 continue
@@ -107,8 +107,8 @@ class Group:
         await self._settle([member.ctx for member in batch], BudgetSpent("handed over between two batches"))
 
     async def _write_alone(self, suspects: list[Member], *, begun: bool) -> None:
-        """One by one, and nothing beside them. A whole group of them may have died twice with its worker: they clear
-        the rooms once, not each for itself."""
+        """Write suspects one by one, with nothing else running. A whole group of suspects acquires all slots once, not
+        once for each step."""
         left = list(suspects)
         try:
             async with self._services.all_rooms(suspects[0].ctx):
@@ -142,14 +142,14 @@ class Group:
         self._services.budget.measure(self._stage.kind, self._services.runtime.clock() - began)
 
     async def _settle_waiting(self, batch: Sequence[Member], error: BaseException) -> None:
-        """Stopped while they waited for room, or no longer ours."""
+        """Settle the steps of a batch that was stopped while it waited for a slot, or whose leases are lost."""
         waiting = [member.ctx for member in batch if not member.ctx.finishing]
         await self._settle(waiting, error)
         if isinstance(error, asyncio.CancelledError) and not any(ctx.timed_out for ctx in waiting):
             raise error
 
     async def _weighed(self, members: Sequence[Member]) -> list[Member]:
-        """A step that cannot be weighed fails alone."""
+        """Return the steps whose weight is known. A step without one fails alone."""
         good: list[Member] = []
         for member in members:
             try:
@@ -193,8 +193,8 @@ class Group:
         await asyncio.gather(*(self._complete(member.ctx) for member in written))
 
     async def _write_or_halve(self, batch: Sequence[tuple[Member, Any]]) -> list[Member]:
-        """In one write. If that is refused because of what is in it, in one for each half: a step must not fail for its
-        neighbours."""
+        """Write the batch at once. If the write fails because of its content, write each half, so that a step does not
+        fail because of other steps. Return the steps that were written."""
         members = [member for member, _ in batch]
         try:
             await self._stage.write(self._target, members, [loaded for _, loaded in batch])
@@ -205,7 +205,7 @@ class Group:
             if len(batch) == 1:
                 await self._settle([members[0].ctx], error)
                 return []
-            # Nobody knows what the failed write has left: by id, nothing is written twice.
+            # The failed write may have left rows. Writing by id avoids duplicates.
             again = [(Member(member.ctx, True), loaded) for member, loaded in batch]
             half = len(again) // 2
             return [*await self._write_or_halve(again[:half]), *await self._write_or_halve(again[half:])]

@@ -1,4 +1,5 @@
-"""Keeping leases: a heartbeat on a thread of its own, one statement for all steps of the worker, and the reaper."""
+"""Heartbeats and the reaper. The heartbeat runs on its own thread and extends all leases of the worker with one
+statement."""
 
 import asyncio
 import os
@@ -19,13 +20,14 @@ from penstock.worker.activity import StepActivity
 
 BEAT_S = 0.5
 KNOWN_BEATS = 4
-"""Beats between two looks whether others still know us."""
+"""How many heartbeats lie between two checks that the worker is still registered."""
 RETURN_S = 3.0
-"""After a connection was lost, others may have lost theirs: they have so long to come back before they are reaped."""
+"""After a lost connection, other workers may have lost theirs. They have this long to reconnect before they are
+reaped."""
 
 
 class Heartbeat:
-    """Beats while the worker lives. What it finds lost, or hanging, it tells the loop."""
+    """Sends heartbeats while the worker lives, and reports lost leases and hanging steps to the event loop."""
 
     def __init__(
         self,
@@ -37,7 +39,7 @@ class Heartbeat:
         hanging: Callable[[set[StepId]], None] = lambda steps: None,
         outdated: Callable[[LedgerTooNew], None] = lambda error: None,
     ) -> None:
-        """`outdated`: somebody has migrated the ledger, and we are too old for it."""
+        """`outdated` is called if the ledger was migrated and this version is too old for it."""
         self.leases: dict[StepId, Lease] = {}
         self.locks: dict[str, Token] = {}
         self.lost_locks: set[Token] = set()
@@ -62,7 +64,7 @@ class Heartbeat:
         await database.runtime.run_blocking("read", database.outage_wait.call, self._connect)
         try:
             await self._ledger.write(workers.REGISTER, self._name)
-            # From here on nobody migrates; until here somebody may have.
+            # No migration starts from here on. One may have happened before.
             await self._ledger.still_ours()
         except BaseException:
             await self.stop()
@@ -77,7 +79,7 @@ class Heartbeat:
         try:
             await self._ledger.write(leasing.LEAVE, self.worker)
         except PenstockError:
-            # Whoever comes next finds that nobody holds our lock.
+            # The next reaper finds that the liveness lock of this worker is free.
             return
         finally:
             self._liveness.leave(self.worker)
@@ -106,16 +108,18 @@ class Heartbeat:
                     self._stay_known(self._connect())
                     versions.still_ours(self._connect(), self._ledger.database)
             except LedgerTooNew as error:
-                # It beats on, for what is handed over now.
+                # Heartbeats continue for the steps that are being released.
                 self._call(self._outdated, error)
             except Exception as error:
-                # A beat that fails is a beat missed: the lease tells, and the next beat connects anew. Not where others
-                # were in the way: with the connection goes the lock that tells that we live.
+                # A failed heartbeat counts as missed: the lease decides, and the next heartbeat reconnects. If the
+                # database was only busy, keep the connection: closing it would release the lock that shows that this
+                # worker lives.
                 if self._connection is None or not self._connection.is_busy(error):
                     self._drop()
 
     def _stay_known(self, connection: Connection) -> None:
-        """Others bury who loses his connection; he lives on under his old name, and they must notice when he dies."""
+        """Register again if another worker removed this one after a lost connection. It continues under the same id,
+        and others must be able to notice when it dies."""
         if not workers.is_known(connection, self.worker):
             workers.REGISTER.function(connection, [self._name])
 
@@ -145,7 +149,7 @@ class Heartbeat:
                 activity.tell(news)
         gone = {token for key, token in locks if key not in beaten.locks}
         self.lost_locks |= gone
-        # The lock came with the lease, and goes with it.
+        # A lock belongs to the lease with the same token: if the lock is lost, so is the lease.
         behind = {lease for lease in leases if lease.resource_key is not None and lease.token in gone}
         lost = behind | {lease for lease in leases if lease.step_id not in beaten.alive}
         if lost:
@@ -171,7 +175,8 @@ class Heartbeat:
 async def reap(
     ledger: Ledger, liveness: Liveness, worker: WorkerId, held: frozenset[StepId], crashes: int, metrics: Metrics
 ) -> int:
-    """Take back what the dead held: at once where their lock can be taken, else when their lease runs out."""
+    """Reap the steps and locks of other workers: immediately if their liveness lock is free, else when their leases
+    expire. Return the number of steps."""
 
     def find_dead(connection: Connection) -> list[WorkerId]:
         names = [row.id for row in workers.everyone(connection) if row.id != worker]

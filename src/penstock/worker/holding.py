@@ -1,4 +1,4 @@
-"""The lock of an index for vacuum and for a user's own code: the same that index steps, purges and repairs take."""
+"""The lock of an index table, for vacuum and for user code. Index steps, purges and repairs take the same lock."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -14,33 +14,35 @@ from penstock.worker.heartbeat import Heartbeat
 
 POLL_S = 0.1
 WANTED_S = 1.0
-"""For so long after each look no step goes before us. If we die waiting, that is all it costs."""
+"""For this long after each attempt to take the lock, no step may take it first. A process that dies while it waits
+blocks steps no longer than this."""
 REAP_EVERY = 20
 
 
 class HeldLock:
-    """A lock while it is held: refreshed by a thread of its own, however long the block takes."""
+    """A lock that is held. The heartbeat thread extends it, however long the block takes."""
 
     def __init__(self, ledger: Ledger, key: str, token: Token, heartbeat: Heartbeat) -> None:
         self.key = key
         self.token = token
         self.given_back = False
-        """By a write that did more than that."""
+        """Another write has already released the lock."""
         self._ledger = ledger
         self._heartbeat = heartbeat
 
     @property
     def lost(self) -> bool:
-        """Known after a heartbeat: half a second, or a quarter of a shorter lease, later."""
+        """Whether the lock is known to be lost. A loss is noticed with the next heartbeat: after half a second, or a
+        quarter of a shorter lease."""
         return self.token in self._heartbeat.lost_locks
 
     def raise_if_lost(self) -> None:
-        """Somebody took the lock away by force, or we were stopped for longer than our lease."""
+        """Raise `LeaseLost` if the lock was broken, or if this process stood still for longer than its lease."""
         if self.lost:
             raise lost(self.key)
 
     async def verify(self) -> None:
-        """The same, by the ledger and at this moment: right before a commit to the index."""
+        """Raise `LeaseLost` if the ledger no longer records this lock. Call it right before a commit to the index."""
         if not await self._ledger.read(locks.held, self.key, self.token):
             raise lost(self.key)
 
@@ -59,7 +61,8 @@ async def hold(
     reap: Callable[[], Awaitable[int]],
     purpose: str = "hold",
 ) -> AsyncIterator[HeldLock]:
-    """Raises `LeaseLost` at the end of a block that did not keep the lock to its end."""
+    """Hold the lock during a block. Raises `LockHeld` if it is not free within `max_wait`, and `LeaseLost` at the end
+    of the block if it was lost."""
     token = Token(ledger.database.runtime.token())
     await _acquire(ledger, locks.Acquire(key, token, heartbeat.worker, purpose, lease_s), max_wait, reap)
     held = HeldLock(ledger, key, token, heartbeat)

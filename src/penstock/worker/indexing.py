@@ -1,5 +1,5 @@
-"""What index steps need of the ledger and the index: one embedder a table, the announcement of rows, the fence, and the
-upkeep of the table while its lock is held."""
+"""What index steps need from the ledger and the index: one embedder for each index version, the record that rows are
+being written, the fence, and maintenance of the table while its lock is held."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from penstock.worker.services import INDEX, WorkerServices
 from penstock.worker.tables import GuardedTable, opened
 
 COMPACT_EVERY = 64
-"""Commits to a table between two compactions by one worker."""
+"""How many groups one worker writes to a table between two compactions."""
 TIDY_AGAIN_S = 60.0
-"""After one that failed."""
+"""How long maintenance of a table is not tried again after it failed."""
 
 
 class Indexer:
@@ -28,7 +28,7 @@ class Indexer:
         self._tidy_after: dict[str, float] = {}
 
     async def open(self, contexts: Sequence[Context]) -> Target:
-        """The table of a group. What is raised here concerns all of its steps."""
+        """Open the table of a group. An error here concerns all of its steps."""
         first = contexts[0]
         locked = first.step.lease.resource_key is not None
         fence = self.fence(_key(first), first.step.lease.token) if locked else self.lease_fence(contexts)
@@ -38,7 +38,7 @@ class Indexer:
         return Target(table, fence)
 
     async def finish(self, contexts: Sequence[Context], target: Target) -> None:
-        """The group was written."""
+        """Maintain the table after the group was written."""
         began = self._services.runtime.clock()
         assert isinstance(target.table, GuardedTable)
         await self._tidy(_key(contexts[0]), target.table, target.fence)
@@ -52,8 +52,8 @@ class Indexer:
         return fence
 
     def lease_fence(self, contexts: Sequence[Context]) -> Fence:
-        """For a table with many writers: there is no lock, and the leases of the steps must still be ours. If some are
-        lost, the others of the group are released and claimed again."""
+        """Return the fence for a table with many writers. There is no lock: the leases of the steps must still be
+        valid. If some are lost, the other steps of the group are released and claimed again."""
 
         async def fence() -> None:
             open_ = [ctx for ctx in contexts if not ctx.finishing]
@@ -67,7 +67,8 @@ class Indexer:
         return fence
 
     async def _bind(self, ctx: Context) -> None:
-        """One embedder a version: vectors of two models cannot be compared."""
+        """Bind the index version to the embedder. Vectors of two models cannot be compared, so a version has one
+        embedder."""
         place = (ctx.step.owner, ctx.document.collection, ctx.generation.index_version)
         if place in self._bound:
             return
@@ -83,7 +84,7 @@ class Indexer:
         self._bound.add(place)
 
     async def announce(self, contexts: Sequence[Context]) -> list[Member[Context]]:
-        """Say in the ledger that rows are coming, before the first one does."""
+        """Record in the ledger that rows will be written, before the first one is."""
         ledger = self._services.ledger
         answers = await asyncio.gather(
             *(
@@ -100,7 +101,7 @@ class Indexer:
         return [Member(ctx, resumed) for ctx, resumed in zip(contexts, answers, strict=True) if resumed is not None]
 
     async def _tidy(self, key: str, table: GuardedTable, fence: Fence) -> None:
-        """Keep the text index current, and now and then compact, while the lock is ours anyway."""
+        """Update the text index, and compact the table from time to time, while the lock is held."""
         self._commits[key] = self._commits.get(key, 0) + 1
         clock = self._services.runtime.clock
         if clock() < self._tidy_after.get(key, 0.0):
@@ -110,12 +111,12 @@ class Indexer:
             if self._commits[key] % COMPACT_EVERY == 0:
                 await table.compact(fence)
         except (LeaseLost, Transient):
-            # Another time: the documents are done.
+            # The documents are complete. The next group tries again.
             return
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            # The same: a table whose text index cannot be kept current takes rows all the same.
+            # The documents are complete here too: a table accepts rows even if its text index cannot be updated.
             self._tidy_after[key] = clock() + TIDY_AGAIN_S
             self._services.notices.fails(_tidying(key), error, "New text is found a little slower")
         else:
@@ -123,7 +124,7 @@ class Indexer:
 
 
 def _key(ctx: Context) -> str:
-    """What a group of steps has in common: the key of its table, whether that has a lock or not."""
+    """Return the key of the table of a group, with or without a lock."""
     place = (ctx.step.owner, ctx.document.collection, ctx.generation.index_version)
     return ctx.step.lease.resource_key or locks.index_key(*place)
 

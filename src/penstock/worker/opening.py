@@ -1,4 +1,4 @@
-"""The artifact of a step: found by its fingerprint, made by this run, or being made by another one."""
+"""Opens the artifact of a step: it exists already, this run makes it, or another run is making it."""
 
 from penstock.artifacts.fingerprints import fingerprint
 from penstock.errors import BudgetSpent
@@ -11,7 +11,8 @@ ARTIFACT_POLL_S = 0.05
 
 
 def artifact_fingerprint(ports: Ports, state: RunState, position: int, stage: Stage) -> str:
-    """(content, media type, kind, adapter and version, method, parameters, input): DESIGN's key of an artifact."""
+    """Return the fingerprint of the artifact of a step: a hash of content, media type, kind, version, method,
+    parameters and the fingerprint of its input."""
     definition = state.workflow.steps[position]
     media_type = state.document.media_type
     before = [
@@ -31,7 +32,8 @@ def artifact_fingerprint(ports: Ports, state: RunState, position: int, stage: St
 
 
 async def open_artifact(services: WorkerServices, ctx: Context, key: str) -> checkpoints.Opened:
-    """Made already, ours to make, or being made by another run: then wait for it, and take over if that one dies."""
+    """Return the artifact, complete or for this step to make. While another run makes it, wait; if that run dies, make
+    it here. Raises `BudgetSpent` if the worker stops during the wait."""
     request = checkpoints.Open(ctx.step, key)
     opened = ctx.opened
     if opened is None:

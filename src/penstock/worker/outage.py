@@ -1,4 +1,5 @@
-"""What a worker does when its storage fails: it waits, looks again and again, and goes on when there is room."""
+"""What a worker does when its storage fails: it waits, tests the storage repeatedly, and continues when it works
+again."""
 
 import os
 from collections.abc import Awaitable, Callable, Sequence
@@ -8,15 +9,16 @@ from penstock.errors import LedgerAway, StorageError
 from penstock.runtime import Runtime
 
 FIRST_S, LONGEST_S = 1.0, 30.0
-"""Before the first look; twice as long each time, unless steps were done in between."""
+"""The wait before the first test, and the longest one. The wait doubles each time, unless steps were done in
+between."""
 SLICE_S = 0.25
-"""How soon a stop is noticed."""
+"""How often a wait checks for a stop."""
 PROBE_BYTES = 1 << 20
 PROBE = ".tmp-probe"
 
 
 class Outage:
-    """Storage that fails under a worker, again and again until somebody mends it."""
+    """Waits for storage that fails. One object serves all outages of a worker."""
 
     def __init__(
         self,
@@ -26,8 +28,8 @@ class Outage:
         tell: Callable[[str], None],
         stopping: Callable[[], bool],
     ) -> None:
-        """`folders`: where ledger, blobs and index are written; `is_there`: whether the database answers; `tell`
-        passes sentences on to a person."""
+        """`folders` are those of ledger, blobs and index. `is_there` returns whether the database answers. `tell` shows
+        a message to the user."""
         self._runtime = runtime
         self._folders = folders
         self._is_there = is_there
@@ -38,8 +40,9 @@ class Outage:
         self._told_over = False
 
     async def outlast(self, error: StorageError, *, worked: bool) -> bool:
-        """Wait until the storage can be used again. False: we were told to stop before. `worked`: steps were done since
-        the last outage, so this is a new one. Else a person has read of it, and hears only that it is not over."""
+        """Wait until the storage can be used again. Return False if the worker was told to stop before. `worked` means
+        that steps were done since the last outage, so this is a new one. For an outage that continues, the user has
+        read the message already and is told only that it is not over."""
         if worked:
             self._wait_s, self._told, self._told_over = FIRST_S, False, False
         first, self._told = not self._told, True
@@ -47,7 +50,7 @@ class Outage:
         if first:
             self._tell(f"{str(error).rstrip('.')}. Waiting for it; what is done is kept.")
         elif self._told_over:
-            # The folders take files, but not this one: what we said last must not stand there.
+            # The folders accept the test file, but the write still fails: correct the last message.
             self._tell(f"It still fails: {str(error).rstrip('.')}. It is tried again every {LONGEST_S:g} s or sooner.")
             self._told_over = False
         while True:
@@ -78,12 +81,12 @@ class Outage:
 
 
 def _takes(folder: Path) -> bool:
-    """Whether a folder takes a file, all of it."""
+    """Whether a file of PROBE_BYTES can be written to the folder."""
     place = folder / f"{PROBE}-{os.getpid()}"
     try:
         descriptor = os.open(place, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         try:
-            # At once: a kill leaves nothing behind.
+            # Unlink it now, so that a killed process leaves no file behind.
             place.unlink(missing_ok=True)
             left = memoryview(bytes(PROBE_BYTES))
             while left:

@@ -1,4 +1,4 @@
-"""What a worker does now and then: steps that are due, leases of dead workers, new workflows, and upkeep."""
+"""Periodic work of a worker: steps that are due, leases of dead workers, new workflows, and maintenance."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,12 +12,12 @@ from penstock.worker.running import Running
 from penstock.worker.services import WorkerServices
 
 Chore = Callable[[], Awaitable[object]]
-"""Something to do now and then. What it answers is true if others may have waited for that."""
+"""A periodic task. It returns a true value if other workers may have waited for its result."""
 
 UPKEEP_S = 2.0
 SWEEP_AGAIN_S = 600.0
 SOON_S = 0.02
-"""Where a look found something due: until the next one."""
+"""The shortest time until the next check for steps that are due."""
 
 
 class Periodic:
@@ -67,7 +67,7 @@ class Periodic:
                 self._services.ledger.notify_others()
 
     async def _do(self, chore: Chore) -> bool:
-        """Nothing waits for it but what it is about: no worker ends because of that."""
+        """Run one chore. An error of the chore is logged and does not stop the worker; an error of the storage does."""
         try:
             return bool(await chore())
         except (asyncio.CancelledError, StorageError):
@@ -91,5 +91,5 @@ class Periodic:
                 if await ledger.read(steps_vacuum.is_due):
                     await steps_vacuum.sweep_up(ledger.database)
             except Exception:
-                # It may not be ours to sweep; then it is somebody else's to do.
+                # This database user may lack the right to vacuum. Then another one has to do it.
                 await self._services.runtime.sleep(SWEEP_AGAIN_S)

@@ -1,4 +1,5 @@
-"""A worker from its start to its end: claims steps, executes them side by side, and releases them when told to stop."""
+"""A worker, from its start to its end: it claims steps, executes them concurrently, and releases them when it is told
+to stop."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,7 +26,7 @@ Done = Callable[[], Awaitable[bool]]
 
 
 class EventDispatcher(Protocol):
-    """Delivers events while the worker works."""
+    """Delivers events while the worker runs."""
 
     on_idle: Callable[[], None]
 
@@ -41,9 +42,9 @@ class EventDispatcher(Protocol):
 
 
 IDLE_S = 0.2
-"""Between two looks whether the work that a call is about has ended, whoever did it."""
+"""Time between two checks whether the work of a call has ended, because any worker may have done it."""
 POLL_S = 5.0
-"""Between two claims without a notification."""
+"""Time between two claims without a notification."""
 WARM_UP_AFTER_S = 0.1
 
 
@@ -57,11 +58,12 @@ class Worker:
         chores: Sequence[Chore] = (),
         dispatcher: EventDispatcher | None = None,
     ) -> None:
-        """`slots`: runs in hand; more than run at once (`bench.slots`), so that a commit waits for nobody's work. Typed
-        pools (`bench.pools`) hold no more than they run: what they cannot begin is for others."""
+        """`slots` is the number of places for claimed runs. There are more than `services.slots`, which execute at the
+        same time, so that the next step is ready while another one commits. Typed pools (`services.pools`) claim no
+        more than they execute: other workers can take the rest."""
         self.services = services
         self.told_to_stop = False
-        """By a person or the system, not by its own end."""
+        """Whether a user or the system stopped the worker, in contrast to the end of its work."""
         self._dispatcher = dispatcher
         if dispatcher is not None:
             dispatcher.on_idle = self.wake
@@ -91,26 +93,26 @@ class Worker:
 
     @property
     def is_busy(self) -> bool:
-        """Whether it executes a step now."""
+        """Whether the worker executes a step now."""
         return bool(self._running.contexts)
 
     def in_hand(self) -> list[DocumentInProgress]:
-        """The documents that are being worked on, the longest first."""
+        """Return the documents that are being worked on, in the order in which their steps began."""
         return self._running.in_hand()
 
     def wake(self) -> None:
-        """There is work, or there may be."""
+        """Claim soon, because there may be new work."""
         self._running.wake()
 
     def stop(self) -> None:
-        """Claim nothing more; running steps flush at the end of their batch and are released."""
+        """Claim nothing more. Running steps flush at the end of their batch and are released."""
         self._running.stop()
         if self._dispatcher is not None:
             self._dispatcher.stop(at_once=self.told_to_stop or self._fatal is not None)
 
     async def run(self, done: Done | None) -> None:
-        """Work until `done` says so (None: for ever), the budget is spent, or `stop` is called. Raises what no step is
-        to blame for."""
+        """Work until `done` returns true (None: without end), the budget is spent, or `stop` is called. Raises the
+        error that stopped the worker, if any."""
         await self._running.heartbeat.start()
         loops: list[asyncio.Task[None]] = []
         delivering: asyncio.Task[None] | None = None
@@ -136,7 +138,7 @@ class Worker:
             raise self._fatal
 
     async def _contained(self, loop: Awaitable[None]) -> None:
-        """A loop that ends before its time ends the worker, whatever it raised: nobody else does its work."""
+        """Run a loop. If it raises, stop the worker, because nothing else does the work of that loop."""
         try:
             await loop
         except asyncio.CancelledError:
@@ -145,7 +147,7 @@ class Worker:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """No document is to blame: stop working, keep everything."""
+        """Stop the worker because of an error that no document caused. All stored work is kept."""
         if self._fatal is None:
             self._fatal = error
         self.stop()
@@ -159,7 +161,7 @@ class Worker:
             groups, found = await self._claiming.claim()
             if groups:
                 await self._runner.begin(groups, found)
-            # After it: what is new is seldom for the index.
+            # Wake the index loops last: new work is rarely for the index.
             for bell in self._wake_index:
                 bell.set()
             if groups:
@@ -174,7 +176,7 @@ class Worker:
 
     async def _is_over(self, done: Done | None) -> bool:
         if done is None:
-            # Nobody will ask what became of them, and there is no end to them.
+            # A worker without an end would collect these without limit, and nothing reads them.
             self.touched.clear()
             self.services.record.counters.news.clear()
             return False
@@ -183,7 +185,7 @@ class Worker:
             return True
         error = None if self._running.tasks else await self.services.targets.held_up()
         if error is not None:
-            # Whoever waits for the end of this call should hear now what it waits for.
+            # The caller waits for the end of this call: report the target now.
             self._fail(StorageError(f"{error.rstrip('.')}. Completed work is kept; the rest waits for it"))
         return error is not None
 
@@ -197,7 +199,7 @@ class Worker:
                 self._fail(error)
 
     async def _listen(self) -> None:
-        """Wake when others made work that we can claim."""
+        """Wake the worker when others insert work that it can claim."""
         while not self.stopping:
             try:
                 await self._ears.open()
@@ -211,15 +213,15 @@ class Worker:
                     if waiting:
                         self.wake()
             except Exception:
-                # Until notifications work again we look ourselves, now and then.
+                # Until notifications work again, the claim loop polls.
                 await self.services.runtime.sleep(POLL_S)
 
     async def _warm_up(self, at_once: bool) -> None:
-        """Load models and libraries while the first documents are read, or (`at_once`) before any comes. What dies of
-        that is nobody's crash: a suspect does not begin before."""
+        """Load models and libraries while the first documents are read, or (`at_once`) before any arrives. Suspects
+        wait for the end, so that a crash while loading is not counted against a step."""
         try:
             if at_once or (await self.services.ledger.read(work.left)).anything:
-                # Loading takes the interpreter for itself: first the parser processes should have something to do.
+                # Loading blocks the interpreter. The parser processes should have work before it begins.
                 await self.services.runtime.sleep(WARM_UP_AFTER_S)
                 kinds = [kind for kind in (EMBED, INDEX) if kind in self._claiming.queues]
                 await asyncio.gather(*(self._warm_up_kind(kind) for kind in kinds))
@@ -237,12 +239,12 @@ class Worker:
     # events
 
     def _has_news(self, ctx: Context) -> None:
-        """Something happened to the step: it is in the outbox if there are handlers for it."""
+        """Wake the dispatcher if the workflow of the step has handlers for what happened."""
         if self._dispatcher is not None and ctx.state.workflow.lifecycle_events:
             self._dispatcher.wake()
 
     async def _is_told(self) -> bool:
-        """All events that are due were delivered."""
+        """Whether all events that are due were delivered."""
         return self._dispatcher is None or await self._dispatcher.is_idle()
 
     async def _deliver(self) -> None:

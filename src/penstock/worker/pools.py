@@ -1,5 +1,5 @@
-"""Typed pools: which steps a worker works on, and how many of them side by side. A step belongs to the pool that its
-workflow names, else to the one of its kind: that word is its queue."""
+"""Typed pools: which steps a worker executes, and how many of them at the same time. The queue of a step is the pool
+that its workflow names, or else its kind."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,16 +11,17 @@ from penstock.model.nouns import StepId
 from penstock.workflows.read import is_pool_name
 
 REST = "*"
-"""The pool of every queue that no other pool names."""
+"""The pool of all queues that no other pool names."""
 MOST = 1000
 SMALL_DOCUMENT = 512 << 10
-"""Bytes of a document that probably is quick work."""
+"""A document of at most this many bytes counts as small."""
 _EXAMPLE = "extract=2,embed=4,index=1,*=4"
 
 
 def parse_pools(text: str, kinds: Iterable[str]) -> dict[str, int]:
-    """`extract=2,*=4` → sizes by name. A size of 0: such steps are left to others. What is no kind is the name of
-    a pool in somebody's workflow, unless it looks like a slip."""
+    """Parse `extract=2,*=4` into sizes by name. Size 0 means that this worker leaves such steps to others. A name that
+    is not a kind is a pool that a workflow names, unless it resembles a kind so much that it is probably a typing
+    error. Raises `UsageError`."""
     known = tuple(kinds)
     sizes: dict[str, int] = {}
     for part in text.split(","):
@@ -41,7 +42,7 @@ def parse_pools(text: str, kinds: Iterable[str]) -> dict[str, int]:
 
 
 def pool_of(queue: str, sizes: Mapping[str, int]) -> str | None:
-    """The name of the pool that a queue belongs to, if it is worked on at all."""
+    """Return the name of the pool that a queue belongs to, or None if this worker does not execute its steps."""
     name = queue if queue in sizes else REST
     return name if sizes.get(name) else None
 
@@ -50,11 +51,11 @@ def pool_of(queue: str, sizes: Mapping[str, int]) -> str | None:
 class Pool:
     name: str
     queues: tuple[str, ...]
-    """Those it claims."""
+    """The queues that the pool claims from."""
     size: int
     held: int = 0
     left: int = 0
-    """How many places were left so far."""
+    """How often a place of this pool became free."""
 
     @property
     def free(self) -> int:
@@ -62,7 +63,7 @@ class Pool:
 
     @property
     def beyond(self) -> int:
-        """Places for newcomers, while all others are held: as many again."""
+        """How many additional steps may be claimed while all places are occupied: as many as the pool has places."""
         return 2 * self.size - self.held
 
     def leave(self) -> None:
@@ -72,13 +73,13 @@ class Pool:
 
 class Pools:
     def __init__(self, sizes: Mapping[str, int], queues: Sequence[str]) -> None:
-        """`queues`: all that a worker can claim, as far as it knows."""
+        """`queues` are the queues that the worker knows now."""
         self._sizes = sizes
         self._by_name = {name: Pool(name, (), size) for name, size in sizes.items() if size}
         self.learn(queues)
 
     def learn(self, queues: Iterable[str]) -> None:
-        """There are these queues as well."""
+        """Add queues to their pools."""
         for queue in queues:
             pool = self.of(queue)
             if pool is not None and queue not in pool.queues:
@@ -96,14 +97,14 @@ class Pools:
         return pool_of(queue, self._sizes) or REST
 
     def groups(self, kind: str) -> int:
-        """How many groups at once, of a kind whose steps are claimed many at a time: one, where it has no own pool."""
+        """How many groups of a grouped kind are executed at the same time: the size of its own pool, or else one."""
         name = pool_of(kind, self._sizes)
         return 0 if name is None else self._sizes[name] if name == kind else 1
 
 
 class Place:
-    """What a claimed run holds in a pool. With a step that is claimed along it moves on to the next pool, if there is
-    room."""
+    """What a claimed run occupies in a pool. When the next step is claimed together with a completion, the run moves to
+    the pool of that step, if it has a free place."""
 
     def __init__(self, pools: Pools, queue: str) -> None:
         pool = pools.of(queue)
@@ -112,10 +113,10 @@ class Place:
         self._pool = pool
         self._next: Pool | None = None
         self.refused = False
-        """There was no room for the next step here."""
+        """The pool of the next step had no free place."""
 
     def reach(self, queue: str) -> bool:
-        """Take a place for the next step; False where there is none."""
+        """Reserve a place for the next step. Return False if there is none."""
         pool = self._pools.of(queue)
         if pool is not self._pool:
             if pool is None or pool.free <= 0:
@@ -126,7 +127,8 @@ class Place:
         return True
 
     def move(self, claimed: bool) -> bool:
-        """The step has ended, and the next one was `claimed` along or not. Whether there is room now where was none."""
+        """Move to the reserved place if the next step was `claimed`, or else give the reservation back. Return whether
+        a place became free."""
         before, following = self._pool, self._next
         self._next = None
         if following is None or following is before:
@@ -141,8 +143,8 @@ class Place:
 
 
 def newcomers(waiting: Iterable[Waiting], owners: Collection[str], count: int) -> list[StepId]:
-    """Which steps to let in where long runs hold all places: the first of each owner who has nothing in hand, then
-    those of small documents."""
+    """Choose the steps to claim in addition while long runs occupy all places: first one step of each owner without a
+    running step, then steps of small documents."""
     steps = list(waiting)
     first = {step.owner: step.step for step in reversed(steps) if step.owner not in owners}
     small = [step.step for step in steps if step.size <= SMALL_DOCUMENT and step.step not in first.values()]

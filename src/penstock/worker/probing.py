@@ -1,4 +1,4 @@
-"""Probes: whether a target that was away works again is tried with one step at a time."""
+"""Probes: one step at a time tests whether a target works again."""
 
 from penstock.ledger.engine import targets
 from penstock.worker.claiming import Claiming
@@ -7,7 +7,7 @@ from penstock.worker.running import Running
 from penstock.worker.services import WorkerServices
 
 REST_S = 60.0
-"""Between two looks while nothing is away."""
+"""Time between two checks while no target is away."""
 
 
 class Probing:
@@ -30,7 +30,7 @@ class Probing:
 
     async def _try(self, name: str) -> None:
         if name.startswith(targets.TABLES):
-            # The next claim takes the lock of the table, and tries it.
+            # The next claim takes the lock of the table and tests the table.
             self._running.wake()
             return
         if self._running.stopping:

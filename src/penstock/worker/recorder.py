@@ -1,4 +1,4 @@
-"""What a worker did, once the ledger has it: counted for the summary, told to those who listen."""
+"""Counts what a worker did, and sends live events, once the ledger has recorded it."""
 
 from penstock.ledger.engine.failures import StepFailure
 from penstock.metrics.base import Metrics
@@ -25,7 +25,7 @@ class StepRecorder:
             self._tell(EventKind.STEP_START, ctx, StepStatus.RUNNING)
 
     def completed(self, ctx: Context, meta: Json, end: DocumentStatus | None = None) -> None:
-        """`end`: the document ended with this step."""
+        """Record a completed step. `end` is the status of the document if it ended with this step."""
         ctx.ended = ctx.completed = True
         self._measure("step_completed", ctx)
         self.counters.passes(ctx, ctx.position or meta.get("rows", 0))

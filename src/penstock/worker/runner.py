@@ -1,4 +1,4 @@
-"""Execute what was claimed: a run step after step, or a group of steps behind one lock."""
+"""Executes what was claimed: a run step after step, or a group of steps behind one lock."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from penstock.worker.running import Running
 from penstock.worker.services import INDEX, WorkerServices
 
 CARRIED = 128
-"""Runs whose chunks and vectors wait in memory for the index step."""
+"""How many runs keep their chunks and vectors in memory for the index step."""
 
 
 class StepRunner:
@@ -32,7 +32,7 @@ class StepRunner:
         self._carried: dict[RunId, RunState] = {}
 
     async def begin(self, groups: Sequence[Sequence[Step]], found: Found) -> None:
-        """Start on what was claimed; its places are counted already."""
+        """Start the execution of claimed steps. Their places are counted already."""
         for step in (step for group in groups for step in group):
             self._running.hold(step.lease)
         single = [group[0] for group in groups if group[0].kind not in GROUPED]
@@ -45,13 +45,14 @@ class StepRunner:
                 self._running.start(self._work(group[0], next(states), place))
 
     async def _states(self, steps: Sequence[Step], found: Mapping[StepId, Live | None]) -> list[RunState | None]:
-        """Of claimed steps. What a run begins with came with its claim."""
+        """Return the states of claimed steps. For the first step of a run, the claim has already read the document."""
         if all(s.position == 0 and s.snapshot in self._workflows and s.lease.step_id in found for s in steps):
             return [begin(found[step.lease.step_id], self._workflows[step.snapshot]) for step in steps]
         return await self._services.ledger.read(load, steps, self._workflows)
 
     async def _work(self, step: Step, state: RunState | None, place: Place) -> None:
-        """A run, step after step, for as long as each next one is claimed with the completion of the one before."""
+        """Execute a run step after step, while each next step is claimed together with the completion of the one
+        before."""
         try:
             if state is None:
                 self._running.forget(step.lease.step_id)
@@ -66,7 +67,7 @@ class StepRunner:
             place.leave()
 
     async def _drop(self, step: Step, pool: str) -> None:
-        """Its document was deleted meanwhile."""
+        """Drop a claimed step whose document was deleted meanwhile."""
         await self._services.ledger.write(leasing.DROP, step.lease)
         self._services.metrics.incr("claim_lost_race", pool=pool)
 
@@ -98,8 +99,8 @@ class StepRunner:
             self._running.wake()
 
     def _carry(self, ctx: Context) -> None:
-        """What is small stays in memory if the index step comes next; a few megabytes at most. A step in between may
-        be executed by another worker, which makes artifacts that this state does not know."""
+        """Keep small artifacts in memory (a few megabytes at most) if the index step comes next. With another step in
+        between they are not kept: another worker may execute it and make artifacts that this state does not contain."""
         upcoming = ctx.state.workflow.steps[ctx.step.position + 1 : ctx.step.position + 2]
         if not ctx.completed or not upcoming or upcoming[0].kind != INDEX:
             self._carried.pop(ctx.step.run_id, None)
@@ -107,7 +108,7 @@ class StepRunner:
         kept = {step.name for step in ctx.state.workflow.steps if step.kind in ("chunk", "embed")}
         made = {artifact.id for name, artifact in ctx.state.artifacts.items() if name in kept}
         ctx.state.items = {artifact: items for artifact, items in ctx.state.items.items() if artifact in made}
-        # What an earlier attempt left lacks the artifacts that were made since.
+        # A state of an earlier attempt lacks the artifacts that were made since.
         self._carried.pop(ctx.step.run_id, None)
         if ctx.state.items:
             self._carried[ctx.step.run_id] = ctx.state
@@ -115,8 +116,8 @@ class StepRunner:
                 self._carried.pop(next(iter(self._carried)))
 
     async def work_off_index(self) -> bool:
-        """Claim a group of index steps, or one for each table without a lock, and wait for the end. Whether there was
-        one."""
+        """Claim a group of index steps, or one group for each table without a lock, and wait until they end. Return
+        whether there was one."""
         if self._claiming.claimed_once and not self._services.budget.fits(INDEX):
             return False
         if not self._services.targets.open((INDEX,)):
@@ -128,7 +129,7 @@ class StepRunner:
         self._claiming.claimed_once = True
         tasks = [self._running.start(self._work_as_group(group, None)) for group in groups]
         try:
-            # What they raise, `Running.ended` finds: this loop does not end with a group that was cancelled.
+            # `Running.ended` handles their errors. A cancelled group does not end this loop.
             await asyncio.wait(tasks)
         finally:
             await asyncio.wait(tasks)

@@ -14,18 +14,18 @@ from penstock.worker.heartbeat import Heartbeat
 from penstock.worker.services import ROOM, WorkerServices
 
 STOP_S = 1.0
-"""How long running steps may look for the end of their batch before they are stopped in its middle."""
+"""How long running steps may continue to the end of their batch before they are cancelled."""
 
 
 class Running:
     def __init__(self, services: WorkerServices, liveness: Liveness, has_news: Callable[[Context], None]) -> None:
-        """`has_news` is called when something happened to a step that handlers may have to be told."""
+        """`has_news` is called after a change of a step that may concern handlers."""
         self.services = services
         self.stopping = False
         self.tasks: set[asyncio.Task[Any]] = set()
         self.contexts: dict[StepId, tuple[Context, asyncio.Task[Any]]] = {}
         self.wanted = asyncio.Event()
-        """There is work to claim, or there may be."""
+        """There may be work to claim."""
         self.steps_done = 0
         self.touched: dict[Owner, set[DocumentId]] = {}
         self.heartbeat = Heartbeat(
@@ -49,7 +49,7 @@ class Running:
             self.services.fail(error)
 
     def hold(self, lease: Lease) -> None:
-        """Refresh this lease from now on."""
+        """Extend this lease with each heartbeat from now on."""
         self.heartbeat.leases[lease.step_id] = lease
 
     def enter(self, ctx: Context) -> None:
@@ -75,14 +75,14 @@ class Running:
         self.contexts.pop(step, None)
 
     async def settle(self, ctx: Context, error: BaseException) -> None:
-        """What became of the step goes into the ledger even while its task is being cancelled."""
+        """Write the end of the attempt to the ledger, even while the task is being cancelled."""
         await shielded(settle(self.services, ctx, error))
 
     def owners(self) -> set[Owner]:
         return {ctx.step.owner for ctx, _ in self.contexts.values()}
 
     def in_hand(self) -> list[DocumentInProgress]:
-        """The documents that are being worked on, the longest first."""
+        """Return the documents that are being worked on, in the order in which their steps began."""
         working = (ctx for ctx, _ in self.contexts.values() if not ctx.ended)
         return [in_hand(ctx) for ctx in working if ctx.has_checkpoint or ctx.waiting_on not in (None, ROOM)]
 
@@ -94,7 +94,7 @@ class Running:
         self.wake()
 
     async def drain(self) -> None:
-        """Let running steps reach the end of their batch; stop those that take longer in the middle of it."""
+        """Wait until running steps reach the end of their batch. Cancel those that take longer than STOP_S."""
         if self.tasks:
             await asyncio.wait(list(self.tasks), timeout=STOP_S)
         ending = {task for ctx, task in self.contexts.values() if ctx.finishing and not ctx.grouped}
@@ -104,7 +104,7 @@ class Running:
             await asyncio.wait(list(self.tasks))
 
     def _on_lost(self, leases: set[Lease]) -> None:
-        """Cancelled, superseded or reaped: stop spending on it now."""
+        """Stop steps whose lease is lost because they were cancelled, superseded or reaped."""
         for lease in leases:
             ctx, task = self.contexts.get(lease.step_id, (None, None))
             if ctx is None or task is None or ctx.step.lease != lease:
@@ -115,12 +115,12 @@ class Running:
                     task.cancel()
 
     def _on_hanging(self, steps: set[StepId]) -> None:
-        """They work without progress for longer than their workflow allows: end them, so that they are tried again."""
+        """Cancel steps that made no progress for longer than their timeout, so that they are tried again."""
         for step in steps:
             ctx, task = self.contexts.get(step, (None, None))
             if ctx is None or task is None or ctx.lost or ctx.finishing or not ctx.activity.overdue:
                 continue
             if not ctx.grouped or not ctx.timed_out:
-                # Steps of a group share a task, which then settles all of them: it must not be cancelled twice.
+                # The steps of a group share a task, which then settles all of them. It must not be cancelled twice.
                 task.cancel()
             ctx.timed_out = True

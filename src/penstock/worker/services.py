@@ -1,4 +1,4 @@
-"""What every step of a worker works with: the ledger, the ports, room to run, and what happened so far."""
+"""What all steps of a worker share: the ledger, the ports, the slots, and the record of what happened."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -32,7 +32,7 @@ ROOM = leasing.ROOM
 
 @dataclass
 class WorkerServices:
-    """What every step of a worker works with."""
+    """What all steps of a worker share."""
 
     ledger: Ledger
     blobs: Blobs
@@ -44,31 +44,31 @@ class WorkerServices:
     policy: RetryPolicy
     budget: Budget
     slots: int
-    """Steps that read documents, and as many others, whose stage runs at once. One whose completion is being written
-    makes room for another."""
+    """How many stages of `extract` steps run at the same time, and how many of all other kinds. A step whose completion
+    is being written does not occupy a slot."""
     broadcast: Broadcast = field(default_factory=Broadcast)
     pools: Mapping[str, int] | None = None
-    """Sizes of typed pools, by kind; None: one pool for all kinds."""
+    """Sizes of typed pools by queue. None means one pool for all queues."""
     metrics: Metrics = NULL_METRICS
 
     def __post_init__(self) -> None:
         self.record = StepRecorder(self.broadcast, self.runtime, self.metrics)
-        # Those who read documents wait for the parser processes most of the time, and must not keep out the others.
+        # Steps of `extract` wait for parser processes most of the time and must not block other steps.
         self._sizes = self.pools or {EXTRACT: self.slots, REST: self.slots}
         self._rooms = {name: Slots(size, self.runtime.clock) for name, size in self._sizes.items()}
         self.gatherers = Gatherers(self.ports, self.runtime, self.slots)
         self.backed_off = asyncio.Event()
-        """A step has to wait for its next attempt."""
+        """A step was scheduled for another attempt."""
         self._one_suspect = asyncio.Lock()
         self.warm = asyncio.Event()
-        """Models and libraries are loaded."""
+        """Set when models and libraries are loaded."""
         self.notices = Notices(self.runtime)
         self.targets = Targets(self.ledger, self.runtime, self.worker, self.notices, self.metrics, self._target)
         self.fail: Callable[[BaseException], None] = lambda error: None
-        """What to do when ledger or blobs fail: no step is to blame, and the worker cannot go on."""
+        """Called when the ledger or the blob store fails: no step caused that, and the worker has to stop."""
 
     def stage(self, definition: StepDefinition) -> Stage | None:
-        """What runs a step: the shipped stage of its kind, or the user's own function."""
+        """Return the stage that executes a step: the built-in one of its kind, or the user's function."""
         if definition.method is None:
             return self.stages.get(definition.kind)
         return custom(definition)
@@ -79,7 +79,7 @@ class WorkerServices:
 
     @asynccontextmanager
     async def room(self, ctx: Context) -> AsyncIterator[None]:
-        """Room to run a stage. A step that was there when its worker died, again and again, gets all of it."""
+        """Hold a slot during the block. A suspect holds all slots of the worker."""
         if not is_suspect(ctx.step):
             room = self._room_of(ctx.step)
             if room.is_full:
@@ -96,14 +96,15 @@ class WorkerServices:
             return
         async with self.all_rooms(ctx) as others:
             await self.go_alone(ctx)
-            # Progress forgives (I7): from its first checkpoint on others run beside it.
+            # Progress resets the crash counter (I7): after the first checkpoint, other steps may run too.
             ctx.on_checkpoint = others.close
             self.targets.gate(ctx)
             yield
 
     @asynccontextmanager
     async def all_rooms(self, ctx: Context) -> AsyncIterator[ExitStack]:
-        """For suspects, one after the other. Closed, the answer lets go of all but one place in the room of this."""
+        """Hold all slots during the block, for one suspect at a time. Closing the returned stack releases all slots
+        except one of the step's own pool."""
         ctx.waiting(ROOM)
         mine = self._room_of(ctx.step)
         with ExitStack() as own, ExitStack() as others:
@@ -111,7 +112,8 @@ class WorkerServices:
             others.callback(self._one_suspect.release)
             await self.warm.wait()
             async with asyncio.TaskGroup() as queue_up:
-                # All at once: one by one, it would let everybody pass again for each, and keep idle what it has.
+                # Request all at the same time. One by one, other steps would be served between two requests, and slots
+                # that are held already would stay idle.
                 for name, room in self._rooms.items():
                     for i in range(self._sizes[name]):
                         if room is not mine or i:
@@ -123,7 +125,8 @@ class WorkerServices:
             yield others
 
     async def go_alone(self, ctx: Context) -> None:
-        """With all rooms ours: if we die now, this step is why."""
+        """Record that the step runs alone, so that a crash from now on has a known cause. The caller holds all
+        slots."""
         must(await self.ledger.write(leasing.GO_ALONE, ctx.step.lease), ctx, "alone")
         ctx.waiting(None)
         ctx.began = self.runtime.clock()

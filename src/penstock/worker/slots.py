@@ -1,5 +1,5 @@
-"""Room for stages to run: a fixed number of places, shared fairly. A step gives its place back while it waits for
-something else, and lets others in between two batches once it has held the place for a while."""
+"""Slots: permissions to run a stage, shared fairly. A step releases its slot while it waits for something else. Between
+two batches, a step that has held its slot for QUANTUM_S lets waiting requests go first."""
 
 import asyncio
 from collections import deque
@@ -8,13 +8,13 @@ from collections.abc import Callable
 from penstock.worker.fair_queue import FairQueue, FlowKey
 
 QUICK_S = 1.0
-"""A document that has used no more than this goes before others of its owner."""
+"""A document that has used at most this many seconds comes before other documents of its owner."""
 MOMENT_S = 0.001
 QUANTUM_S = 0.5
-"""How long a step may hold its place before it lets others in."""
+"""How long a step may hold its slot while others wait."""
 
 Turn = asyncio.Future[None]
-"""A request for a place; done once the place is granted."""
+"""A request for a slot. It is done when the slot is granted."""
 
 
 class Slots:
@@ -30,7 +30,7 @@ class Slots:
         return self._free == 0
 
     async def enter(self, flow: FlowKey | None) -> None:
-        """Wait for a place. None: before all other requests."""
+        """Wait for a slot. If `flow` is None, the request comes before all others."""
         if self._free:
             self._free -= 1
             return
@@ -42,7 +42,7 @@ class Slots:
             raise
 
     def ask(self, flow: FlowKey | None) -> Turn:
-        """Request a place. Whoever gives up waiting for the answer withdraws the request."""
+        """Request a slot without waiting. A caller that no longer wants the slot calls `withdraw`."""
         turn: Turn = asyncio.get_running_loop().create_future()
         if self._free:
             self._free -= 1
@@ -54,7 +54,7 @@ class Slots:
         return turn
 
     def withdraw(self, flow: FlowKey | None, turn: Turn) -> None:
-        """Give up a request, or the place if it was granted already."""
+        """Withdraw a request, or release the slot if it was granted already."""
         if turn.done() and not turn.cancelled():
             self.leave()
             return
@@ -63,7 +63,7 @@ class Slots:
             self._turns.remove(flow, turn)
 
     def leave(self) -> None:
-        """Pass the place on to the next request."""
+        """Release the slot, which goes to the next request."""
         turn = self._next()
         if turn is None:
             self._free += 1
@@ -71,12 +71,12 @@ class Slots:
             turn.set_result(None)
 
     async def stay(self, flow: FlowKey) -> "SlotHold":
-        """The caller ends the stay."""
+        """Wait for a slot and return a hold on it. The caller calls `end`."""
         await self.enter(flow)
         return SlotHold(self, flow, self._clock)
 
     def used(self, flow: FlowKey, seconds: float) -> None:
-        # While nobody waits, a moment is not worth counting: every step of every small document comes through here.
+        # While nothing waits, short times are not counted, because every step of every small document calls this.
         if seconds >= MOMENT_S or self._turns:
             self._turns.used(flow, seconds)
 
@@ -97,27 +97,27 @@ class Slots:
 
 
 class SlotHold:
-    """The place of one step, which it does not hold while it waits or lets others in."""
+    """The slot of one step, which the step may release and reacquire until `end`."""
 
     def __init__(self, room: Slots, flow: FlowKey, clock: Callable[[], float]) -> None:
-        """The place is held already."""
+        """The caller holds the slot already."""
         self._room = room
         self._flow = flow
         self._clock = clock
         self._since: float | None = clock()
-        """When the place was taken; None while it is not held."""
+        """When the slot was taken; None while it is not held."""
         self._turn: Turn | None = None
-        """The request for the place, from `ask_back` to `come_back`. It may have been granted."""
+        """The request for the slot, from `request` until `reacquire` takes it. It may have been granted."""
         self._ended = False
 
     @property
     def is_out(self) -> bool:
-        """Whether `come_back` has anything to do."""
+        """Whether the slot is not held and the hold has not ended."""
         return self._since is None and not self._ended
 
     @property
     def is_over(self) -> bool:
-        """Whether others should have their turn."""
+        """Whether other requests wait and the slot was held for QUANTUM_S."""
         return self._since is not None and self._room.is_wanted and self._clock() - self._since >= QUANTUM_S
 
     def end(self) -> None:
@@ -125,7 +125,7 @@ class SlotHold:
         self.step_out()
 
     def step_out(self) -> None:
-        """Give the place back, or withdraw the request for it."""
+        """Release the slot, or withdraw the request for it."""
         if self._since is not None:
             self._count()
             self._room.leave()
@@ -134,12 +134,13 @@ class SlotHold:
             self._room.withdraw(self._flow, turn)
 
     def ask_back(self) -> None:
-        """Request the place again without waiting for it."""
+        """Request the slot again without waiting for it."""
         if self.is_out and self._turn is None:
             self._turn = self._room.ask(self._flow)
 
     async def come_back(self) -> None:
-        """Hold the place again. Several tasks of one step may ask for it: it has one place all the same."""
+        """Wait until the slot is held again. If several tasks of one step call this, the step still gets only one
+        slot."""
         while self.is_out:
             self.ask_back()
             turn = self._turn
@@ -155,7 +156,8 @@ class SlotHold:
                 self._since = self._clock()
 
     async def give_way(self) -> None:
-        """Let the next request have this place, and wait for another; if this step is next itself, it stays."""
+        """Release the slot to the next request and wait for another one. If the next request is that of this step, it
+        keeps the slot."""
         if self._since is None:
             return
         self._count()

@@ -1,4 +1,4 @@
-"""Index tables that fail: whose fault an error is, and what a worker says about it."""
+"""Index tables that fail: whether the table or a document causes an error, and what the worker logs about it."""
 
 import asyncio
 import logging
@@ -14,17 +14,18 @@ from penstock.runtime import Runtime
 T = TypeVar("T")
 
 LONGEST_S = 86_400.0
-"""What a server may ask for."""
+"""The longest wait that a server may request."""
 SAY_AGAIN_S, REMIND_S = 60.0, 3600.0
-"""The same is not said more often about what works now and then, and about what never does."""
+"""How long the same message is not repeated: for a thing that fails and works in turn, and for one that fails all the
+time."""
 _CHANCE = re.compile(r"\.tmp\w+|[\w-]*\d[\w-]*")
-"""Numbers, and names that are drawn by lot: by these alone nobody says anything new."""
+"""Numbers and random names in a message. Messages that differ only in these count as the same."""
 logger = logging.getLogger("penstock.worker")
 
 
 class GuardedTable:
-    """What a worker needs of a table. An error of the table or of its disk becomes `TableFailed`; errors of the rows
-    that it was given come through, and so does what `fence` raises."""
+    """The operations that a worker needs of a table. An error of the table or of its disk is raised as `TableFailed`.
+    Errors of the rows, and those that `fence` raises, are not changed."""
 
     def __init__(self, table: IndexTable) -> None:
         self._table = table
@@ -73,7 +74,7 @@ class GuardedTable:
 
 
 async def opened(index: Index, table: TableId, dimensions: int) -> GuardedTable:
-    """The table, made if it is not there. Whatever fails is `TableFailed`: no document was looked at yet."""
+    """Open the table, or create it. Almost every error is raised as `TableFailed`, because no document was read yet."""
     try:
         return GuardedTable(await index.open(table) or await index.create(table, dimensions))
     except (asyncio.CancelledError, LeaseLost, Permanent):
@@ -92,16 +93,16 @@ def failed(error: BaseException) -> TableFailed:
 
 
 class Notices:
-    """Logs what fails when that changes, and not for every step that waits for it."""
+    """Logs a failure when it changes, and not for each step that waits."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._said: dict[str, tuple[str, float]] = {}
         self._failing: dict[str, bool] = {}
-        """What failed when it was last tried, and whether we said so."""
+        """What failed when it was last tried, and whether that was logged."""
 
     def fails(self, what: str, error: BaseException, then: str) -> None:
-        """`then`: what that means for the work."""
+        """Log that `what` failed. `then` says what that means for the work."""
         now = self._runtime.clock()
         text, at = self._said.get(what, ("", 0.0))
         patience = REMIND_S if what in self._failing else SAY_AGAIN_S

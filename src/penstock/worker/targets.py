@@ -1,5 +1,5 @@
-"""What a worker knows about targets that do not work: which steps wait for them, which queues it does not claim, and
-when it may probe. While nothing is away this costs nothing but one read with each upkeep tick."""
+"""What a worker knows about targets that do not work: which steps wait for them, which queues it does not claim from,
+and when it may probe. While no target is away, the only cost is one read with each round of periodic work."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -18,17 +18,17 @@ from penstock.worker.context import Context
 from penstock.worker.tables import Notices
 
 BLOBS = "blobs:"
-"""What the names of blob stores begin with: every step needs them."""
+"""The prefix of the names of blob stores. Every step needs its blob store."""
 TABLE = "table:"
-"""Of an index table without a lock, where the server itself names no target."""
+"""The prefix for an index table without a lock whose server names no target."""
 RESERVED = (targets.TABLES, BLOBS, TABLE)
 OWN = "own:"
-"""Before the name that a user's step gives to a target of its own, where it is one of ours."""
+"""The prefix for a target that a user's step names, if the name is also one of Penstock's own targets."""
 LONGEST_S = 86_400.0
-"""Throttling that lasts longer is a quota that is spent."""
+"""A rate limit that lasts longer counts as an exhausted quota."""
 
 Declared = Callable[[StepDefinition], str | None]
-"""The target that the stage of a step declares."""
+"""Returns the target that the stage of a step declares."""
 
 
 class HeldTargets(Away):
@@ -40,9 +40,9 @@ class _Probing:
     name: str
     token: Token
     ran: bool = False
-    """Its stage has begun: a step whose artifact was made before calls nobody."""
+    """Its stage has begun. A step whose artifact exists already does not call the target."""
     kept: bool = False
-    """It has kept something that the target has answered."""
+    """The step has stored something that the target returned."""
 
 
 class Targets:
@@ -62,16 +62,16 @@ class Targets:
         self._metrics = metrics
         self._declared = declared
         self.changed = asyncio.Event()
-        """There may be something to probe."""
+        """Set when there may be a target to probe."""
         self._held: dict[str, Hold] = {}
         self._due: dict[str, float] = {}
-        """When each of them may be tried again, by our clock."""
+        """When each held target may be tried again, by the clock of this process."""
         self._before: dict[str, int] = {}
-        """How often each had failed when this worker started."""
+        """How many failures each target had when this worker started."""
         self._met: dict[str, str] = {}
-        """By a user's function, or a kind: the target that its steps met when they last waited."""
+        """By method or kind: the target that its steps last waited for."""
         self._queues: dict[str, set[tuple[str, str | None]]] = {}
-        """For each queue, the method or kind and the declared target of every step that any workflow has there."""
+        """For each queue, the method or kind and the declared target of every step in any workflow."""
         self._probing: dict[StepId, _Probing] = {}
 
     @property
@@ -79,19 +79,20 @@ class Targets:
         return bool(self._held or self._probing)
 
     def learn(self, definition: StepDefinition) -> None:
-        """A workflow has such a step."""
+        """Record that a workflow has such a step."""
         self._queues.setdefault(definition.queue, set()).add(
             (definition.method or definition.kind, self._declared(definition))
         )
 
     async def start(self) -> None:
-        """Whoever starts a worker may have repaired what failed, or wants to hear now what does."""
+        """Make all held targets due, because the user who starts a worker may have repaired one, or wants to know what
+        fails."""
         holds = await self._ledger.write(targets.TRY_ALL, None)
         self._before = {hold.name: hold.failures for hold in holds}
         self._see(holds)
 
     async def refresh(self) -> bool:
-        """Read what others found out. Whether steps may go on that waited."""
+        """Read the held targets from the ledger. Return whether steps that waited may continue."""
         before = set(self._held)
         self._see(await self._ledger.read(targets.all_held))
         over = before - set(self._held)
@@ -111,7 +112,7 @@ class Targets:
         self.changed.set()
 
     def forget(self, name: str) -> None:
-        """It works."""
+        """Record that the target works."""
         if self._held.pop(name, None) is not None:
             self._due.pop(name, None)
             self._before.pop(name, None)
@@ -120,7 +121,7 @@ class Targets:
     # which steps wait
 
     def holds(self, definition: StepDefinition) -> str | None:
-        """The target that such a step would have to wait for."""
+        """Return the held target that such a step would have to wait for, or None."""
         if not self._held:
             return None
         return self._needs(definition.method or definition.kind, self._declared(definition), self._held)
@@ -144,7 +145,8 @@ class Targets:
             raise HeldTargets(f"{name} is away", target=name)
 
     def _listen(self, ctx: Context, probing: _Probing) -> None:
-        """What a stage with a declared target has kept, the target has answered: others need not wait for the end."""
+        """Note the next checkpoint of a probe. A stage with a declared target has stored an answer of the target then,
+        and other steps need not wait for its end."""
         before = ctx.on_checkpoint
 
         def kept() -> None:
@@ -156,14 +158,14 @@ class Targets:
         ctx.on_checkpoint = kept
 
     def open(self, queues: Iterable[str]) -> tuple[str, ...]:
-        """Those of these queues that are worth a claim."""
+        """Return the queues that have steps which need not wait for a target."""
         if not self._held:
             return tuple(queues)
         held = self.queues()
         return tuple(queue for queue in queues if queue not in held)
 
     def queues(self, name: str | None = None) -> set[str]:
-        """Queues in which every step waits for a target: for `name`, or for any."""
+        """Return the queues in which every step waits for a target: for `name`, or for any."""
         held = [held for held in self._held if name in (None, held)]
         if not held:
             return set()
@@ -177,8 +179,8 @@ class Targets:
 
     @staticmethod
     def at_fault(ctx: Context, error: BaseException, ours: bool) -> Away | None:
-        """The error, if it is a target's and no document's. Users' steps are believed, too; but a table with a lock is
-        paused under it, and a store of ours that fails stops the worker."""
+        """Return the error if a target caused it, else None. Errors of users' steps count too. The exceptions: a table
+        with a lock is paused by its lock, and a failure of the ledger or the blob store stops the worker."""
         if not isinstance(error, Away) or isinstance(error, StorageError):
             return None
         if isinstance(error, TableFailed) and (not ours or ctx.step.lease.resource_key is not None):
@@ -186,7 +188,7 @@ class Targets:
         return error
 
     def is_quota(self, ctx: Context, error: Away, ours: bool) -> bool:
-        """Whether throttling lasts for so long that it is no throttling any more."""
+        """Whether a rate limit lasts so long that it counts as an exhausted quota."""
         if not isinstance(error, RateLimited):
             return False
         asked = user_code.retry_after(error, 2 * LONGEST_S)
@@ -207,13 +209,13 @@ class Targets:
         return OWN + name if name in known or name.startswith(RESERVED) else name
 
     async def wait(self, ctx: Context, error: Away, ours: bool) -> bool:
-        """Release the step with its attempt given back, until its target answers. False: it is not ours any more."""
+        """Release the step with its attempt given back, until its target works. Return False if the lease is lost."""
         name = self._name(ctx, error, ours)
         probing = self._probing.get(ctx.step.lease.step_id)
         token = probing.token if probing is not None else None
         failure = None if isinstance(error, HeldTargets) else self._failure(ctx, error, ours, token)
         if failure is not None and name not in self._held:
-            # From now on nobody here calls it, though the ledger does not know yet.
+            # From now on no step of this worker calls it, even before the ledger has recorded it.
             self.knows(Hold(name, failure.state, failure.error, 1, targets.FIRST_S, 0.0))
         answer = await self._ledger.write(targets.HOLD, targets.Wait(ctx.step, name, failure))
         if failure is not None and probing is not None and probing.name == name:
@@ -253,11 +255,11 @@ class Targets:
 
     @property
     def due_in(self) -> float | None:
-        """Seconds until the next target may be tried."""
+        """Seconds until the next target may be tried; None if there is none."""
         return min(self._due.values()) - self._runtime.clock() if self._due else None
 
     def take_due(self) -> list[str]:
-        """Those that may be tried now. Each is told once, until more is known of it."""
+        """Return the targets that may be tried now. Each is returned once, until there is new information about it."""
         now = self._runtime.clock()
         over = [name for name, at in self._due.items() if at <= now]
         for name in over:
@@ -265,7 +267,8 @@ class Targets:
         return over
 
     async def probe(self, name: str, queues: Sequence[str], lease_s: float) -> Claimed | None:
-        """A step to try the target with, claimed; None: another worker does that, or no step needs the target."""
+        """Claim a step to test the target with. Return None if another worker does that, or no step needs the
+        target."""
         token = Token(self._runtime.token())
         held = tuple(sorted(self.queues(name).intersection(queues)))
         probe = targets.Probe(name, self._worker, token, tuple(queues), held, lease_s)
@@ -279,15 +282,15 @@ class Targets:
         return answer.claimed
 
     async def hear(self) -> bool:
-        """Close what the probes under way have found to work. Whether there was any."""
+        """Close the breakers of targets that running probes have found to work. Return whether there was any."""
         heard = [step for step, probing in self._probing.items() if probing.kept]
         for step in heard:
             await self._answered(self._probing.pop(step))
         return bool(heard)
 
     async def ended(self, ctx: Context) -> bool:
-        """A step has ended. If it was a probe, and was completed, its target works: everything goes on. If it found out
-        nothing, others may try."""
+        """Called when a step has ended. If it was a probe that completed, its target works; return True. If it gave no
+        result, other workers may probe."""
         probing = self._probing.pop(ctx.step.lease.step_id, None)
         if probing is None:
             return False
@@ -298,7 +301,7 @@ class Targets:
         return False
 
     def dropped(self, step: Step) -> None:
-        """It was a probe, and its document is gone: the next look finds that nobody probes."""
+        """Forget a probe whose document was deleted. The next probe finds that the target is not being probed."""
         self._probing.pop(step.lease.step_id, None)
 
     async def _answered(self, probing: _Probing) -> None:
@@ -309,7 +312,8 @@ class Targets:
 
     @property
     def exhausted(self) -> bool:
-        """Whether a target has failed here or elsewhere since we started, and often enough in all."""
+        """Whether a target has failed since this worker started, here or elsewhere, and has failed TRIES times in all;
+        or is held for very long."""
         return any(
             (hold.failures >= targets.TRIES and hold.failures > self._before.get(hold.name, 0))
             or hold.held_s > targets.LONGEST_S
@@ -317,7 +321,7 @@ class Targets:
         )
 
     async def held_up(self) -> str | None:
-        """What a target said, if all that is left to do waits for such ones."""
+        """Return the error of a target if all remaining work waits for held targets, else None."""
         if not self.exhausted:
             return None
         return await self._ledger.read(targets.held_up, sorted(self.queues()))

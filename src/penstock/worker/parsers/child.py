@@ -1,7 +1,8 @@
-"""A parser process: reads documents for a worker until the worker's pipe closes or the worker dies.
+"""A parser process. It reads documents for a worker until the worker's pipe closes or the worker dies.
 
-Started as `python -m penstock.worker.parsers.child PARENT MEGABYTES SECONDS DOCUMENTS`; DOCUMENTS is a socket that
-brings the open file of each document. It opens none by itself: before it sees the first one it gives up the right to.
+It is started as `python -m penstock.worker.parsers.child PARENT MEGABYTES SECONDS DOCUMENTS`. DOCUMENTS is a socket
+that transfers the open file of each document. The process opens no documents itself: it gives up that right before it
+receives the first one.
 """
 
 import importlib
@@ -23,7 +24,7 @@ from penstock.worker.parsers import isolation
 from penstock.worker.parsers.messages import HEADER, Answer, Request, packed
 
 READERS = {name: reader.module for name, reader in formats.READERS.items()}
-"""Modules with a function `read` that takes the document, if a request brings one, and the arguments of the request."""
+"""Modules with a function `read`. It takes the document, if the request has one, and the arguments of the request."""
 LATE = tuple({module for reader in formats.READERS.values() for module in reader.late})
 
 Reader = Callable[..., Any]
@@ -34,7 +35,7 @@ _PR_SET_PDEATHSIG = 1
 def main() -> None:
     parent, megabytes, seconds, documents = map(int, sys.argv[1:])
     _die_with(parent)
-    # The worker decides when we end: a Ctrl-C in its terminal reaches us too.
+    # The worker decides when this process ends. A Ctrl-C in its terminal reaches this process too.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     requests, answers = _private_streams()
@@ -42,7 +43,7 @@ def main() -> None:
     files.shutdown(socket.SHUT_WR)
     readers = _Readers(megabytes << 20)
     code = isolation.code_folders()
-    # Most documents are PDFs. Where modules cannot be loaded later, all are loaded now.
+    # Most documents are PDFs. If modules cannot be loaded later, all are loaded now.
     for name in READERS if code is None else ["pdf"]:
         with suppress(ImportError):
             readers.get(name)
@@ -61,7 +62,8 @@ def main() -> None:
 
 
 def _die_with(parent: int) -> None:
-    """A busy child must not outlive a worker that was killed. Elsewhere than on Linux the closed pipe has to do."""
+    """End this process when the worker is killed, even if it is busy. On systems other than Linux, only the closed pipe
+    ends it."""
     if sys.platform == "linux":
         import ctypes
 
@@ -71,7 +73,7 @@ def _die_with(parent: int) -> None:
 
 
 def _private_streams() -> tuple[BinaryIO, BinaryIO]:
-    """The two pipes, out of reach of libraries that print."""
+    """Return the two pipes on new descriptors, so that libraries that print do not write to them."""
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -80,13 +82,13 @@ def _private_streams() -> tuple[BinaryIO, BinaryIO]:
 
 
 class _Readers:
-    """The reading functions, each loaded when it is first asked for. A library may take what memory it needs to load;
-    `cage` counts from there on."""
+    """The reading functions, each loaded on first use. A library may use any amount of memory while it loads; `cage`
+    limits what is used after that."""
 
     def __init__(self, cage: int) -> None:
         self._cage = cage
         self._loaded: dict[str, Reader] = {}
-        # It could not be opened later.
+        # After the isolation it cannot be opened.
         self._usage = os.open("/proc/self/statm", os.O_RDONLY) if cage and sys.platform == "linux" else None
 
     def get(self, name: str) -> Reader:
@@ -129,7 +131,7 @@ def _received(files: socket.socket) -> BinaryIO:
 
 
 def _limit_time(seconds: int) -> None:
-    """For a worker that is stopped and does not look at its clock."""
+    """Limit the processor time, in case the worker is suspended and cannot enforce the timeout."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
     limit = int(usage.ru_utime + usage.ru_stime) + seconds

@@ -1,7 +1,7 @@
 """The system calls that a parser process may not make, as a program for the kernel's filter (seccomp).
 
-A list of what is refused, because C libraries differ in what they need. Calls that are newer than the list do not exist
-for a parser, but for a few harmless ones: libraries know what to do without them.
+The list contains what is refused, because C libraries differ in what they need. Calls that are newer than the list fail
+as unknown, except for a few harmless ones: libraries can work without them.
 """
 
 import errno
@@ -14,16 +14,16 @@ INSTRUCTION = struct.Struct("=HBBI")
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _MACHINE, _ARGUMENTS = 0, 4, 16
-"""Where the kernel puts what it tells the program."""
+"""The offsets of the values that the kernel passes to the program."""
 
 
 class Machine(NamedTuple):
     code: int
     column: int
-    """Where its numbers stand in `_REFUSED`, behind the name."""
+    """The column of its numbers in `_REFUSED`, after the name."""
     seccomp: int
     foreign: int | None = None
-    """From here on the numbers are those of another interface, x32."""
+    """Numbers from this one on belong to another interface, x32."""
 
 
 MACHINES = {"x86_64": Machine(0xC000003E, 1, 317, 0x40000000), "aarch64": Machine(0xC00000B7, 2, 277)}
@@ -69,22 +69,23 @@ _REFUSED = {
         "_sysctl 156 -, modify_ldt 154 -"
     ),
 }
-"""Each with its number on x86_64 and on aarch64; a dash: there is none."""
+"""Each call with its number on x86_64 and on aarch64. A dash means that it does not exist there."""
 
 FIRST_NEW = 424
-"""From here on a call has the same number on all machines; pidfd_send_signal is the first, io_uring the next."""
+"""From this number on, a call has the same number on all machines. The first is pidfd_send_signal, the next
+io_uring."""
 _HARMLESS = (436, 439, 441, 449, 453, 454, 455, 456, 462)
 """close_range, faccessat2, epoll_pwait2, futex_waitv, map_shadow_stack, futex_wake, futex_wait, futex_requeue, mseal"""
 
 _SENDING = (8, 10, 15)
-"""F_SETOWN, F_SETSIG, F_SETOWN_EX: by these the kernel sends signals on our behalf."""
+"""F_SETOWN, F_SETSIG, F_SETOWN_EX: they make the kernel send signals on behalf of this process."""
 _TYPING = (0x5412, 0x541C, 0x8901, 0x8902)
-"""TIOCSTI, TIOCLINUX: input for whoever reads the terminal; FIOSETOWN, SIOCSPGRP: as above."""
+"""TIOCSTI, TIOCLINUX: they create input for the process that reads the terminal. FIOSETOWN, SIOCSPGRP: as above."""
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
 class _Rule(NamedTuple):
-    """A call that is refused or not by one of its arguments, 32 bits of it."""
+    """A call that is refused depending on 32 bits of one of its arguments."""
 
     x86_64: int | None
     aarch64: int | None
@@ -93,7 +94,7 @@ class _Rule(NamedTuple):
     """The one value that is allowed."""
     never: tuple[int, ...] = ()
     bits: int = 0
-    """None of them may be set."""
+    """The bits of which none may be set."""
 
 
 def _rules(pid: int) -> dict[str, _Rule]:
@@ -109,14 +110,14 @@ def _rules(pid: int) -> dict[str, _Rule]:
 
 
 def refused(machine: str) -> dict[str, int]:
-    """Numbers by name of the calls that are refused whatever their arguments are."""
+    """Return the numbers, by name, of the calls that are refused whatever their arguments."""
     calls = [call.split() for group in _REFUSED.values() for call in group.split(",")]
     column = MACHINES[machine].column
     return {call[0]: int(call[column]) for call in calls if call[column] != "-"}
 
 
 def program(machine: str, pid: int) -> bytes:
-    """The filter for the process `pid`, which may send signals to itself alone."""
+    """Return the filter for the process `pid`, which may send signals only to itself."""
     this = MACHINES[machine]
     no, unknown = (_RETURN, 0, 0, REFUSE | errno.EPERM), (_RETURN, 0, 0, REFUSE | errno.ENOSYS)
     code = [(_LOAD, 0, 0, _MACHINE), (_EQUAL, 1, 0, this.code), no, (_LOAD, 0, 0, _NUMBER)]

@@ -1,8 +1,8 @@
-"""Takes from a parser process what reading a document does not need. A file that exploits a parser then finds no other
-file to read, no place to write to, no network and no other process.
+"""Removes all rights from a parser process that reading a document does not need. A file that exploits a parser then
+cannot read or write other files, use the network or reach another process.
 
-Landlock refuses files by their place, seccomp refuses system calls. Neither needs a privilege, and neither can be
-undone. Where the system has only one of them, or none, `gap` says so.
+Landlock refuses files by path, seccomp refuses system calls. Neither needs a privilege, and neither can be undone. If
+the system lacks one or both, `gap` says so.
 """
 
 import ctypes
@@ -20,7 +20,8 @@ from penstock import errors
 from penstock.worker.parsers import filters
 
 FONTS = ("/usr/share/fonts", "/usr/share/X11/fonts/Type1", "/usr/share/X11/fonts/TTF", "/usr/local/share/fonts")
-"""Where PDFium looks for fonts that a document names but does not hold: widths, and so spaces, depend on them."""
+"""Where PDFium looks for fonts that a document names but does not contain. Widths, and therefore spaces, depend on
+them."""
 
 _LIBRARIES, _PACKAGES = ("lib", "lib64"), ("site-packages", "dist-packages")
 _SHARED = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/etc/ld.so.cache")
@@ -35,11 +36,11 @@ _PATH_BENEATH = 1
 
 
 class IsolationError(Exception):
-    """What the system offers could not be had all the same."""
+    """A protection that the system offers could not be enabled."""
 
 
 def gap() -> str | None:
-    """What this system cannot keep from a parser process, as a sentence; None: nothing."""
+    """Return a sentence about the protections that this system lacks, or None if it has all."""
     missing = []
     if not _landlock_version():
         missing.append("Landlock (files)")
@@ -55,13 +56,14 @@ def gap() -> str | None:
 
 @cache
 def warn_of_gap() -> None:
-    """Said once, by whoever first starts parser processes."""
+    """Log the gap once for each process."""
     if sentence := gap():
         logging.getLogger("penstock").warning(sentence)
 
 
 def code_folders() -> list[str] | None:
-    """Where Python finds what it loads late, codecs among it: folders that hold code alone. None: there are no such."""
+    """Return the folders from which Python loads modules later, such as codecs. They contain only code. Return None if
+    there are no such folders."""
     library = os.path.dirname(os.path.dirname(os.__file__))
     packages = os.path.dirname(os.path.dirname(msgspec.__file__))
     if os.path.basename(library) not in _LIBRARIES or os.path.basename(packages) not in _PACKAGES:
@@ -70,8 +72,8 @@ def code_folders() -> list[str] | None:
 
 
 def isolate(readable: Iterable[str]) -> None:
-    """From now on this process reads what it is handed, what stands below `readable`, Python's own library and the
-    fonts; and it answers."""
+    """Isolate this process. From now on it can read the files that it receives, the paths below `readable`, Python's
+    library and the fonts, and it can write its answers."""
     for limit, most in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, 0),
@@ -91,7 +93,7 @@ def isolate(readable: Iterable[str]) -> None:
 
 
 def _restrict_files(version: int, readable: Iterable[str]) -> None:
-    """Everything that this version of Landlock can refuse is refused, but for reading below `readable`."""
+    """Refuse everything that this version of Landlock can refuse, except reading below `readable`."""
     files = (1 << 13) - 1 | (version >= 2) << 13 | (version >= 3) << 14 | (version >= 5) << 15
     network = 0b11 if version >= 4 else 0
     other_processes = 0b11 if version >= 6 else 0
@@ -115,18 +117,18 @@ def _restrict_files(version: int, readable: Iterable[str]) -> None:
 
 def _restrict_calls(program: bytes) -> None:
     instructions = ctypes.create_string_buffer(program, len(program))
-    # struct sock_fprog: a count, and where the instructions are.
+    # struct sock_fprog: the number of instructions, and a pointer to them.
     pointer = struct.pack("@HP", len(program) // filters.INSTRUCTION.size, ctypes.addressof(instructions))
     _prctl(_PR_SET_SECCOMP, _SECCOMP_FILTER, pointer)
 
 
 def _landlock_version() -> int:
-    """0: the kernel has no Landlock, or it is switched off."""
+    """Return the version, or 0 if the kernel has no Landlock or it is disabled."""
     return max(_syscall(_CREATE_RULESET, None, 0, 1), 0) if sys.platform == "linux" else 0
 
 
 def _filter() -> bytes | None:
-    """The filter for this machine, if there is one and the kernel takes it."""
+    """Return the filter for this machine, or None if there is none or the kernel does not support it."""
     if sys.platform != "linux" or sys.maxsize < 1 << 32 or sys.byteorder != "little":
         return None
     machine = os.uname().machine

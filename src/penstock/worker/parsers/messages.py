@@ -1,4 +1,4 @@
-"""What a worker and its parser processes say to each other: a length, then msgpack, both ways through a pipe."""
+"""The messages between a worker and its parser processes: a length, then msgpack, through a pipe in each direction."""
 
 import struct
 from typing import Any
@@ -9,8 +9,8 @@ HEADER = struct.Struct("<I")
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
-    """Run the reading function `reader` on `arguments`, and on the open file that comes beside it if it is about a
-    `document`."""
+    """Run the reading function `reader` with `arguments`. If `document` is true, an open file comes through the
+    socket."""
 
     reader: str
     arguments: dict[str, Any]
@@ -18,8 +18,8 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """`data`, the encoded answer of the reading function; or `reason`, which says that there is none and why. An empty
-    one comes unasked and first: the child is ready."""
+    """`data` is the encoded result of the reading function. If `reason` is not empty, there is no result, and it says
+    why. The first answer is empty and without a request: it says that the child is ready."""
 
     data: bytes = b""
     reason: str = ""

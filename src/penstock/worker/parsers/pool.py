@@ -1,5 +1,5 @@
-"""The parser processes of a worker: a call goes to a free child; one that crashes, hangs or breaks out of its memory is
-replaced, and only the call that it was busy with is to blame."""
+"""The parser processes of a worker. A call goes to a free child. A child that crashes, hangs or exceeds its memory is
+replaced, and only the call that it was executing fails."""
 
 import asyncio
 from collections import Counter
@@ -13,19 +13,19 @@ from penstock.worker.parsers.messages import Request, packed
 from penstock.worker.parsers.process import Call, Child
 
 IN_HAND = 2
-"""Calls that a child is given: one that runs and one that waits in its pipe, so that it never waits for us."""
+"""How many calls a child has: one that runs and one that waits in its pipe, so that the child is never idle."""
 QUICK_S = 0.25
-"""A document that has had no more than this goes before others of its owner. Not much more than a page needs: documents
-are to be read one after the other, so that their next steps can begin soon."""
+"""A document that has used at most this many seconds comes before other documents of its owner. The value is not much
+more than a page needs: documents should be read one after the other, so that their next steps can begin soon."""
 SLOW_S = 2.0
-"""A call that takes longer must not keep a quick document waiting."""
+"""A call that takes longer must not delay a short document."""
 LOOK_S = 0.5
-"""Between two looks whether a quick document waits for slow calls."""
+"""Time between two checks whether a short document waits for slow calls."""
 
 
 class ParserPool:
     def __init__(self, *, children: int, memory_mb: int, timeout_s: float) -> None:
-        """`memory_mb` and `timeout_s` are the limits of one call; 0 megabytes: no limit."""
+        """`memory_mb` and `timeout_s` are the limits of one call. 0 megabytes means no limit."""
         self.width = children
         self.memory_mb = memory_mb
         self.timeout_s = timeout_s
@@ -33,19 +33,20 @@ class ParserPool:
         self._leaving: set[Child] = set()
         self._waiting: FairQueue[Call] = FairQueue(QUICK_S)
         self._busy: Counter[int] = Counter()
-        """How many calls of a source are with a child."""
+        """How many calls of each source a child has."""
         self._idle: dict[int, Call] = {}
-        """A call of each source that is new, or whose last call a child has ended, since calls were last handed out."""
+        """One call of each source that is new, or whose last call has ended, since calls were last given to
+        children."""
         self._look: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Have the children ready before they are needed: they load while something else does."""
+        """Start the children before they are needed, so that they load while the worker loads."""
         while len(self._children) < self.width:
             self._children.add(Child(self))
 
     async def call(self, reader: str, arguments: dict[str, Any], *, source: Raw, document: Path | None = None) -> bytes:
         source.may_parse()
-        # A child may open nothing: it gets the open file.
+        # A child cannot open files. It receives the open file.
         request = packed(Request(reader, arguments, document is not None))
         call = Call(request, source, FlowKey(*source.flow), asyncio.get_running_loop().create_future(), document)
         self._waiting.add(call.flow, call)
@@ -61,7 +62,8 @@ class ParserPool:
             call.close()
 
     def hand_out(self) -> None:
-        """Give what waits to the children that have least to do; who has nothing with a child is told that it waits."""
+        """Give waiting calls to the children with the fewest calls. Tell the sources that have no call with a child
+        that they wait."""
         later: list[Call] = []
         while self._waiting:
             self.start()
@@ -90,10 +92,10 @@ class ParserPool:
             self._look = asyncio.get_running_loop().call_later(LOOK_S, self._relieve)
 
     def _relieve(self) -> None:
-        """A call cannot be interrupted, and may take a minute. Where a quick document waits for nothing but slow calls,
-        there is one more child for it, for a while; where that is busy too, the slow call that has taken longest is
-        stopped, and begun again later. Calls that were stopped once are not stopped again; they leave the additional
-        child to others."""
+        """A call cannot be interrupted, and may take a minute. If a short document waits and all children execute slow
+        calls, start one more child for a while. If there are as many children as allowed, stop the slow call that has
+        taken longest and start it again later. A call that was stopped once is not stopped again, and does not use the
+        additional child."""
         self._look = None
         now = asyncio.get_running_loop().time()
         slow = [child for child in self._children if child.takes(now) >= SLOW_S]
@@ -111,14 +113,14 @@ class ParserPool:
 
     @property
     def most(self) -> int:
-        """Children, with those that are there for quick documents."""
+        """The largest number of children, including those for short documents."""
         return self.width + max(1, self.width // 2)
 
     def is_too_many(self) -> bool:
         return len(self._children) > self.width and not self._waiting.is_quick
 
     def ended(self, call: Call) -> None:
-        """A child is done with a call, or has lost it."""
+        """Called when a child has completed a call or no longer has it."""
         if call.is_void:
             return
         self._busy[id(call.source)] -= 1
@@ -129,19 +131,19 @@ class ParserPool:
         call.began, call.charged = None, 0.0
 
     def _charge(self, call: Call) -> None:
-        """Count the time that it has taken so far."""
+        """Count the time that the call has taken so far."""
         if call.began is not None:
             taken = asyncio.get_running_loop().time() - call.began
             self._waiting.used(call.flow, taken - call.charged)
             call.charged = taken
 
     def dismiss(self, child: "Child") -> None:
-        """It gets no more calls, from now on."""
+        """Give no more calls to a child that ends."""
         self._children.discard(child)
         self._leaving.add(child)
 
     def bury(self, child: "Child", blamed: Call | None, error: Exception) -> None:
-        """A child is gone. What it had not begun goes to others."""
+        """Remove a child that has ended. Calls that it had not begun go to other children."""
         self._children.discard(child)
         self._leaving.discard(child)
         for call in reversed(child.calls):
@@ -156,7 +158,7 @@ class ParserPool:
         self.hand_out()
 
     async def close(self) -> None:
-        """Kill them all: they hold nothing that is not on disk."""
+        """Kill all children. They have no state that must be kept."""
         if self._look is not None:
             self._look.cancel()
         for call in list(self._waiting):

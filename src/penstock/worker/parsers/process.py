@@ -1,4 +1,4 @@
-"""One parser process: it is given calls, answers them in order, and is killed when it takes too long or too much."""
+"""One parser process. It executes calls in order, and is killed when it exceeds the limit of time or memory."""
 
 import asyncio
 import math
@@ -24,18 +24,18 @@ from penstock.worker.parsers.messages import HEADER, Answer
 CHILD = "penstock.worker.parsers.child"
 START_S = 60.0
 GRACE_S = 0.25
-"""How long a child may go on with a call that nobody waits for any more."""
+"""How long a child may continue with a call whose result is no longer wanted."""
 IDLE_S = 2.0
-"""How long a child stays that has nothing to do."""
+"""How long a child without calls is kept."""
 SPARE_S = 5
-"""The processor time for one call, beyond its time: where we do not look at the clock, the kernel does."""
+"""Processor time for one call in addition to its timeout. The kernel enforces the sum if the worker does not."""
 LONGEST_ANSWER = 1 << 30
 _TAIL = 2000
 _OUT_OF_MEMORY = {signal.SIGTRAP, signal.SIGILL, signal.SIGABRT}
-"""How PDFium and the libraries around it end when they are refused memory."""
+"""The signals with which PDFium and its libraries end when they cannot allocate memory."""
 _ENVIRONMENT = {"PATH", "HOME", "TMPDIR", "LANG", "LANGUAGE", "VIRTUAL_ENV", "LD_LIBRARY_PATH"}
 _ENVIRONMENT_FAMILIES = ("PYTHON", "LC_", "DYLD_")
-"""What a child needs; keys and passwords are no part of it."""
+"""The environment variables that a child needs. Keys and passwords are not passed on."""
 
 _DECODER = msgspec.msgpack.Decoder(Answer)
 
@@ -47,19 +47,19 @@ class Call:
     flow: FlowKey
     answer: asyncio.Future[bytes]
     path: Path | None = None
-    """The file that it reads."""
+    """The file that the call reads."""
     document: FileIO | None = None
-    """The same, opened when a child is given the call: many more calls may wait."""
+    """The open file. It is opened when a child gets the call, because many more calls may wait."""
     seconds: float = 0.0
-    """How long a child worked on it."""
+    """How long a child worked on the call."""
     began: float | None = None
-    """When a child began with it,"""
+    """When a child began with the call."""
     charged: float = 0.0
-    """and how much of the time since then was counted."""
+    """How many seconds since then were counted already."""
     was_stopped: bool = False
-    """For a quick document, and has to begin again."""
+    """The call was stopped in favour of a short document and has to start again."""
     is_void: bool = False
-    """It was taken back from its child, which may still answer it."""
+    """The call was taken back from its child, which may still answer it."""
 
     @property
     def abandoned(self) -> bool:
@@ -70,7 +70,7 @@ class Call:
             self.answer.set_exception(error)
 
     def open(self) -> None:
-        """Each child reads the file from its beginning, and an earlier one may still have it open."""
+        """Open the file. Each child reads it from its beginning, and an earlier child may still have it open."""
         self.close()
         if self.path is not None:
             try:
@@ -86,7 +86,7 @@ class Call:
 
 
 class Supervisor(Protocol):
-    """What a child needs of its pool."""
+    """What a child needs from its pool."""
 
     memory_mb: int
     timeout_s: float
@@ -103,7 +103,7 @@ class Supervisor(Protocol):
 
 
 class Child:
-    """One parser process, from its start to its death."""
+    """One parser process, from its start to its end."""
 
     def __init__(self, pool: Supervisor) -> None:
         self.calls: deque[Call] = deque()
@@ -112,14 +112,15 @@ class Child:
         self._ready = False
         self._breach: str | None = None
         self._condemned: Call | None = None
-        """The call that it was killed for: its answer may still come, and then the next one is not to blame."""
+        """The call because of which the child was killed. Its answer may still arrive, and then the next call must not
+        be blamed."""
         self.stopped: Call | None = None
-        """The same, if it is to be begun again elsewhere."""
+        """The same call, if it will be started again on another child."""
         self._timer: asyncio.TimerHandle | None = None
         self._since: float | None = None
-        """When it began with the call at the head."""
+        """When the child began with its first call in `calls`."""
         self._documents: socket.socket | None = None
-        """The way on which it is handed open files."""
+        """The socket through which the child receives open files."""
         self.task = asyncio.create_task(self._live())
 
     def take(self, call: Call) -> None:
@@ -131,28 +132,29 @@ class Child:
                 self._watch()
 
     def forgive(self, call: Call) -> None:
-        """Nobody waits for this call any more: if the child is busy with it, it has only a moment left."""
+        """Note that the result of a call is no longer wanted. If the child is executing it, only GRACE_S remain."""
         if self.calls and self.calls[0] is call:
             self._watch()
 
     def takes(self, now: float) -> float:
-        """How long the call at the head has taken so far."""
+        """How long the first call has taken so far."""
         began = self.calls[0].began if self.calls else None
         return 0.0 if began is None else now - began
 
     @property
     def is_slow(self) -> bool:
-        """Busy with a call that is not to be stopped again."""
+        """Whether the child has a call that must not be stopped again."""
         return any(call.was_stopped for call in self.calls)
 
     def take_back(self) -> list[Call]:
-        """The calls behind the head, for another child. They are in its pipe, but nobody waits for their answers."""
+        """Take back the calls after the first, for another child. They are in the pipe already; their answers will be
+        ignored."""
         back = [call for call in islice(self.calls, 1, None) if not call.abandoned]
         self.calls = deque(replace(call, is_void=True, document=None) if call in back else call for call in self.calls)
         return back
 
     def stop(self) -> None:
-        """End it for the sake of others; nobody is to blame."""
+        """Kill the child in favour of other calls. Its call is started again."""
         self.stopped = self._condemned = self.calls[0]
         if self._process is not None:
             _kill(self._process)
@@ -171,7 +173,7 @@ class Child:
                 await self._receive(process.stdout)
             except (asyncio.IncompleteReadError, ConnectionError, msgspec.DecodeError):
                 self._pool.dismiss(self)
-                # It is ending by itself: its exit code tells more than our signal would.
+                # The process is ending by itself. Its exit code says more than a signal from here would.
                 with suppress(TimeoutError):
                     await asyncio.wait_for(process.wait(), GRACE_S)
             finally:
@@ -210,7 +212,8 @@ class Child:
         self._process.stdin.write(call.request)
 
     def _hand_over(self, document: FileIO) -> None:
-        """One byte for each document; without a file if it was given up, or the system refuses to send it."""
+        """Send one byte for each document, with the open file. The file is left out if the call was abandoned or the
+        system refuses to send it."""
         assert self._documents is not None
         with suppress(BlockingIOError, ConnectionError):
             try:
@@ -230,7 +233,7 @@ class Child:
                 self._watch()
                 continue
             if answer.reason == "parser_memory":
-                # What is left of its memory is in pieces: a new process has all of it.
+                # Its memory is fragmented: a new process has the full limit.
                 self._breach = answer.reason
                 return
             self._count()
@@ -243,14 +246,14 @@ class Child:
             self._pool.hand_out()
 
     def _count(self) -> None:
-        """The call at the head has ended, or the first may begin."""
+        """Count the time of the first call when it has ended, or start the count when the child is ready."""
         now = asyncio.get_running_loop().time()
         if self._since is not None and self.calls:
             self.calls[0].seconds += now - self._since
         self._since = now if self._ready else None
 
     def _watch(self) -> None:
-        """Set the time that the call at the head has."""
+        """Set the timer for the first call, the start or the idle time."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -265,7 +268,7 @@ class Child:
             self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._retire)
 
     def _retire(self) -> None:
-        """Nobody has asked for anything for a while, and the memory may be wanted elsewhere. A new one starts soon."""
+        """End an idle child, because its memory may be needed elsewhere. A new one starts quickly."""
         self._pool.dismiss(self)
         self.task.cancel()
 
@@ -286,7 +289,7 @@ class Child:
         await process.wait()
 
     def _verdict(self, errors: str) -> Exception:
-        """Why the child is gone, for whoever waited for it."""
+        """Return the error for the call that the child was executing when it ended."""
         if not self._ready:
             said = errors or "it said nothing"
             return Transient(f"a parser process could not be started: {said}", reason="parser_start")
@@ -306,7 +309,7 @@ def _passed_on(name: str) -> bool:
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
-    # process.kill() would look whether it is dead first, and take its exit code from under asyncio's watcher.
+    # process.kill() would first poll the process, and take its exit code away from asyncio's watcher.
     if process.returncode is None:
         with suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
@@ -324,7 +327,7 @@ def _deliver(call: Call, answer: Answer) -> None:
 
 
 async def _tail(stream: asyncio.StreamReader) -> str:
-    """The last words of a process."""
+    """Return the last characters that a process wrote."""
     tail = b""
     while data := await stream.read(1 << 14):
         tail = (tail + data)[-_TAIL:]
