@@ -1,1 +1,1 @@
-"""The work itself."""
+"""The stages: the code that executes steps, one module for each kind."""

@@ -1,4 +1,4 @@
-"""What a stage is, and what it is offered. A stage knows ports and its context, never the queue."""
+"""What a stage is, and what it can use. A stage knows ports and its context, and nothing about the queue."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,8 @@ from penstock.runtime import Runtime
 
 
 class StepResult(msgspec.Struct, frozen=True):
-    """What a step reports. `meta` is kept on the step; `end` ends the run here; `choice` is what a route answers."""
+    """The result of a step. `meta` is stored with the step, `end` ends the run here, and `choice` is the result of a
+    route."""
 
     meta: dict[str, Any] = {}
     end: DocumentStatus | None = None
@@ -39,17 +40,17 @@ class Ports:
 
     @cached_property
     def index(self) -> Index:
-        """Made when it is first asked for: what submits or reads documents can do without its libraries."""
+        """The index, made on first use: code that only submits or reads documents does not load its libraries."""
         return self.make_index()
 
     @property
     def many_writers(self) -> bool:
-        """Whether the index is made already and takes many writers at once."""
+        """Whether the index was made already and allows many writers."""
         return "index" in self.__dict__ and not self.index.traits.single_writer
 
 
 class Limits(NamedTuple):
-    """What one call takes: so many items, and so much by the size of each. None: as much as there is."""
+    """The limits of one call: the number of items, and the sum of their sizes. None means no limit."""
 
     items: int
     size: int | None = None
@@ -57,10 +58,10 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True)
 class Gather:
-    """Work that one call can do for several steps."""
+    """A call that can serve several steps."""
 
     call: Callable[[Ports, Runtime, Sequence[Any]], Awaitable[Any]]
-    """Its answer has one entry for each item, in order, and can be sliced. The entry depends on the item alone."""
+    """The result has one entry for each item, in order, and can be sliced. An entry depends only on its item."""
     size: Callable[[Any], int]
     limits: Callable[[Ports], Limits | None]
     """None: a common call saves nothing, and each step makes its own."""
@@ -91,31 +92,31 @@ class StepContext(Protocol):
 
     @property
     def checkpoint(self) -> Checkpoint[Any]:
-        """Cursor, and `append(items, cursor)`, which flushes when it is time, hands over when the budget is spent and
-        stops when the step was cancelled."""
+        """The cursor, and `append(items, cursor)`. An append flushes when it is time, releases the step when the budget
+        is spent, and stops it when it was cancelled."""
 
     @property
     def deadline(self) -> float | None:
-        """By `runtime.clock()`."""
+        """The end of the budget, as a time of `runtime.clock()`."""
 
     def inputs(self, kind: str, start: int = 0) -> AsyncIterator[list[Any]]:
-        """The items of an earlier step's artifact from number `start` on, a segment at a time."""
+        """Return the items of an earlier step's artifact, from number `start` on, one segment at a time."""
 
     def input_meta(self, kind: str) -> Json:
-        """What an earlier step of this kind reported."""
+        """Return what an earlier step of this kind reported."""
 
     async def together(self, gather: Gather, items: Sequence[Any]) -> Any:
-        """What the call of `gather` answers for these items, which it may be given together with those of other
-        steps. If a common call is refused, only the step whose items are the cause gets the error."""
+        """Return the result of the call of `gather` for these items. One call may contain items of several steps. If a
+        common call fails, only the step whose items are the cause gets the error."""
 
     def raise_if_cancelled(self) -> None: ...
 
     def waiting(self, on: str | None) -> None:
-        """Say what the step waits on; None: it works again. While it waits, other steps may use its place; it has the
-        place again when its next input or its next append comes."""
+        """Report what the step waits on; None means that it works again. While it waits, other steps may use its slot.
+        It holds the slot again before its next input or append returns."""
 
     def progress(self) -> None:
-        """The step gets on: its `timeout` begins anew. An append to the checkpoint says so by itself."""
+        """Report progress: the `timeout` of the step starts again. An append to the checkpoint does this too."""
 
 
 def never_ends(meta: Json) -> DocumentStatus | None:
@@ -136,8 +137,9 @@ def _no_target(ports: Ports, params: Json) -> str | None:
 
 @dataclass(frozen=True)
 class Stage:
-    """One kind of step. `codec` is None for a stage that makes no artifact. `version` names everything besides input
-    and parameters that decides the output; `ends` tells from the result whether the run ends here."""
+    """The code of one kind of step. `codec` is None for a stage that makes no artifact. `version` names everything
+    besides input and parameters that determines the output. `ends` returns from the result whether the run ends
+    here."""
 
     kind: str
     run: Callable[[StepContext], Awaitable[StepResult]]
@@ -145,18 +147,18 @@ class Stage:
     version: Callable[[Ports, Json, str | None], Any] = field(default=_no_version)
     ends: Callable[[Json], DocumentStatus | None] = field(default=never_ends)
     durable: bool = False
-    """What it makes cannot be made again, and is fsynced."""
+    """The output cannot be made again, and is fsynced."""
     paid: Callable[[Ports, str | None], bool] = field(default=_free)
-    """Whether its adapter costs money for a document of this media type: then what it makes is fsynced too."""
+    """Whether the adapter costs money for a document of this media type. If so, the output is fsynced too."""
     target: Callable[[Ports, Json], str | None] = field(default=_no_target)
-    """What the stage calls, if that may be away: such steps are not begun while it is."""
+    """The target that the stage calls, if it can be away. Steps are not started while it is."""
 
 
 Ctx = TypeVar("Ctx", bound=StepContext)
 
 
 class Member(NamedTuple, Generic[Ctx]):
-    """A step of a group. `resumed`: part of its effect may be there already, so it is repeated by id."""
+    """A step of a group. `resumed` means that part of its rows may exist already, so it is written by id."""
 
     ctx: Ctx
     resumed: bool
@@ -164,21 +166,21 @@ class Member(NamedTuple, Generic[Ctx]):
 
 @dataclass(frozen=True)
 class GroupedStage:
-    """A kind whose steps are executed many at a time, in batches that have one effect. Steps of one group share what
-    they write to (`target`); what that is, the worker opens."""
+    """A kind whose steps are executed in groups, in batches with one write each. The steps of a group share a target,
+    which the worker opens."""
 
     kind: str
     weigh: Callable[[StepContext], int]
-    """What raises here is the step's own error."""
+    """Returns the weight of a step. An error here is an error of the step."""
     most: Callable[[], int]
-    """The weight of a batch. A step that is heavier is executed alone, with a checkpoint."""
+    """The largest weight of a batch. A heavier step is executed alone, with a checkpoint."""
     load: Callable[[StepContext], Awaitable[Any]]
-    """What a step adds to its batch. What raises here is the step's own error."""
+    """Loads what a step adds to its batch. An error here is an error of the step."""
     write: Callable[[Any, Sequence[Member[Any]], Sequence[Any]], Awaitable[None]]
-    """Target, steps, and what was loaded for each. If a batch is refused, each half of it is written again."""
+    """Takes the target, the steps, and what was loaded for each. If a batch fails, each half of it is written again."""
     write_heavy: Callable[[Any, Member[Any]], Awaitable[None]]
     codec: Codec[Any]
-    """Of the checkpoint of a heavy step."""
+    """The codec of the checkpoint of a heavy step."""
     fingerprint: Callable[[StepContext], str]
-    """Of its artifact."""
+    """The fingerprint of the artifact of a heavy step."""
     result: Callable[[StepContext], StepResult]

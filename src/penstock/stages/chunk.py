@@ -1,4 +1,5 @@
-"""chunk: clean pages become chunks. Windows are fixed by the input, so that an interruption changes nothing (I12)."""
+"""chunk: turns clean pages into chunks. The windows depend only on the input, so that an interruption changes nothing
+(I12)."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -41,7 +42,7 @@ async def run(ctx: StepContext) -> StepResult:
 
 
 async def _windows(ctx: StepContext, start: int) -> AsyncIterator[list[CleanPage]]:
-    """Blocks of WINDOW pages, counted from the first page of the document."""
+    """Yield windows of WINDOW pages, counted from the first page of the document."""
     window: list[CleanPage] = []
     async for pages in ctx.inputs("clean", start):
         for page in pages:

@@ -1,4 +1,5 @@
-"""Chunks out of a window of clean pages. The caller cuts windows in fixed blocks: chunks depend on the input alone."""
+"""Makes chunks from a window of clean pages. The caller uses windows of a fixed size, so that chunks depend only on the
+input."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -24,18 +25,19 @@ _UNSET = -1
 
 _SECTION = 16 * 1024
 _CHUNKS_A_SECTION: dict[Unit, int] = {"characters": 4, "tokens": 16}
-"""A section has at least so many letters for each unit of the chunk size."""
+"""A section has at least this many characters for each unit of the chunk size."""
 PIECE = 64 * 1024
-"""About how many letters are chunked before somebody may stop it,"""
+"""About how many characters are chunked before the step can be stopped."""
 PIECE_S = 0.25
-"""and for how long: it ends with the section that takes it past this time."""
+"""About how many seconds chunking may take before that. The section that exceeds the time is completed."""
 
 
 class ChunkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How large a chunk is at most, and how much of it the next one may repeat.
+    """The largest size of a chunk, and how much of it the next one may repeat.
 
-    Left out, `size` is 1000 characters or 512 tokens; `overlap` a fifth of it up to 200 characters, or a tenth up to
-    50 tokens."""
+    The default of `size` is 1000 characters or 512 tokens. The default of `overlap` is a fifth of the size up to 200
+    characters, or a tenth up to 50 tokens.
+    """
 
     unit: Unit = "characters"
     size: int = _UNSET
@@ -56,7 +58,7 @@ class ChunkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Window:
-    """Consecutive pages on their way to become chunks, a piece at a time."""
+    """Consecutive pages that are turned into chunks, a piece at a time."""
 
     def __init__(self, pages: Sequence[CleanPage], settings: ChunkSettings, media_type: str = PLAIN) -> None:
         self._pages = pages
@@ -66,8 +68,9 @@ class Window:
     def take(
         self, at: int, first_ordinal: int, clock: Callable[[], float] = lambda: 0.0
     ) -> tuple[list[Chunk], int | None]:
-        """The chunks of the next PIECE letters, or of fewer if these take long, and where the next piece begins; None:
-        that was all. Where a piece ends changes no chunk: sections follow from the text and `at` alone."""
+        """Return the chunks of the next PIECE characters, or of fewer if they take long, and where the next piece
+        begins (None: there is no more). The end of a piece changes no chunk, because sections depend only on the text
+        and `at`."""
         late = clock() + PIECE_S
         window, splitter = self._joined, self._splitter
         section = max(_SECTION, _CHUNKS_A_SECTION[self._settings.unit] * self._settings.size)
@@ -93,7 +96,7 @@ class Window:
 def chunk_window(
     pages: Sequence[CleanPage], first_ordinal: int, settings: ChunkSettings, media_type: str = PLAIN
 ) -> list[Chunk]:
-    """The chunks of consecutive pages, numbered from `first_ordinal` on."""
+    """Return the chunks of consecutive pages, numbered from `first_ordinal` on."""
     window = Window(pages, settings, media_type)
     chunks: list[Chunk] = []
     at: int | None = 0
@@ -110,7 +113,7 @@ class _Window(NamedTuple):
     """Where each page begins in `text`."""
     heading_starts: list[int]
     paths: list[tuple[str, ...]]
-    """The headings open from `heading_starts[i]` on."""
+    """The headings that apply from `heading_starts[i]` on."""
 
     @classmethod
     def of(cls, pages: list[CleanPage]) -> "_Window":
@@ -152,9 +155,9 @@ class _Window(NamedTuple):
 
 
 def _section(window: _Window, splitter: Splitter, at: int, section: int) -> tuple[list[tuple[int, str]], int]:
-    """The chunks of a section: where each begins, and its text; and where the next section begins. The splitter's time
-    grows with the square of its input, so it is given sections; where one ends, the next begins with the chunk that was
-    cut short. One chunk that fills two sections is cut there: tokens can be very long."""
+    """Return the chunks of a section, each with its start and text, and where the next section begins. The time of the
+    splitter grows with the square of its input, so it gets sections. The next section begins with the chunk that the
+    end of this one cut short. A single chunk that fills two sections is cut there, because tokens can be very long."""
     for end in (at + section, at + 2 * section):
         found = [(at + start, text) for start, text in splitter.split(window.text[at:end])]
         if end < len(window.text) and len(found) > 1:
@@ -166,8 +169,9 @@ def _section(window: _Window, splitter: Splitter, at: int, section: int) -> tupl
 
 
 def _restart(window: _Window, starts: list[int]) -> int:
-    """The chunk that the next section begins with: best one under a heading of its own, else the last. Begun inside
-    a code block, a section would take its closing fence for an opening one."""
+    """Return the index of the chunk with which the next section begins: preferably one that begins with a heading or a
+    page, else the last one. If a section began inside a code block, its closing fence would be read as an opening
+    one."""
     for chunk in range(len(starts) - 1, len(starts) // 2, -1):
         if window.begins(starts[chunk]):
             return chunk

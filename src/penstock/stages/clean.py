@@ -1,4 +1,4 @@
-"""clean: pages become clean pages, one for one, with offsets that lead back."""
+"""clean: turns each page into a clean page, with offsets into the original text."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -15,7 +15,8 @@ T = TypeVar("T")
 
 BATCH = 16
 PIECE = 256 * 1024
-"""Letters after which a batch ends before it has BATCH pages: a stop or a cancel should be heard soon."""
+"""A batch ends after this many characters even if it has fewer than BATCH pages, so that a stop or a cancel takes
+effect soon."""
 
 
 async def run(ctx: StepContext) -> StepResult:
@@ -29,13 +30,14 @@ async def run(ctx: StepContext) -> StepResult:
 
 async def _plain(ctx: StepContext, start: int) -> AsyncIterator[list[CleanPage]]:
     async for pages in ctx.inputs("extract", start):
-        # A step whose worker died shows progress soon.
+        # A step whose worker died should record progress soon.
         for batch in _batches(pages, 1 if ctx.step.crashes else BATCH):
             yield await _in_queue(ctx, batch, _clean, batch)
 
 
 async def _printed(ctx: StepContext, start: int) -> AsyncIterator[list[CleanPage]]:
-    """Blocks of pages, without their furniture. The block before `start` is read again: it tells what recurs."""
+    """Yield blocks of clean pages without furniture. The block before `start` is read again, to find lines that
+    recur."""
     at = max(start - BLOCK, 0)
     before: list[Sheet] = []
     async for block in _blocks(ctx, at):
@@ -63,7 +65,7 @@ async def _blocks(ctx: StepContext, start: int) -> AsyncIterator[list[Page]]:
 
 
 def _batches(pages: Sequence[Page], most: int) -> Iterator[list[Page]]:
-    """At most so many pages, and fewer if they are long."""
+    """Yield batches of at most `most` pages, fewer if the pages are long."""
     batch: list[Page] = []
     size = 0
     for page in pages:
@@ -94,7 +96,7 @@ def _size(pages: Sequence[Page]) -> int:
 
 
 def _version(ports: Ports, params: Json, media_type: str | None) -> Any:
-    """Without a media type, of all that clean may do."""
+    """Without a media type, the version covers everything that this stage may do."""
     if media_type is not None and not formats.of(media_type).printed:
         return CLEAN_VERSION
     return [CLEAN_VERSION, FURNITURE_VERSION, BLOCK]

@@ -1,7 +1,7 @@
-"""Clean text out of page text, with the way back: every clean character knows where it stood.
+"""Makes clean text from page text, with a map from each clean character to its original offset.
 
-Five passes, each only where it has something to do: furniture, unwanted characters, NFC, white space, hyphens at line
-ends.
+There are five passes, each of which runs only if needed: furniture, unwanted characters, NFC, white space, hyphens at
+line ends.
 """
 
 import re
@@ -27,19 +27,19 @@ _ITEM = re.compile(r"(?:[-*+•]|\d{1,9}[.)])[ \t\xa0]+[^ \t\xa0\n]")
 
 _Pairs = list[tuple[int, int]]
 _Edit = tuple[int, int, str]
-"""From where to where, and what takes its place."""
+"""Start, end and replacement."""
 
 
 class _Mapped(NamedTuple):
-    """A text, and the (clean, original) pairs that lead from it back to the page text."""
+    """A text, and the (clean, original) pairs that map it to the page text."""
 
     text: str
     pairs: _Pairs
 
 
 def clean_page(page: Page, furniture: Sequence[tuple[int, int]] = ()) -> CleanPage:
-    """The page as it is chunked and embedded: NFC, no control characters, one blank between words, and without the
-    spans of its text that are furniture."""
+    """Return the page as it is chunked and embedded: in NFC, without control characters and furniture, with one blank
+    between words. `furniture` are spans of its text."""
     mapped = _edited(_Mapped(page.text, [(0, 0)]), ((start, end, "") for start, end in furniture))
     mapped = _edited(mapped, _unwanted(mapped.text))
     mapped = _edited(mapped, _not_nfc(mapped.text))
@@ -58,7 +58,7 @@ def clean_page(page: Page, furniture: Sequence[tuple[int, int]] = ()) -> CleanPa
 
 
 def original_offset(page: CleanPage, clean_offset: int) -> int:
-    """Where the clean character at `clean_offset` stood in the page text."""
+    """Return where the clean character at `clean_offset` was in the page text."""
     at = bisect_right(page.offsets, clean_offset, key=_first) - 1
     clean, original = page.offsets[at]
     limit = page.offsets[at + 1][1] - 1 if at + 1 < len(page.offsets) else page.length
@@ -66,7 +66,8 @@ def original_offset(page: CleanPage, clean_offset: int) -> int:
 
 
 def original_end(page: CleanPage, clean_end: int) -> int:
-    """Just past where the clean character before `clean_end` stood, with what was composed into it."""
+    """Return the end, in the page text, of the clean character before `clean_end`, including what was composed into
+    it."""
     at = bisect_left(page.offsets, clean_end, key=_first)
     following = page.offsets[at] if 0 < at < len(page.offsets) else (len(page.text) + 1, page.length)
     if following[0] == clean_end:
@@ -88,7 +89,7 @@ def _unwanted(text: str) -> Iterator[_Edit]:
 
 
 def _visible(run: str, after_letter: bool) -> str:
-    """What stays of a run of unwanted characters: its line breaks, and a hyphen where a soft one ends a line."""
+    """Return what replaces a run of unwanted characters: its line breaks, and a hyphen if a soft hyphen ends a line."""
     lines = _LINE_BREAK.sub("\n", run)
     soft = after_letter and re.match(r"[^\n]*[\xad\x02][^\n]*\n", lines)
     return ("-" if soft else "") + _UNWANTED_CHAR.sub("", lines)
@@ -105,8 +106,8 @@ def _not_nfc(text: str) -> Iterator[_Edit]:
 
 @lru_cache(maxsize=1)
 def _composable() -> re.Pattern[str]:
-    """A character with everything that NFC might compose into it, or one that NFC replaces: cut at these, a text may
-    be normalised piece by piece."""
+    """Match a character with everything that NFC might compose into it, or one that NFC replaces. A text can be
+    normalised match by match."""
     following: set[str] = {chr(code) for code in range(0x1161, 0x11C3)}
     replaced: set[str] = set()
     for code in (*range(0x300, 0xAC00), *range(0xF900, 0x30000)):
@@ -123,7 +124,7 @@ def _composable() -> re.Pattern[str]:
 
 
 def _prose(mapped: _Mapped, codes: list[Block]) -> list[tuple[int, int]]:
-    """The stretches of the text that are not code."""
+    """Return the spans of the text that are not code."""
     stretches, at = [], 0
     for block in codes:
         stretches.append((at, _forward(mapped, block.start)))
@@ -145,7 +146,7 @@ def _blanks(text: str, prose: list[tuple[int, int]], last: int) -> Iterator[_Edi
 
 
 def _fitting(run: str, text: str, end: int) -> str:
-    """One line break or one blank line; only items of a list keep their indent."""
+    """Return one line break or one blank line. Only list items keep their indent."""
     indent = run[run.rfind("\n") + 1 :]
     if indent:
         indent = indent.replace("\xa0", " ") if _ITEM.match(text, end) else ""
@@ -163,7 +164,7 @@ def _hyphens(text: str, prose: list[tuple[int, int]]) -> Iterator[_Edit]:
 
 
 def _edited(source: _Mapped, edits: Iterable[_Edit], stop: int | None = None) -> _Mapped:
-    """The text up to `stop` with the edits made. What takes the place of a text leads back to where that began."""
+    """Return the text up to `stop` with the edits applied. A replacement maps to the start of what it replaces."""
     text = source.text[:stop]
     pieces: list[str] = []
     pairs: _Pairs = [(0, 0)]
@@ -183,7 +184,8 @@ def _edited(source: _Mapped, edits: Iterable[_Edit], stop: int | None = None) ->
 
 
 def _composed(pairs: _Pairs, earlier: _Pairs, size: int) -> _Pairs:
-    """Two maps in one: `pairs` lead to a text from which `earlier` leads on; `size` is the length of the newest."""
+    """Combine two maps. `pairs` map the newest text, of length `size`, to a text that `earlier` maps to the page
+    text."""
     composed: _Pairs = []
     known = 0
     for (clean, middle), (until, limit) in zip(pairs, [*pairs[1:], (size, earlier[-1][0] + size)], strict=True):
@@ -198,7 +200,7 @@ def _composed(pairs: _Pairs, earlier: _Pairs, size: int) -> _Pairs:
 
 
 def _led(pairs: _Pairs, at: int, offset: int) -> int:
-    """Where pair `at` leads `offset`: at most to where the next pair begins."""
+    """Map `offset` with pair `at`, at most to where the next pair begins."""
     clean, original = pairs[at]
     return min(original + offset - clean, pairs[at + 1][1]) if at + 1 < len(pairs) else original + offset - clean
 
@@ -211,7 +213,7 @@ def _add_pair(pairs: _Pairs, clean: int, original: int) -> None:
 
 
 def _forward(mapped: _Mapped, original: int) -> int:
-    """Where the text goes on that stood at `original` in the page text."""
+    """Return the clean offset of the text that was at `original` in the page text."""
     at = bisect_right(mapped.pairs, original, key=lambda pair: pair[1]) - 1
     if at < 0:
         return 0

@@ -1,4 +1,5 @@
-"""The user's own steps: functions by their dotted path, with artifact, checkpoint and context like the shipped ones."""
+"""Custom steps: functions of the user by their dotted path. They have artifact, checkpoint and context like the
+built-in stages."""
 
 from functools import partial
 from typing import Any
@@ -47,7 +48,7 @@ async def _run(method: str, ctx: StepContext) -> StepResult:
 
 
 def _wrong(result: Any) -> str | None:
-    """What is wrong with an answer: nothing in it may break what is done with it later."""
+    """Return what is wrong with a result, or None. A valid result cannot break what is done with it later."""
     if not isinstance(result, StepResult):
         return f"{type(result).__name__}: a step answers with a StepResult"
     meta: object = result.meta
@@ -71,5 +72,5 @@ def _version(method: str, ports: Ports, params: Json, media_type: str | None) ->
     try:
         return methods.version(method)
     except Exception:
-        # Its run says so, to whom it concerns.
+        # The run of the step reports the error.
         return None

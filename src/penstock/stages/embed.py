@@ -1,4 +1,4 @@
-"""embed: chunks become vectors, one for one."""
+"""embed: turns each chunk into a vector."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,9 +9,9 @@ from penstock.stages.base import Gather, Limits, Ports, Stage, StepContext, Step
 
 BATCH = 256
 PIECE = 256 * 1024
-"""Letters after which a batch ends before it is full: a stop or a cancel should be heard soon."""
+"""A batch ends after this many characters even if it is not full, so that a stop or a cancel takes effect soon."""
 SMALL_BATCH = 16
-"""For a step whose worker died: it shows progress before the next accident, if it is not the cause of it."""
+"""The batch for a step whose worker died, so that it records progress before another crash, if it is not the cause."""
 
 
 async def run(ctx: StepContext) -> StepResult:
@@ -46,7 +46,8 @@ GATHER = Gather(_embed, len, _limits)
 
 
 def _batches(chunks: Sequence[Chunk], most: int, most_tokens: int | None) -> Iterator[list[str]]:
-    """A letter counts as a token: more than there are, so that a call stays within the limit of its model."""
+    """Yield batches of texts. A character counts as one token: that is more than the real number, so a call stays
+    within the limit of its model."""
     texts: list[str] = []
     size = 0
     for chunk in chunks:

@@ -1,4 +1,4 @@
-"""extract: raw bytes become pages with structure."""
+"""extract: turns raw bytes into pages with structure."""
 
 from contextlib import aclosing
 from typing import Any
@@ -11,7 +11,7 @@ from penstock.stages.base import Ports, Stage, StepContext, StepResult
 
 MEGABYTE = 1_000_000
 PARSER_S = "parser_s"
-"""Where the cursor keeps the time that parsers worked, for those who go on from it."""
+"""The cursor key for the time that parser processes have worked, which later attempts add to."""
 
 
 async def run(ctx: StepContext) -> StepResult:

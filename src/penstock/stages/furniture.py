@@ -1,8 +1,8 @@
-"""Furniture of pages: running heads, running feet and page numbers, told from the text by how they recur.
+"""Furniture of pages: running heads, running feet and page numbers, recognised by how they recur.
 
-Only the outermost lines of a page can be furniture, and only if the same words stand at the same end of pages near by;
-a number among them must go on from page to page as page numbers do. The first of the lines that recur stays, so
-that a document loses nothing but repetitions and page numbers.
+Only the outermost lines of a page can be furniture, and only if the same words are at the same end of pages nearby. A
+number in such a line must increase from page to page as page numbers do. The first of the recurring lines is kept, so
+that a document loses only repetitions and page numbers.
 """
 
 import re
@@ -15,17 +15,17 @@ from penstock.model.items import Page
 
 FURNITURE_VERSION = "furniture-1"
 BLOCK = 32
-"""Pages that are decided on together, counted from the first page of the document."""
+"""How many pages are examined together, counted from the first page of the document."""
 
 DEPTH = 3
-"""Lines that a running head or foot has at most."""
+"""The largest number of lines of a running head or foot."""
 
 _RUN, _GAP = 3, 2
-"""Recurring: on so many pages, of which every second one may be without it, as left pages differ from right ones."""
+"""A line recurs if it is on _RUN pages at most _GAP pages apart: left pages may differ from right ones."""
 _OFTEN, _SHARE = 4, 1 / 3
-"""Recurring too: on so many pages, and on this share of those that are looked at."""
+"""A line also recurs if it is on _OFTEN pages, and on this share of the examined pages."""
 _BODY_SHARE = 1 / 4
-"""What stands in the midst of pages this often, against how often at their ends, is text."""
+"""A line that is this often in the middle of pages, relative to how often it is at their ends, is text."""
 _LONG, _LONG_RULE = 24, 4
 _YEARS = range(1900, 2100)
 _CONTENT = {"heading", "table", "code"}
@@ -48,24 +48,25 @@ Span = tuple[int, int]
 
 
 class _Mark(NamedTuple):
-    """One way to read a line: its words, and the number that may be the page's. A page number alone has no words."""
+    """One way to read a line: its words, and the number that may be the page number. A page number alone has no
+    words."""
 
     words: str
     value: int | None = None
     counted: bool = False
-    """One word and then the number: as likely `Exercise 5` as a running head."""
+    """Fewer than two words and then the number. This may be `Exercise 5` as well as a running head."""
 
 
 class _Line(NamedTuple):
     start: int
     end: int
-    """Past the line break."""
+    """The offset after the line break."""
     text: str
     marks: tuple[_Mark, ...]
 
 
 class Sheet(NamedTuple):
-    """A page, with the lines at both ends of it, the outermost first: one more than may go."""
+    """A page with the lines at both ends, the outermost first: one line more than can be removed."""
 
     number: int
     text: str
@@ -81,14 +82,16 @@ def sheet(page: Page) -> Sheet:
 
 
 def furniture(before: Sequence[Sheet], block: Sequence[Sheet]) -> list[list[Span]]:
-    """For each page of the block, which spans of its text are furniture. `before`: the block before, for evidence."""
+    """Return, for each page of the block, the spans of its text that are furniture. `before` is the block before, as
+    evidence."""
     sheets = [*before, *block]
     heads, feet = _Evidence(sheets, at_foot=False), _Evidence(sheets, at_foot=True)
     return [_spans(sheets[at], heads.going(at) | feet.going(at)) for at in range(len(before), len(sheets))]
 
 
 def _spans(page: Sheet, going: dict[Span, _Mark]) -> list[Span]:
-    """None, if they are all that the page has: only a page number may leave it empty."""
+    """Return the spans to remove. If they are all that the page has, none is removed, unless they are only page
+    numbers."""
     if any(mark.words for mark in going.values()) and len(going) == len({line.start for line in page.head + page.foot}):
         return []
     return sorted(going)
@@ -103,7 +106,7 @@ class _Evidence:
         self._ends = [page.foot if at_foot else page.head for page in sheets]
         self._texts: dict[int, set[str]] = {}
         self._first: dict[str, int] = {}
-        """On which sheet words stand first."""
+        """The sheet on which words are found first."""
         found: dict[tuple[str, int | None], dict[int, str]] = defaultdict(dict)
         values: dict[str, dict[int, int]] = defaultdict(dict)
         ahead: dict[int, dict[int, None]] = defaultdict(dict)
@@ -125,10 +128,10 @@ class _Evidence:
         self._counts = {words for words, numbers in counted.items() if any(b - a == 1 for a, b in pairwise(numbers))}
 
     def going(self, at: int) -> dict[Span, _Mark]:
-        """The lines that go from this end of a page: from the edge on, as far as every line is known."""
+        """Return the lines to remove at this end of a page: from the edge on, as long as each line is recognised."""
         known = self._known(at, self._ends[at])
         if len(known) > DEPTH:
-            # So much of it recurs that it is a form, a table or a refrain.
+            # So many lines recur that it is a form, a table or a refrain.
             known = self._known(at, [line._replace(marks=_alone(line)) for line in self._ends[at]])
         return {
             (line.start, line.end): mark for line, mark in known if not mark.words or not self._is_first(mark.words, at)
@@ -146,8 +149,8 @@ class _Evidence:
         return known
 
     def _is_known(self, mark: _Mark, number: int, numbered: bool) -> bool:
-        """Whether it recurs, or has the page number where every page near by has its own: but a page is numbered once,
-        and `1 Introduction` may stand on page 1."""
+        """Whether the line recurs, or contains the page number in a place where pages nearby have theirs. A page has
+        only one number, and `1 Introduction` may be on page 1."""
         if mark.counted and mark.words in self._counts:
             return False
         if number in self._recurring.get(_key(mark, number), ()):
@@ -157,7 +160,7 @@ class _Evidence:
         return number in self._numbered[mark.value - number] or number in self._growing.get(mark.words, ())
 
     def _pages(self, key: tuple[str, int | None], texts: dict[int, str]) -> set[int]:
-        """On which of the pages that have it a line recurs."""
+        """Return the pages on which the line counts as recurring."""
         numbers = list(texts)
         often = len(numbers) >= _OFTEN and len(numbers) > len(self._sheets) * _SHARE
         pages = set(numbers if often else _runs(numbers, _near))
@@ -166,18 +169,19 @@ class _Evidence:
         return pages
 
     def _in_text(self, line: str) -> int:
-        """How often a line stands in the midst of pages."""
+        """How often a line is in the middle of pages."""
         pages = (page for page in self._sheets if page.head)
         return sum(page.text.count("\n" + line, page.head[-1].end - 1, page.foot[-1].start) for page in pages)
 
     def _is_first(self, words: str, at: int) -> bool:
-        """Whether these words would be lost: no page before has them, and no line near by is the same, as where a
-        heading becomes the running head."""
+        """Whether the document would lose these words: no earlier page has them here, and no line nearby that stays is
+        the same. A heading that becomes the running head is such a line."""
         near = (page for page in range(max(at - 2, 0), at + 1) if self._ends[page])
         return self._first[words] == at and not any(_letters(words) in self._text(page) for page in near)
 
     def _text(self, at: int) -> set[str]:
-        """The lines that are sure to stay of a page: those between what is known here and the other end."""
+        """Return the lines of a page that are certain to stay: those between the recognised lines here and the other
+        end."""
         if at not in self._texts:
             page = self._sheets[at]
             known = [line for line, _ in self._known(at, self._ends[at])]
@@ -190,7 +194,8 @@ class _Evidence:
 
 
 def _key(mark: _Mark, number: int) -> tuple[str, int | None]:
-    """What recurs: the words, and how far the number is ahead of the page's place in the document."""
+    """Return what recurs: the words, and the difference between the number and the position of the page in the
+    document."""
     return mark.words, None if mark.value is None else mark.value - number
 
 
@@ -199,7 +204,7 @@ def _alone(line: _Line) -> tuple[_Mark, ...]:
 
 
 def _growing(values: dict[int, int]) -> set[int]:
-    """The pages where the number beside the same words grows as page numbers do; pages may be left out."""
+    """Return the pages where the number beside the same words grows as page numbers do. Pages may be missing."""
     return {page for page, _ in _runs(list(values.items()), lambda a, b: b[1] - a[1] >= b[0] - a[0])}
 
 
@@ -208,7 +213,7 @@ def _near(number: int, following: int) -> bool:
 
 
 def _runs(items: Sequence[T], together: Callable[[T, T], bool], least: int = _RUN) -> Iterator[T]:
-    """The items in runs of at least `least`, each together with the next."""
+    """Yield the items that are in runs of at least `least`, in which each is `together` with the next."""
     run: list[T] = []
     for item in items:
         if run and not together(run[-1], item):
@@ -221,7 +226,7 @@ def _runs(items: Sequence[T], together: Callable[[T, T], bool], least: int = _RU
 
 
 def _first(text: str) -> Iterator[Span]:
-    """The first lines that are not blank."""
+    """Yield the first lines that are not blank."""
     start = found = 0
     while found <= DEPTH and start < len(text):
         end = text.find("\n", start) + 1 or len(text)
@@ -250,7 +255,7 @@ def _line(page: Page, span: Span, content: list[Span]) -> _Line:
 
 
 def _marks(text: str, number: int) -> Iterator[_Mark]:
-    """The ways to read a line of page `number`."""
+    """Yield the ways to read a line of page `number`."""
     alone = _ALONE.fullmatch(text) or _CHAPTERED.fullmatch(text)
     if alone:
         value = _value(alone[1], number)
@@ -267,20 +272,21 @@ def _marks(text: str, number: int) -> Iterator[_Mark]:
 
 
 def _trailing(text: str) -> re.Match[str] | None:
-    """The search goes through the whole line: only where it ends like a number."""
+    """Match a number at the end of a line. The search reads the whole line, so it is made only if the line ends like a
+    number."""
     return _TRAILING.search(text) if text.rstrip(_ORNAMENTS)[-1:] in _NUMBER_ENDS else None
 
 
 def _letters(text: str) -> str:
-    """Letters and digits: what stays the same where capitals, spacing and points do not."""
+    """Return only letters and digits, which stay the same if case, spacing and punctuation change."""
     return "".join(filter(str.isalnum, text.casefold()))
 
 
 def _value(text: str, number: int) -> int | None:
-    """What a page number says; None if it is none."""
+    """Return the value of a page number, or None if the text is not one."""
     if text.isdecimal():
         value = int(text)
-        # A year for each page would go on like page numbers do.
+        # Years on consecutive pages could increase like page numbers.
         return None if value in _YEARS and number < 1000 else value
     if not _ROMAN.fullmatch(text):
         return None

@@ -1,5 +1,5 @@
-"""index: chunks and vectors become rows. Small documents share a commit; a large one makes several, with a checkpoint
-behind each."""
+"""index: turns chunks and vectors into index rows. Small documents share a commit. A large document makes several, with
+a checkpoint after each."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -12,20 +12,20 @@ from penstock.stages.base import GroupedStage, Member, StepContext, StepResult
 
 COMMIT_ROWS = 2000
 OPTIMIZE_ROWS = 50_000
-"""Rows of one document after which the text index is brought up to date; at its end alone would take much memory."""
+"""The text index is updated after this many rows of one document. A single update at the end would need much memory."""
 
 
 class Writable(Protocol):
-    """What is needed of an index table."""
+    """The operations that this stage needs of an index table."""
 
     async def put(self, rows: Sequence[IndexRows], fence: Fence, *, fresh: bool) -> None: ...
 
     async def optimize(self, fence: Fence) -> None:
-        """Nothing to do where a server does it itself."""
+        """Update the text index. There is nothing to do if a server does that itself."""
 
 
 class Target(NamedTuple):
-    """The table of a group, and what is checked right before each commit to it."""
+    """The table of a group, and the check that is made right before each commit to it."""
 
     table: Writable
     fence: Fence
@@ -37,7 +37,7 @@ def chunk_count(ctx: StepContext) -> int:
 
 
 async def write(target: Target, members: Sequence[Member[Any]], rows: Sequence[IndexRows]) -> None:
-    """Documents that fit into one commit together; those that were begun before go into a second one, by id."""
+    """Write documents that fit into one commit. Documents that were begun before go into a second commit, by id."""
     fresh = [r for member, r in zip(members, rows, strict=True) if not member.resumed]
     again = [r for member, r in zip(members, rows, strict=True) if member.resumed]
     if fresh:
@@ -47,8 +47,8 @@ async def write(target: Target, members: Sequence[Member[Any]], rows: Sequence[I
 
 
 async def write_large(target: Target, member: Member[Any]) -> None:
-    """A document of many commits, from its checkpoint on. Only the first commit after an interruption can meet rows
-    that are there already."""
+    """Write a document of many commits, from its checkpoint on. Only the first commit after an interruption can meet
+    rows that exist already."""
     ctx: StepContext = member.ctx
     done: int = ctx.checkpoint.cursor.get("rows", 0)
     fresh = not member.resumed
@@ -63,14 +63,14 @@ async def write_large(target: Target, member: Member[Any]) -> None:
 
 
 async def all_rows(ctx: StepContext) -> IndexRows:
-    """The rows of a small document."""
+    """Return the rows of a small document."""
     async for rows in rows_of(ctx):
         return rows
     raise ValueError(f"document {ctx.document.id} has no chunks to index")
 
 
 async def rows_of(ctx: StepContext, start: int = 0) -> AsyncIterator[IndexRows]:
-    """The document's rows from ordinal `start` on, in pieces of at most COMMIT_ROWS."""
+    """Yield the rows of a document from ordinal `start` on, in pieces of at most COMMIT_ROWS."""
     vectors = _VectorStream(ctx.inputs("embed", start))
     chunks: list[Chunk] = []
     async for some in ctx.inputs("chunk", start):
@@ -87,7 +87,7 @@ def _rows(ctx: StepContext, chunks: Sequence[Chunk], vectors: Vectors) -> IndexR
 
 
 class _VectorStream:
-    """Vectors in pieces of any length."""
+    """A stream from which any number of vectors can be taken."""
 
     def __init__(self, batches: AsyncIterator[list[Vectors]]) -> None:
         self._batches = batches

@@ -1,4 +1,4 @@
-"""The stages that ship, by kind."""
+"""The built-in stages by kind."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Text into pieces of at most a size. The work is done by semantic-text-splitter; where that fails, by a plain cut."""
+"""Splits text into pieces of a limited size. semantic-text-splitter does the work; if it panics, `plain_cut` does."""
 
 import unicodedata
 from collections.abc import Callable
@@ -9,13 +9,14 @@ from penstock.errors import is_panic
 
 Unit = Literal["characters", "tokens"]
 Piece = tuple[int, str]
-"""Where it begins, and its text."""
+"""The start of a piece, and its text."""
 
 SPLITTER = "semantic-text-splitter"
 _TOKEN_MODEL = "text-embedding-3-small"
 _NEWLINES = "\r\n"
 _LOOK_BACK = 64
-"""A cut moves back by at most so many characters to spare a grapheme: a longer one is no letter that anybody reads."""
+"""A cut moves back by at most this many characters to keep a grapheme whole. Longer graphemes do not occur in real
+text."""
 _ZERO_WIDTH_JOINER = "\u200d"
 
 
@@ -24,12 +25,12 @@ class Splitter:
         self._unit, self._size, self._overlap, self._markdown = unit, size, overlap, markdown
 
     def split(self, text: str) -> list[Piece]:
-        """Pieces that contain more than white space, each a slice of `text`. Depends on nothing else, and never fails
-        because of the text."""
+        """Return the pieces that contain more than white space, each a slice of `text`. The result depends only on the
+        text and the settings, and no text makes it fail."""
         try:
             found = _engine(self._unit, self._size, self._overlap, self._markdown).chunk_indices(text)
         except BaseException as error:
-            # A panic in Rust is no Exception. Any other error (a stop, no memory) is not due to the text.
+            # A panic in Rust is not an Exception. Any other error (a stop, no memory) is not caused by the text.
             if not is_panic(error):
                 raise
             return plain_cut(text, self._size, self._overlap, self._unit)
@@ -40,8 +41,8 @@ class Splitter:
 def _engine(unit: Unit, size: int, overlap: int, markdown: bool) -> Any:
     from semantic_text_splitter import MarkdownSplitter, TextSplitter
 
-    # It trims Markdown in such a way that a piece may begin before the one in front of it, and then it panics while
-    # it counts the characters up to there. So Markdown is trimmed here.
+    # The library trims Markdown so that a piece may begin before the previous one. It then panics while it counts the
+    # characters up to there. Therefore Markdown is trimmed here.
     splitter, trim = (MarkdownSplitter, False) if markdown else (TextSplitter, True)
     if unit == "tokens":
         return splitter.from_tiktoken_model(_TOKEN_MODEL, size, overlap, trim)
@@ -49,7 +50,8 @@ def _engine(unit: Unit, size: int, overlap: int, markdown: bool) -> Any:
 
 
 def _trimmed(found: list[Piece]) -> list[Piece]:
-    """Without white space around them, but with the indentation of the first line where there are several."""
+    """Return the pieces without white space around them. A piece of several lines keeps the indentation of the
+    first."""
     kept: list[Piece] = []
     end = 0
     for start, text in found:
@@ -59,7 +61,7 @@ def _trimmed(found: list[Piece]) -> list[Piece]:
         if not body:
             continue
         start += text.index(body)
-        # What the overlap repeats and nothing besides is no piece.
+        # A piece that contains only what the overlap repeats is left out.
         if start + len(body) > end:
             kept.append((start, body))
             end = start + len(body)
@@ -67,8 +69,9 @@ def _trimmed(found: list[Piece]) -> list[Piece]:
 
 
 def plain_cut(text: str, size: int, overlap: int, unit: Unit) -> list[Piece]:
-    """Pieces of at most `size`, cut at line breaks or spaces in their second half where there are any, else between
-    two letters. Tokens cannot be counted here; a token has at least one byte, so bytes stand for them."""
+    """Return pieces of at most `size`. They are cut at line breaks or spaces in their second half if there are any,
+    else between two graphemes. Tokens cannot be counted here; since a token has at least one byte, bytes are counted
+    instead."""
     reach: Callable[[str, int, int, int], int] = _reach_in_characters if unit == "characters" else _reach_in_bytes
     found: list[Piece] = []
     at, end = _next_word(text, 0), 0
@@ -84,7 +87,7 @@ def plain_cut(text: str, size: int, overlap: int, unit: Unit) -> list[Piece]:
 
 
 def _end(text: str, start: int, most: int) -> int:
-    """The best place after `start` to end a piece that has room up to `most`."""
+    """Return the best offset after `start` and not after `most` to end a piece."""
     if most >= len(text):
         return len(text)
     if text[most].isspace():
@@ -98,7 +101,8 @@ def _end(text: str, start: int, most: int) -> int:
 
 
 def _overlap_start(text: str, earliest: int, end: int) -> int:
-    """Where the next piece begins, not before `earliest`: with a word, or, if there is but one word, with a letter."""
+    """Return where the next piece begins, not before `earliest`: at a word, or at a grapheme if there is only one
+    word."""
     if earliest == end or not any(map(str.isspace, text[earliest - 1 : end + 1])):
         return next((place for place in range(earliest, end) if not _joined(text, place)), end)
     words = (place for place in range(earliest, end) if text[place - 1].isspace() and not text[place].isspace())
@@ -116,8 +120,8 @@ def _reach_in_characters(text: str, at: int, size: int, step: int) -> int:
 
 
 def _reach_in_bytes(text: str, at: int, size: int, step: int) -> int:
-    """How many characters from `at` on (or before it) have so many bytes; at least one forward, for there must be an
-    end."""
+    """Return how many characters from `at` on (or before it) fit into `size` bytes. Forward it is at least one, so that
+    the cut advances."""
     part = text[at : at + size] if step > 0 else text[max(0, at - size) : at][::-1]
     used = 0
     for count, character in enumerate(part):
@@ -128,7 +132,8 @@ def _reach_in_bytes(text: str, at: int, size: int, step: int) -> int:
 
 
 def _joined(text: str, place: int) -> bool:
-    """Whether the characters before and at `place` make one letter: nearly always as Unicode has it (UAX 29)."""
+    """Whether the characters before and at `place` belong to one grapheme. This is nearly always as in Unicode (UAX
+    29)."""
     after, before = text[place], text[place - 1]
     if after == _ZERO_WIDTH_JOINER or before == _ZERO_WIDTH_JOINER or (before, after) == ("\r", "\n"):
         return True

@@ -1,4 +1,4 @@
-"""validate: what is it, and can we read it?"""
+"""validate: detects the media type, and fails if no extractor reads it."""
 
 from penstock.errors import BlobMissing, Permanent
 from penstock.extractors import formats
