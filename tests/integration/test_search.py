@@ -132,6 +132,24 @@ async def test_vectors_of_two_models_never_mix(shelf: App, monkeypatch: pytest.M
     assert sql(home, "SELECT embedder FROM index_versions") == [("fake:16:1",)]
 
 
+async def test_vectors_are_not_indexed_under_the_name_of_another_model(
+    app: App, start_app: StartApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The settings change between embed and index, before anything was indexed."""
+    other = await start_app()
+    async with other.hold_index():
+        await app.ingest(data=b"the otter lives here", name="otter.txt", budget_s=1.0)
+    [waiting] = [step for step in await app.list_steps() if step.status != "COMPLETED"]
+    assert waiting.kind == "index"
+    monkeypatch.setattr(FakeEmbedder, "model", replace(MODEL, fingerprint="fake:16:1:other weights"))
+    async with open_app(app.config) as changed:
+        assert (await changed.run()).reasons == {"embedder_changed": 1}
+        assert await changed.search("otter", mode="vector") == []
+        await changed.retry([(await named(changed, "otter.txt")).id])
+        assert (await changed.run()).completed == 1
+        assert await found(changed, "otter") == {"otter.txt"}
+
+
 async def test_i5_hits_are_found_although_hidden_rows_match_best(app: App, files: Files, tmp_path: Path) -> None:
     """A hundred replaced versions of one document match better than the k that are to be found."""
     await app.ingest([files(**{f"{i}.txt": f"The otter number{i} swims among other words." for i in range(8)})])

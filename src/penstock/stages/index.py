@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 from penstock.artifacts.fingerprints import fingerprint
 from penstock.artifacts.segments import JSON_ITEMS
+from penstock.errors import Permanent
 from penstock.indexes.base import Fence, IndexRows
 from penstock.model.items import Chunk, Vectors
 from penstock.stages.base import GroupedStage, Member, StepContext, StepResult
@@ -34,6 +35,20 @@ class Target(NamedTuple):
 def chunk_count(ctx: StepContext) -> int:
     count: int = ctx.input_meta("chunk").get("chunks", 0)
     return count
+
+
+def weigh(ctx: StepContext) -> int:
+    """The rows of a document. Vectors of another model than the present one are refused: the version belongs to the
+    present one, and the settings may have changed between the steps."""
+    model = ctx.ports.embedder.model
+    made_with = ctx.input_meta("embed").get("embedder")
+    if made_with not in (None, model.fingerprint, *model.former_names):
+        raise Permanent(
+            f"its vectors were made with {made_with}, but the embedder is {model.fingerprint} now: retry the document, "
+            "which embeds it again",
+            reason="embedder_changed",
+        )
+    return chunk_count(ctx)
 
 
 async def write(target: Target, members: Sequence[Member[Any]], rows: Sequence[IndexRows]) -> None:
@@ -109,7 +124,7 @@ class _VectorStream:
 
 INDEX = GroupedStage(
     "index",
-    weigh=chunk_count,
+    weigh=weigh,
     most=lambda: COMMIT_ROWS,
     load=all_rows,
     write=write,
