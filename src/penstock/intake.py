@@ -134,21 +134,28 @@ class Intake:
         """Submit the items in batches. Each batch is durable when it is yielded. While one is written, the next is
         read. Prune does not remove bytes without a row while the submit is in progress."""
         with self._blobs.submitting(self._runtime.ulid()):
-            async for receipts in self._submit(spec, items):
-                yield receipts
+            async with aclosing(self._submit(spec, items)) as batches:
+                async for receipts in batches:
+                    yield receipts
 
-    async def _submit(self, spec: RunSpec, items: AsyncIterator[SubmitItem]) -> AsyncIterator[list[Receipt]]:
+    async def _submit(self, spec: RunSpec, items: AsyncIterator[SubmitItem]) -> AsyncGenerator[list[Receipt], None]:
         ahead: asyncio.Task[list[_Read]] | None = None
-        async with aclosing(_batches(items)) as batches:
-            following = await anext(batches, None)
-            while following is not None or ahead is not None:
-                reads = await ahead if ahead is not None else None
-                ahead = None
-                if following is not None:
-                    ahead = asyncio.create_task(self._read_batch(spec, following))
-                    following = await anext(batches, None)
-                if reads is not None:
-                    yield await self._accept(spec, reads, last=ahead is None)
+        try:
+            async with aclosing(_batches(items)) as batches:
+                following = await anext(batches, None)
+                while following is not None or ahead is not None:
+                    reads = await ahead if ahead is not None else None
+                    ahead = None
+                    if following is not None:
+                        ahead = asyncio.create_task(self._read_batch(spec, following))
+                        following = await anext(batches, None)
+                    if reads is not None:
+                        yield await self._accept(spec, reads, last=ahead is None)
+        finally:
+            # Nobody will accept what is being read: nothing of it is stored after the end of the submit.
+            if ahead is not None:
+                ahead.cancel()
+                await asyncio.gather(ahead, return_exceptions=True)
         await self.seal(spec)
 
     async def seal(self, spec: RunSpec) -> None:

@@ -1,12 +1,17 @@
 """Receipts: what a submit says of each document."""
 
+import asyncio
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
 from tests.conftest import StartApp
+from tests.kit.damage import sql
 
 from penstock import App, Receipt
 from penstock.errors import UsageError
+from penstock.sources.base import Found
+from penstock.sources.folder import FolderSource
 
 
 @pytest.fixture
@@ -88,6 +93,43 @@ async def test_a_submit_that_is_left_early_keeps_what_it_accepted_and_its_group_
     assert (await app.run()).completed == 256
     [group] = await app.list_groups()
     assert (group.status, group.completed) == ("COMPLETED", 256)
+
+
+async def test_a_submit_that_is_left_early_stores_nothing_afterwards(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the first receipts are given, the next files are being read."""
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for i in range(256):
+        (folder / f"{i:03}.txt").write_text(f"note {i}")
+    (folder / "large.txt").write_bytes(b"word " * (1 << 19))
+    read = FolderSource.read
+
+    async def slowly(self: FolderSource, found: Found) -> AsyncGenerator[bytes, None]:
+        async for piece in read(self, found):
+            await asyncio.sleep(0.2)
+            yield piece
+
+    monkeypatch.setattr(FolderSource, "read", slowly)
+    before = asyncio.all_tasks()
+    receipts = app.submit([folder])
+    await anext(receipts)
+    await receipts.aclose()  # type: ignore[attr-defined]
+    assert asyncio.all_tasks() == before
+    named = {key for (key,) in sql(tmp_path / "home", "SELECT raw_key FROM generations")}
+    blobs = tmp_path / "home" / "blobs"
+    assert {str(file.relative_to(blobs)) for file in blobs.rglob("*") if file.is_file()} == named
+
+
+@pytest.mark.parametrize("options", [{"include": ["*.txt"]}, {"exclude": ["*.key"]}])
+async def test_patterns_are_not_ignored_for_the_url_of_a_source(
+    app: App, tmp_path: Path, options: dict[str, list[str]]
+) -> None:
+    (tmp_path / "a.key").write_text("a secret")
+    with pytest.raises(UsageError, match="include and exclude"):
+        await app.ingest([f"file://{tmp_path}"], include=options.get("include", ()), exclude=options.get("exclude", ()))
+    assert await app.list_documents() == []
 
 
 async def test_many_receipts_do_not_gather_in_memory(app: App, tmp_path: Path) -> None:

@@ -164,6 +164,8 @@ class _Given:
         arguments.maybe("key", self.key)
         if arguments.maybe("source", self.source) is not None and self.data is None:
             raise UsageError("source names what comes as `data`: files are known by their paths")
+        if (self.include or self.exclude) and self._urls():
+            raise UsageError("include and exclude choose among the files of a folder: name it by its path, not a URL")
         self._sources = [*self._folders(), *(self.scope.resources.make_source(url) for url in self._urls())]
 
     async def items(self, *, work: bool) -> AsyncGenerator[SubmitItem, None]:

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -210,13 +211,14 @@ async def submit(
     """Submit all items. The job cannot end before this returns. `accepted` is called when there is work to do."""
     job.submitting = True
     try:
-        async for receipts in intake.submit(spec, items):
-            for receipt in receipts:
-                _count(job, spec, receipt)
-                if on_receipt is not None:
-                    on_receipt(receipt)
-            if any(receipt.outcome in WORK for receipt in receipts):
-                accepted()
+        async with aclosing(intake.submit(spec, items)) as batches:
+            async for receipts in batches:
+                for receipt in receipts:
+                    _count(job, spec, receipt)
+                    if on_receipt is not None:
+                        on_receipt(receipt)
+                if any(receipt.outcome in WORK for receipt in receipts):
+                    accepted()
     finally:
         job.submitting = False
 
