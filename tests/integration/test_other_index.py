@@ -107,7 +107,7 @@ async def test_purges_are_done_by_a_worker_without_a_lock(start: Callable[[], An
 async def test_an_index_without_a_lock_has_none_to_hold(start: Callable[[], Any]) -> None:
     app = await start()
     await app.ingest(data=b"the otter", name="a.txt")
-    with pytest.raises(UsageError, match="many writers"):
+    with pytest.raises(UsageError, match="concurrent writers"):
         async with app.hold_index():
             pass
 
