@@ -24,7 +24,7 @@ async def run(ctx: StepContext) -> StepResult:
             vectors = await ctx.together(GATHER, texts)
             done += len(texts)
             await checkpoint.append([vectors], {"chunks": done}, count=len(texts), size=vectors.nbytes, keep=model.paid)
-    return StepResult({"chunks": done, "dimensions": model.dimensions, "embedder": model.fingerprint})
+    return StepResult({"chunks": done, "dimensions": model.dimensions, "embedder_fingerprint": model.fingerprint})
 
 
 async def _embed(ports: Ports, runtime: Runtime, texts: Sequence[str]) -> Vectors:

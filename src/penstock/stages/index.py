@@ -41,7 +41,7 @@ def weigh(ctx: StepContext) -> int:
     """The rows of a document. Vectors of another model than the present one are refused: the version belongs to the
     present one, and the settings may have changed between the steps."""
     model = ctx.ports.embedder.model
-    made_with = ctx.input_meta("embed").get("embedder")
+    made_with = ctx.input_meta("embed").get("embedder_fingerprint")
     if made_with not in (None, model.fingerprint, *model.former_names):
         raise Permanent(
             f"its vectors were made with {made_with}, but the embedder is {model.fingerprint} now: retry the document, "
