@@ -1,7 +1,7 @@
-"""PORT: where bytes are kept. Keys are slash-separated and begin with the owner.
+"""PORT: blob storage. Keys are separated by slashes and begin with the owner.
 
-No adapter lets an `OSError` or an error of its library out. A call raises `BlobMissing` or `BlobUnreadable` for a blob
-that is to be read, `StorageError` where a disk is full or may not be written, and `UsageError` for a key that is none.
+No adapter raises an `OSError` or an error of its library. Reading a blob raises `BlobMissing` or `BlobUnreadable`.
+A full or read-only disk raises `StorageError`, and an invalid key raises `UsageError`.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -22,15 +22,15 @@ class BlobInfo(NamedTuple):
 
 
 class BlobSum(NamedTuple):
-    """What a blob is, by a look at it."""
+    """The size and hash of a blob."""
 
     size: int
     sha256: str | None
-    """None: its content was not asked for."""
+    """None: the content was not requested."""
 
 
 class Stored(NamedTuple):
-    """What a stream has brought."""
+    """The hash and size of a blob that was stored from a stream."""
 
     sha256: str
     size: int
@@ -43,48 +43,50 @@ class Copied(NamedTuple):
 
 class Blobs(Protocol):
     async def put(self, key: str, data: bytes, *, durable: bool) -> None:
-        """Write a blob whole or not at all. `durable`: it survives a power cut once this returns."""
+        """Write a blob atomically. `durable`: it survives a power failure when this returns."""
 
     async def put_many(self, blobs: Sequence[tuple[str, bytes]], *, durable: bool) -> None:
-        """Write several; durable ones share the flushing of their folders."""
+        """Write several blobs. Durable ones share the flush of their folders."""
 
     async def put_stream(self, key: str, pieces: AsyncIterator[bytes]) -> Stored:
-        """Write a durable blob from pieces of any size, in one pass. What `pieces` raises is passed on, and nothing of
-        the blob is left; nothing is left either if the call is cancelled."""
+        """Write a durable blob from pieces of any size, in one pass. If `pieces` raises or the call is cancelled, no
+        part of the blob remains. Exceptions of `pieces` are raised unchanged."""
 
     async def stat(self, key: str) -> BlobInfo | None:
-        """Size and time of a blob; None: there is none."""
+        """Size and modification time of a blob; None if it does not exist."""
 
     async def get(self, key: str, size: int | None = None) -> bytes:
-        """The whole blob. `size`: how large it should be, if that is known."""
+        """The whole blob. `size`: its expected size, if known."""
 
     async def get_many(self, keys: Sequence[str]) -> list[bytes | Unread]:
-        """Several small blobs at once; for one that cannot be read, the error."""
+        """Several small blobs. For a blob that cannot be read, the list contains the error."""
 
     async def sums(self, keys: Sequence[str], *, content: bool = True) -> list[BlobSum | Unread]:
-        """Sizes and hashes of several blobs; for one that cannot be read, the error. Without `content` only sizes."""
+        """Sizes and hashes of several blobs; without `content`, only sizes. For a blob that cannot be read, the list
+        contains the error."""
 
     async def read_range(self, key: str, offset: int, length: int) -> bytes:
-        """A part of a blob; shorter at its end, empty past it."""
+        """A part of a blob. It is shorter at the end of the blob, and empty after it."""
 
     def file(self, key: str) -> AbstractAsyncContextManager[Path]:
-        """The blob as a file on this machine, to be read only, and only within the context."""
+        """The blob as a local file, for reading, and only within the context."""
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Remove blobs; those that are not there are no error."""
+        """Remove blobs. Missing blobs are ignored."""
 
     async def copy_out(self, keys: Sequence[str], folder: Path) -> Sequence[Copied | None]:
-        """Each as the file `folder/key`, not flushed: what was copied, or None where there is none."""
+        """Copy each blob to the file `folder/key`, without a flush. Returns the hash and size of each; None for missing
+        blobs."""
 
     async def copy_in(self, keys: Sequence[str], folder: Path) -> Sequence[Copied | None]:
-        """The same the other way: blobs of these files."""
+        """Store the files `folder/key` as blobs. Returns as `copy_out`."""
 
     def submitting(self, since: str) -> AbstractContextManager[None]:
-        """Within it, blobs whose names come after `since` may be stored before a row names them. It ends with the
-        process at the latest."""
+        """Mark a submit in progress: within the context, blobs with names after `since` may be stored before a row
+        names them. The mark ends with the process at the latest."""
 
     async def submitted_since(self) -> str | None:
-        """The first of these, of all processes that live."""
+        """The lowest `since` of all submits in progress, of all running processes; None if there is none."""
 
     def list(self, prefix: str) -> AsyncIterator[BlobInfo]:
-        """All blobs below a prefix, temporary files included, in no order."""
+        """Yield all blobs below a prefix, including temporary files, in any order."""

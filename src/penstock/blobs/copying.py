@@ -1,4 +1,4 @@
-"""Copies of files: hashed on the way, under their names only when they are whole, flushed by whoever asked for them."""
+"""Copy and hash files. A copy gets its name when it is complete. The caller flushes the copies."""
 
 import hashlib
 import os
@@ -10,11 +10,11 @@ from penstock.redaction import file_mode, make_folder
 
 _PIECE = 1 << 20
 FEW = 1000
-"""So many files are flushed one by one; more of them all at once, with whatever else waits to be written."""
+"""Up to this number, files are flushed one by one. For more files, all file systems are flushed."""
 
 
 def copy(source: Path, target: Path) -> Copied:
-    """FileNotFoundError: there is no such source."""
+    """Copy a file. Raises FileNotFoundError if there is no source."""
     with source.open("rb") as file:
         make_private(target.parent)
         temporary = target.with_name(f"{target.name}.partial")
@@ -34,12 +34,13 @@ def hash_file(path: Path) -> Copied:
 
 
 def make_private(folder: Path) -> None:
-    """With those above it that are new: for nobody else, unless it is shared."""
+    """Create a folder and its missing parents, accessible only to their owner unless they are shared."""
     make_folder(folder, Path(folder.anchor))
 
 
 def link(source: Path, target: Path) -> Copied | None:
-    """The same file under a second name; what was copied, where the file system has no such thing."""
+    """Create a hard link and return None. If the file system does not support this, copy the file and return its hash
+    and size."""
     make_private(target.parent)
     try:
         os.link(source, target)
@@ -49,7 +50,7 @@ def link(source: Path, target: Path) -> Copied | None:
 
 
 def copy_many(pairs: Iterable[tuple[Path, Path]]) -> list[Copied | None]:
-    """None where there is no source."""
+    """Copy several files. The result is None for each missing source."""
     copied: list[Copied | None] = []
     for source, target in pairs:
         try:
@@ -60,7 +61,7 @@ def copy_many(pairs: Iterable[tuple[Path, Path]]) -> list[Copied | None]:
 
 
 def flush(root: Path, files: Iterable[Path]) -> None:
-    """These files below a folder, and the folders that name them. On Linux `sync` waits."""
+    """Flush these files below a folder, and the folders that contain them. On Linux, `sync` waits for the disk."""
     chosen = list(files)
     if len(chosen) > FEW:
         os.sync()

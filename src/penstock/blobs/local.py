@@ -1,4 +1,5 @@
-"""Blobs in a folder: written beside their place, flushed, renamed, and the folder flushed too."""
+"""Blobs as files in a folder. A blob is written to a temporary file, flushed and renamed. Then its folder is
+flushed."""
 
 import asyncio
 import errno
@@ -26,7 +27,7 @@ _BAD_KEY = re.compile(r"(^|/)\.{0,2}(/|$)")
 FAILPOINTS = ("blob.put.before", "blob.put.after")
 TEMPORARY = ".tmp-"
 _UNKNOWN = 1 << 30
-"""Taken as the size of what may be large, and of what is flushed to the disk, which is never quick."""
+"""The size that is assumed for blobs that may be large, and for writes with a flush, which are always slow."""
 _READ = 128 << 10
 _LIST_BATCH = 1000
 
@@ -59,7 +60,7 @@ class LocalBlobs:
                 await self._runtime.run_sized("io", len(piece), stream.write, piece)
             return await blocking("io", stream.keep)
         finally:
-            # A thread may still write for a call that was cancelled: the file must not be closed under it.
+            # After a cancellation a thread may still be writing. `close` waits for it.
             if not stream.closed:
                 await shielded(blocking("io", stream.close))
 
@@ -85,7 +86,8 @@ class LocalBlobs:
         return await self._side_by_side(keys, lambda key: _attempt(look, self._place(key)))
 
     async def _side_by_side(self, keys: Sequence[str], ask: Callable[[str], T]) -> list[T]:
-        """On all threads of the pool, each with a part: one call for each blob costs more than reading it."""
+        """Call `ask` for all keys, divided between the threads of the pool. One call of the pool for each blob would
+        cost more than reading the blob."""
         part = -(-len(keys) // THREAD_POOLS["io"]) or 1
         parts = [keys[start : start + part] for start in range(0, len(keys), part)]
         answers = await asyncio.gather(*(self._runtime.run_blocking("io", lambda p: [*map(ask, p)], p) for p in parts))
@@ -153,7 +155,7 @@ class LocalBlobs:
             self._runtime.failpoints.hit("blob.put.after")
 
     def make_folder(self, name: str, durable: bool) -> None:
-        """A new folder is only as durable as its entry in the one above."""
+        """Create a folder. If `durable`, also flush its parent, because the entry of a new folder is there."""
         if name in self._known_folders:
             return
         folder = Path(name)
@@ -161,7 +163,7 @@ class LocalBlobs:
             missing = make_folder(folder, self._root)
         except OSError as error:
             raise StorageError(storage_sentence(folder, error)) from error
-        # One that another writer made a moment ago is flushed again: we cannot know that it has been.
+        # A folder that another writer has just created is flushed again, because it may not have been flushed yet.
         for made in missing or [folder] if durable else []:
             _flush_folder(str(made.parent))
         if durable or not missing:
@@ -185,7 +187,7 @@ class LocalBlobs:
             for entry in entries:
                 try:
                     if entry.is_dir(follow_symlinks=False):
-                        # What begins with a dot is ours, and no owner's: the files of open submits.
+                        # Folders that begin with a dot belong to no owner: they hold the files of submits in progress.
                         if not entry.name.startswith("."):
                             folders.append(entry.path)
                         continue
@@ -196,7 +198,7 @@ class LocalBlobs:
 
 
 class _Temporary:
-    """A file that becomes visible under its name by `keep`, or not at all."""
+    """A temporary file. `keep` renames it to its final name; otherwise it is removed."""
 
     def __init__(self, place: str, runtime: Runtime, mode: int) -> None:
         self._place = place
@@ -231,14 +233,14 @@ class _Temporary:
             if not self._kept:
                 Path(self._temporary).unlink(missing_ok=True)
         except OSError as failed:
-            # Some file systems tell only now that they could not write.
+            # Some file systems report a failed write only on close.
             error = error or failed
         if isinstance(error, OSError):
             raise StorageError(storage_sentence(Path(self._place), error)) from error
 
 
 class _Stream:
-    """A durable blob that grows piece by piece, from any thread of the pool, one call at a time."""
+    """A durable blob that is written piece by piece. Any thread of the pool may call it, one at a time."""
 
     def __init__(self, blobs: LocalBlobs, place: str) -> None:
         self._blobs = blobs
@@ -273,7 +275,7 @@ class _Stream:
         return Stored(self._digest.hexdigest(), self._size)
 
     def close(self) -> None:
-        """Nothing is left of what was not kept."""
+        """Close the stream, and remove the file unless `keep` was called."""
         with self._writing:
             self._end(None)
 
@@ -319,7 +321,7 @@ def _storable(path: Path, work: Callable[[], T]) -> T:
 
 
 def _pieces(place: str) -> Iterator[bytes]:
-    # Plain calls: a file object takes twice as long to make as a small file to read.
+    # Without a file object: creating one takes twice as long as reading a small file.
     descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
     try:
         while piece := os.read(descriptor, _READ):
@@ -351,7 +353,7 @@ def _size(place: str) -> BlobSum:
 
 
 def make_home(folder: Path) -> None:
-    """A folder that survives a power cut, with those above it that are new."""
+    """Create a folder and its missing parents durably."""
     try:
         for made in make_folder(folder, folder):
             _flush_folder(str(made.parent))
@@ -380,7 +382,7 @@ def _take(walk: Iterator[BlobInfo]) -> list[BlobInfo]:
 
 
 def storage_sentence(path: Path, error: OSError) -> str:
-    """What the disk said, as a sentence that a person can act on."""
+    """An error message for a failed write, with what the user can do."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"the disk is full: {path} could not be written. Free some space and try again"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

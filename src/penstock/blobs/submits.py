@@ -1,5 +1,5 @@
-"""Submits that are under way, by files that their processes hold locks on. Whatever the clock does meanwhile: bytes
-that no row names yet are left alone as long as the process lives that stored them."""
+"""Submits in progress. Each has a file that its process holds a lock on. Blobs that no row names yet are kept as long
+as the process that stored them runs, even if the clock is changed."""
 
 import fcntl
 import os
@@ -13,7 +13,7 @@ from penstock.redaction import file_mode
 
 class OpenSubmits:
     def __init__(self, folder: Path, make: Callable[[Path], None]) -> None:
-        """`make` makes a folder that survives a power cut: those above it hold more than our files."""
+        """`make` creates a folder durably. This matters because the parent folders also contain blobs."""
         self._folder = folder
         self._make = make
 
@@ -31,7 +31,8 @@ class OpenSubmits:
             os.close(descriptor)
 
     def _hold(self, path: Path) -> int:
-        """Somebody who looks may take the lock before us, and the file for that of a dead process."""
+        """Create and lock the file. Another process may lock it first, take it for that of a dead process and remove
+        it; then this is repeated."""
         while True:
             try:
                 descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, file_mode(self._folder))
@@ -44,7 +45,7 @@ class OpenSubmits:
             os.close(descriptor)
 
     def oldest(self) -> str | None:
-        """Of those that live; what the dead left is taken away."""
+        """The first name of a submit in progress; None if there is none. Removes files of dead processes."""
         try:
             names = sorted(os.listdir(self._folder))
         except FileNotFoundError:
@@ -57,7 +58,7 @@ class OpenSubmits:
         except FileNotFoundError:
             return False
         except PermissionError:
-            # Another user's, who may be alive.
+            # The file belongs to another user; its process may be running.
             return True
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""PORT: texts in, vectors out."""
+"""PORT: compute vectors of texts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,23 +12,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Model:
-    """What callers must know about the model behind an embedder."""
+    """The properties of an embedder's model that callers need."""
 
     fingerprint: str
-    """Names the model and everything that changes its vectors: two embedders with one fingerprint agree."""
+    """Identifies the model and everything that affects its vectors. Embedders with equal fingerprints give equal
+    vectors."""
     dimensions: int
     former_names: tuple[str, ...] = ()
     """Fingerprints that earlier versions of Penstock gave to an embedder with the same vectors."""
     max_texts: int = 4096
-    """Texts in one call of `embed_documents`."""
+    """Maximum number of texts in one call of `embed_documents`."""
     max_tokens: int | None = None
-    """Tokens in one call, of all its texts together; None: no limit."""
+    """Maximum number of tokens of all texts in one call; None: no limit."""
     remote: bool = False
-    """Each call goes over a network: texts of several documents are sent in one call."""
+    """Whether calls use a network. If so, texts of several documents are sent in one call."""
     paid: bool = False
-    """Each call costs money: its answer is kept durably before anything else happens."""
+    """Whether each call costs money. If so, its result is stored durably before anything else happens."""
     price: float = 0.0
-    """US dollars for a million tokens."""
+    """US dollars per million tokens."""
 
 
 class Embedder(Protocol):
@@ -37,23 +38,23 @@ class Embedder(Protocol):
 
     @property
     def target(self) -> str:
-        """What is called, by the name that outages and limits are counted under: two embedders that use one server
-        with one key have one target."""
+        """The name of the target, under which outages and limits are counted. Two embedders that use the same server
+        with the same key have the same target."""
 
     async def warm_up(self) -> None:
-        """Load what the first call would load."""
+        """Load now what the first call would load."""
 
     async def embed_documents(self, texts: Sequence[str]) -> Vectors:
-        """One unit vector for each text, in order: float32, (len(texts), dimensions). At most `model.max_texts` texts;
-        a text without a token has the zero vector."""
+        """One unit vector for each text, in order: float32, (len(texts), dimensions). Accepts at most `model.max_texts`
+        texts. A text without tokens gets the zero vector."""
 
     async def embed_query(self, text: str) -> Vector:
-        """The unit vector to search with: float32, (dimensions,). Some models embed questions and documents in
-        different ways."""
+        """The unit vector of a search query: float32, (dimensions,). Some models embed queries and documents
+        differently."""
 
 
 def unit(vectors: "NDArray[Any]") -> Vectors:
-    """Vectors scaled to length one; a zero vector stays zero."""
+    """The vectors scaled to length one. A zero vector stays zero."""
     import numpy as np
 
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -1,5 +1,5 @@
-"""An embedder without a model: words are hashed to directions, so texts that share words are near. For tests and
-simulations; the same text gives the same vector on every machine."""
+"""An embedder without a model, for tests and simulations. It hashes words to directions, so texts that share words have
+similar vectors. The same text gives the same vector on every machine."""
 
 import hashlib
 import re
@@ -25,7 +25,7 @@ class FakeEmbedder:
         return self._model
 
     async def warm_up(self) -> None:
-        """There is nothing to load."""
+        """Does nothing."""
 
     async def embed_query(self, text: str) -> Vector:
         vector: Vector = self._embed([text])[0]

@@ -1,7 +1,7 @@
-"""The default embedder: the vocabulary of `wordllama`, averaged over a text's tokens. Offline, no model server.
+"""The default embedder: the mean of the token vectors of `wordllama`. It works offline and needs no model server.
 
-Only the weights and the tokenizer of the package are used. Importing it takes 0.7 s and configures logging, and its own
-`embed` pads every text to the longest of the batch. Texts are not truncated, as there.
+Only the weights and the tokenizer of the package are used. Importing the package takes 0.7 s and configures logging,
+and its `embed` pads every text to the longest of the batch. Like the package, this embedder does not truncate texts.
 """
 
 import hashlib
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 _MODEL, _DIMENSIONS = "l2_supercat", 256
 _NAME = f"wordllama:{_MODEL}:{_DIMENSIONS}:1"
 _FIRST = "461d9f720e7921ac"
-"""The weights and the tokenizer that were meant while the name alone was the fingerprint."""
+"""The hash of the weights and tokenizer in use when the fingerprint was only the name of the model."""
 
-# Tokenizer threads want many texts at once.
+# The threads of the tokenizer are efficient only for many texts at once.
 _TOKENISED = 256
 
 
@@ -37,7 +37,7 @@ class WordLlamaEmbedder:
 
     @cached_property
     def model(self) -> Model:
-        """The fingerprint names weights and tokenizer by their hash: the package may bring others one day."""
+        """The fingerprint contains the hash of weights and tokenizer, because a later package may contain others."""
         fingerprint = f"{_NAME}:{digest(*model_files(_MODEL, _DIMENSIONS))}"
         return Model(fingerprint, _DIMENSIONS, (_NAME,) if fingerprint == f"{_NAME}:{_FIRST}" else ())
 
@@ -52,7 +52,7 @@ class WordLlamaEmbedder:
         parts = []
         for start in range(0, len(texts), _TOKENISED):
             part = texts[start : start + _TOKENISED]
-            # Embedding takes about four times as long as other work on the same bytes; loading is never quick.
+            # Embedding takes about four times as long as other work on the same bytes. Loading the model is slow.
             size = 4 * sum(map(len, part)) if self._weights is not None else 1 << 30
             parts.append(await self._runtime.run_sized("cpu", size, self._embed, part))
         return parts[0] if len(parts) == 1 else _joined(parts)
@@ -66,7 +66,7 @@ class WordLlamaEmbedder:
 
 
 def model_files(name: str, dimensions: int) -> tuple[Path, Path]:
-    """Weights and tokenizer, in the package, which is not imported for that."""
+    """The paths of the weights and the tokenizer in the package, without importing it."""
     spec = importlib.util.find_spec("wordllama")
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError("the embedder wordllama is not installed: pip install wordllama")
@@ -76,7 +76,7 @@ def model_files(name: str, dimensions: int) -> tuple[Path, Path]:
 
 
 def digest(*files: Path) -> str:
-    """Of 18 MB in 20 ms, once a process."""
+    """A hash of these files: 18 MB in 20 ms, once per process."""
     whole = hashlib.sha256()
     for path in files:
         with path.open("rb") as file:

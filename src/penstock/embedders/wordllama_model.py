@@ -1,4 +1,5 @@
-"""The weights and the tokenizer of wordllama, and how they make vectors. Loaded by the first text that is embedded."""
+"""Compute vectors with the weights and the tokenizer of wordllama. This module is loaded when the first text is
+embedded."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from penstock.embedders.base import unit
 from penstock.model.items import Vectors
 
-# The count matrix of a slice should stay small.
+# Texts per slice, so that the count matrix of a slice stays small.
 _POOLED = 64
 
 
@@ -39,9 +40,10 @@ def load(weights_file: Path, tokenizer_file: Path) -> Weights:
 
 
 def _pooled(rows: NDArray[np.float32], tokens: list[list[int]]) -> Vectors:
-    """The direction of each text's mean row, as one product of a count matrix with the rows that occur.
+    """The unit vector of each text's mean row, as one product of a count matrix with the rows that occur.
 
-    Few long calls: a call a text hands the interpreter lock over a hundred times as often beside a busy thread."""
+    It makes a few long calls. With one call per text, the interpreter lock would be passed a hundred times as often
+    while another thread is busy."""
     lengths = np.fromiter(map(len, tokens), dtype=np.int64, count=len(tokens))
     ids = np.fromiter(chain.from_iterable(tokens), dtype=np.int64, count=int(lengths.sum()))
     np.minimum(ids, len(rows) - 1, out=ids)

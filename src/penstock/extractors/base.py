@@ -1,4 +1,4 @@
-"""PORT: raw bytes in, pages with structure out, from any cursor on."""
+"""PORT: extract pages with structure from raw bytes, starting at any cursor."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -12,7 +12,7 @@ from penstock.model.items import Page
 
 @cache
 def library(name: str) -> str:
-    """A library and its version, for what decides the output of a step."""
+    """The name and version of a library, for the version of an extractor."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -32,78 +32,79 @@ class Raw(Protocol):
 
     @property
     def parser_s(self) -> float:
-        """How long parser processes have worked on it."""
+        """Seconds that parser processes have worked on the document."""
 
     @property
     def flow(self) -> tuple[str, str]:
-        """Owner and document: parser processes are shared by these."""
+        """Owner and document id. Parser processes are shared fairly between these."""
 
     async def read_range(self, offset: int, length: int) -> bytes: ...
 
     async def password(self) -> str | None:
-        """What unlocks it, if its submitter gave one. Never logged, never shown."""
+        """The password of the document, if one was given at submit. It is never logged or shown."""
 
     def file(self) -> AbstractAsyncContextManager[Path]:
         """The bytes as a file on this machine, for readers in other processes."""
 
     def waiting(self, on: str | None) -> None:
-        """Say what the extraction waits on; None: it works again."""
+        """Report what the extraction waits for; None: it continues."""
 
     def may_parse(self) -> None:
-        """Raises where parsers have worked on it for as long as they may."""
+        """Raises if parser processes have used up their time limit for the document."""
 
     def parsed(self, seconds: float) -> None:
-        """So long a parser process has worked on it, with or without an answer."""
+        """Add the time that a parser process has worked on the document, whether or not it succeeded."""
 
 
 class StoredRaw(Raw, Protocol):
     async def verify(self) -> None:
-        """Permanent, if these are other bytes than were accepted."""
+        """Raises Permanent if the bytes are not those that were submitted."""
 
 
 class Parsers(Protocol):
-    """Isolated child processes. What crashes, hangs or eats memory there is a StepError here."""
+    """The parser processes. A crash, a hang or excessive memory use in one of them raises a StepError here."""
 
     @property
     def width(self) -> int:
-        """How many children there are."""
+        """Number of parser processes."""
 
     async def call(self, reader: str, arguments: dict[str, Any], *, source: Raw, document: Path | None = None) -> bytes:
-        """Run a reading function (a name that the child knows) on the open `document` and arguments; its answer,
-        encoded. The child sees no path and can open no other file."""
+        """Call a reader (by its name in `formats.READERS`) with the open `document` and arguments, and return its
+        encoded result. The parser process gets no path and cannot open other files."""
 
 
 class Child(NamedTuple):
-    """A file found inside another: an attachment, a member of an archive."""
+    """A file inside another file, such as an attachment or a member of an archive."""
 
     member: str
-    """Its place in the parent, unique there: the source URI of the child is `parent!/member`."""
+    """Its path in the parent, unique within the parent. The source URI of the child is `parent!/member`."""
     name: str
     pieces: Callable[[], AsyncIterator[bytes]]
 
 
 class Extracted(NamedTuple):
-    """A batch of what was found, and the cursor from which extraction goes on after it."""
+    """A batch of pages, and the cursor at which extraction continues after it."""
 
     pages: list[Page]
     cursor: dict[str, Any]
     keep: bool = False
-    """It cost so much that it is stored at once."""
+    """Store the batch at once, because extracting it was expensive."""
     metadata: Mapping[str, Any] = MappingProxyType({})
-    """Of the document: title, author, dates, language. Nothing stores it yet."""
+    """Metadata of the document: title, author, dates, language. Not stored yet."""
     children: Sequence[Child] = ()
-    """Nothing submits them yet."""
+    """Not submitted yet."""
 
 
 class Extractor(Protocol):
     @property
     def paid(self) -> bool:
-        """Each call costs money: what it brings is stored durably before anything else happens."""
+        """Whether each call costs money. If so, its result is stored durably before anything else happens."""
 
     def version(self, media_type: str, params: Mapping[str, Any]) -> str:
-        """Changes whenever the output for the same input and parameters does: part of the artifact's fingerprint."""
+        """A part of the artifact's fingerprint. It changes whenever the output for the same input and parameters
+        changes."""
 
     def extract(
         self, raw: Raw, media_type: str, params: dict[str, Any], cursor: dict[str, Any]
     ) -> AsyncGenerator[Extracted, None]:
-        """Pages in order. An empty cursor is the beginning. Where a batch ends depends on the input alone."""
+        """Yield pages in order. An empty cursor is the beginning. The ends of batches depend only on the input."""

@@ -1,4 +1,4 @@
-"""Which encoding an HTML file is in: its mark, its bytes, what it says itself, and only then a guess."""
+"""Detect the encoding of an HTML file: from its byte order mark, its bytes, its declaration, and last by a guess."""
 
 import re
 
@@ -11,9 +11,10 @@ _BEFORE_BAD, _SAMPLE = 16 * 1024, 64 * 1024
 _DECLARED = re.compile(
     rb"""<(?:meta\b[^>]*?\bcharset|\?xml\b[^>]*?\bencoding)\s*=\s*["']?\s*([-\w.:]+)""", re.IGNORECASE
 )
-# Of these names Python has a smaller encoding than browsers mean.
+# For these names Python's encoding has fewer characters than the one that browsers use.
 _LARGER = {"shift_jis": "cp932", "gbk": "gb18030", "big5": "big5hkscs", "euc-kr": "cp949"}
-# Unicode and seven-bit encodings are known by their bytes; the last two are no encodings of texts.
+# Declarations that are ignored. Unicode and seven-bit encodings are detected by their bytes; the last two are not text
+# encodings.
 _NOT_BELIEVED = {"utf-8", "utf-16le", "utf-16be", "iso-2022-jp", "replacement", "x-user-defined"}
 
 
@@ -26,7 +27,8 @@ def decoded(data: bytes) -> str:
 
 
 def _encoding(data: bytes) -> str:
-    """What is UTF-8 throughout is UTF-8, whatever it says: pages that were converted still name the old encoding."""
+    """The encoding of the file. Valid UTF-8 is read as UTF-8 whatever the file declares, because converted pages often
+    still declare their old encoding."""
     guess = wide(data[:HEAD])
     if guess:
         return guess
@@ -42,9 +44,9 @@ def _encoding(data: bytes) -> str:
 
 
 def _declared(head: bytes) -> str | None:
-    """The encoding that the file names, as browsers understand the name; None: there is none that we can use."""
+    """The encoding that the file declares, as browsers understand its name; None if there is no usable declaration."""
     found = _DECLARED.search(head)
-    # Its labels are loaded with this module: a parser process may not be able to load them later.
+    # The labels are loaded with this module, because an isolated parser process may not be able to load them later.
     name = LABELS.get(found[1].decode("ascii", "replace").lower()) if found else None
     if name is None or name in _NOT_BELIEVED:
         return None

@@ -1,4 +1,5 @@
-"""A Word document as pieces: paragraphs, lists and tables in order, notes and comments after what they belong to."""
+"""Read a Word document as pieces: paragraphs, lists and tables in order, with notes and comments after the paragraph
+that refers to them."""
 
 import posixpath
 import zipfile
@@ -27,7 +28,7 @@ _UNSEEN = {
 }
 _SIGNS = {"tab": " ", "cr": "\n", "noBreakHyphen": "-", "ptab": " "}
 _SYMBOLS = {0xFC: "✓", 0xFB: "✗", 0xA8: "☐", 0x6F: "☐", 0xFE: "☑", 0xFD: "☒", 0xE0: "→", 0xB7: "•"}
-"""Of the symbol fonts, those that mean something in a text."""
+"""Characters of symbol fonts that have a meaning in text."""
 _PRIVATE = 0xF000
 _MOST_SPANNED = 100
 _NEW_PAGE = {None, "nextPage", "evenPage", "oddPage"}
@@ -46,7 +47,7 @@ def pieces(archive: zipfile.ZipFile) -> Iterator[Piece]:
 
 
 def _joined(found: Iterable[Piece]) -> Iterator[Piece]:
-    """In Word every line of code is a paragraph."""
+    """Join consecutive code pieces into one. In Word every line of code is a paragraph."""
     for kind, group in groupby(found, key=lambda piece: piece.kind):
         if kind == "code":
             yield Piece("code", "\n".join(piece.text for piece in group))
@@ -55,7 +56,7 @@ def _joined(found: Iterable[Piece]) -> Iterator[Piece]:
 
 
 def _main_part(archive: zipfile.ZipFile) -> tuple[str, dict[str, str]]:
-    """The part with the text, and those beside it by kind."""
+    """The name of the part with the text, and the names of its related parts by kind."""
     main = _relations(archive, "").get("officeDocument", "word/document.xml")
     return main, _relations(archive, main)
 
@@ -82,7 +83,8 @@ def _entries(root: Element | None) -> dict[str | None, Element]:
 
 
 def _blocks(stream: IO[bytes]) -> Iterator[Element]:
-    """The elements of the body, each dropped when the next is asked for: long documents never stand in memory whole."""
+    """Yield the elements of the body. Each is removed before the next is read, so that a long document is never
+    completely in memory."""
     opened: list[Element] = []
     for event, element in ElementTree.iterparse(stream, ("start", "end")):
         if event == "start":
@@ -95,7 +97,7 @@ def _blocks(stream: IO[bytes]) -> Iterator[Element]:
 
 
 class _Inline:
-    """The text of one paragraph, and what is to follow it."""
+    """The text of one paragraph, and the pieces that follow it."""
 
     def __init__(self) -> None:
         self.text: list[str] = []
@@ -104,7 +106,7 @@ class _Inline:
         self._equation_ends = -1
 
     def equation(self, text: str) -> None:
-        """Two that stand side by side are two."""
+        """Add an equation, separated by a space from an equation directly before it."""
         self.text.append(f" {text}" if self._equation_ends == len(self.text) else text)
         self._equation_ends = len(self.text)
 
@@ -112,7 +114,7 @@ class _Inline:
         self.text.append(text)
 
     def rendered_break(self) -> None:
-        """A paragraph that runs over a page break stays in one piece."""
+        """Handle a page break within the paragraph. The paragraph is not split: the break goes before or after it."""
         if any(part.strip() for part in self.text):
             self.breaks_after = True
         else:
@@ -232,7 +234,7 @@ class _Reader:
         return tidy("\n".join(piece.text for piece in self.blocks(container)))
 
     def _drawing(self, element: Element, inline: _Inline) -> None:
-        """What is written in a drawing, else the words that stand for it."""
+        """Add the text of a drawing or, if it has none, its alternative text."""
         boxes = [found for found in element.iter() if local(found) == "txbxContent"]
         for box in boxes:
             inline.after += self.blocks(box)
@@ -242,7 +244,8 @@ class _Reader:
             inline.add(f" {' '.join(words.split())} ")
 
     def _table(self, element: Element) -> list[Piece]:
-        """Rows, with a page break before those that begin a page. There the first row stands again, as in Word."""
+        """The pieces of a table. It is split before each row that begins a page, and the first row is repeated there,
+        as in Word."""
         pages: list[list[list[list[Piece]]]] = [[]]
         for row in _rows(element):
             cells = [self.blocks(cell) for cell in _within(row, "tc")]
@@ -269,7 +272,7 @@ def _chosen(alternatives: Element) -> Element:
 
 
 def _rows(element: Element) -> Iterator[Element]:
-    """Rows that were not deleted, wherever they are wrapped in."""
+    """Rows that are not marked as deleted, also those inside wrapper elements."""
     return (row for row in _within(element, "tr") if child(row, "trPr", "del") is None)
 
 

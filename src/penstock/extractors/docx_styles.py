@@ -1,4 +1,4 @@
-"""What the styles and the numbering of a Word document say about a paragraph."""
+"""The styles and the numbering of a Word document."""
 
 import re
 from typing import NamedTuple
@@ -12,18 +12,18 @@ _QUOTE = re.compile(r"\bquote\b|\bquotations?\b", re.IGNORECASE)
 _MARKER = re.compile(r"\d{1,9}[.)]$")
 _PLACE = re.compile(r"%([1-9])")
 _BODY_TEXT = 9
-"""The outline level of what is no heading."""
+"""The outline level of paragraphs that are not headings."""
 _ROMAN = ((1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "xc"), (50, "l"), (40, "xl"), (10, "x"))
 _ROMAN_ONES = ("", "i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix")
 
 
 class Format(NamedTuple):
-    """How a paragraph is set, by its style and its own settings."""
+    """The format of a paragraph, from its style and its own settings."""
 
     kind: str = "paragraph"
     level: int = 0
     number: str = ""
-    """The list that it belongs to, "" if none."""
+    """The id of the list that it belongs to; "" if none."""
     depth: int = 0
     breaks: bool = False
 
@@ -43,7 +43,7 @@ class Styles:
         self._known: dict[str | None, Format] = {}
 
     def format(self, settings: Element | None) -> Format:
-        """Of a paragraph with these settings (its pPr)."""
+        """The format of a paragraph with these settings (its pPr)."""
         style = value(child(settings, "pStyle")) or self._default
         if style not in self._known:
             self._known[style] = self._of_style(style)
@@ -88,7 +88,7 @@ def _named(known: Format, name: str) -> Format:
 
 
 def on(element: Element | None) -> bool:
-    """Whether a switch is there and not turned off."""
+    """Whether a boolean element exists and is not set to false."""
     return element is not None and value(element) not in ("0", "false", "off", "none")
 
 
@@ -100,7 +100,7 @@ class _Level(NamedTuple):
 
 
 class Numbering:
-    """Counts the items of all lists. Lists of one abstract numbering go on counting where another one stopped."""
+    """Counts the items of all lists. Lists with the same abstract numbering share one count."""
 
     def __init__(self, root: Element | None) -> None:
         abstract = {value(found, "abstractNumId"): _levels(found) for found in _all(root, "abstractNum")}
@@ -121,7 +121,7 @@ class Numbering:
             }
 
     def depth_of(self, number: str, style: str | None) -> int:
-        """The level of a list that a style stands for."""
+        """The level of a list that is assigned to a style."""
         levels = self._levels.get(number, {})
         return next((depth for depth, level in levels.items() if level.style == style), 0)
 
@@ -150,7 +150,8 @@ class Numbering:
 
 
 def marker(label: str) -> str:
-    """What an item begins with in Markdown. Labels that Markdown does not know, as 1.1 or (a), stand in the text."""
+    """The beginning of a list item in Markdown. Labels that Markdown does not support, such as 1.1 or (a), become part
+    of the text."""
     return label if _MARKER.match(label) else f"- {label}".strip()
 
 

@@ -1,4 +1,4 @@
-"""Which encoding a text is in. Every answer depends on the bytes alone."""
+"""Detect the encoding of a text. All results depend only on the bytes."""
 
 import codecs
 import re
@@ -18,14 +18,14 @@ _MARKS = (
     (b"\x84\x31\x95\x33", "gb18030"),
 )
 
-# Whoever writes these bytes means text: tab, line ends, form feed, backspace, escape, shifts, the DOS end of file.
+# Bytes that occur in text, including tab, line ends, form feed, backspace, escape, shifts and the DOS end of file.
 _TEXT_BYTES = bytes({*range(0x20, 0x100), *b"\t\n\v\f\r\b\x1a\x1b\x0e\x0f"} - {0x7F})
 _UNWANTED = re.compile("[\x00-\x07\x0e-\x19\x1c-\x1f\x7f-\x84\x86-\x9f\ufff0-\uffff]")
 _LATIN_1, _SIGNS = 0, -1
 
 _ESCAPE = re.compile(rb"\x1b\$(?:[@AB]|\([@A-D]|\)C)")
 
-# Western text fits many Latin code pages; only the common ones of each script are asked for.
+# Western text is valid in many Latin code pages; only the common ones of each script are tried.
 _WESTERN = "cp1252"
 _LATIN = ("cp1250", "iso8859_2", "cp1254", "cp1257", "cp850", "cp437", "mac_roman")
 _CYRILLIC = ("cp1251", "koi8_r", "koi8_u", "cp866", "iso8859_5")
@@ -34,7 +34,7 @@ _CODE_PAGES = [_WESTERN, *_LATIN, *_CYRILLIC, *_ASIAN, "cp1253", "iso8859_7", "c
 
 
 def byte_order_mark(head: bytes) -> tuple[str, int] | None:
-    """The encoding that a byte order mark names, and the mark's length."""
+    """The encoding of a byte order mark, and the length of the mark; None if there is none."""
     for mark, encoding in _MARKS:
         if head.startswith(mark):
             return encoding, len(mark)
@@ -42,12 +42,12 @@ def byte_order_mark(head: bytes) -> tuple[str, int] | None:
 
 
 def control_share(head: bytes) -> float:
-    """How much of `head`, read byte by byte, no text would hold: NULs and most control characters."""
+    """The share of bytes of `head` that do not occur in text: NULs and most control characters."""
     return len(head.translate(None, _TEXT_BYTES)) / max(len(head), 1)
 
 
 def is_utf8(head: bytes) -> bool:
-    """Whether `head` is UTF-8, where its last character may be cut off."""
+    """Whether `head` is UTF-8. Its last character may be incomplete."""
     try:
         codecs.getincrementaldecoder(UTF8)().decode(head)
     except UnicodeDecodeError:
@@ -56,7 +56,7 @@ def is_utf8(head: bytes) -> bool:
 
 
 def wide(head: bytes) -> str | None:
-    """UTF-32 or UTF-16 without a byte order mark, if the bytes read best as that."""
+    """The UTF-32 or UTF-16 encoding of text without a byte order mark; None if it is probably neither."""
     if control_share(head) == 0 or (is_utf8(head) and control_share(head) <= 0.1):
         return None
     for encoding, zeros in (("utf-32-le", head[3::4]), ("utf-32-be", head[::4])):
@@ -75,9 +75,10 @@ def _decoded(head: bytes, encoding: str) -> str:
 
 
 def _plausible(text: str) -> float | None:
-    """The share of ASCII in a text of one script with hardly a control character, or None where it is not such a text.
+    """The share of ASCII in a text; None unless it is text of one script with very few control characters.
 
-    ASCII decides between the byte orders: Latin text read the wrong way round looks like flawless Chinese."""
+    The share of ASCII decides between the byte orders: Latin text decoded in the wrong byte order looks like valid
+    Chinese."""
     if not text:
         return None
     unwanted = sum(1 for c in text if _UNWANTED.match(c))
@@ -92,7 +93,7 @@ def _plausible(text: str) -> float | None:
 
 
 def _script(block: int) -> int:
-    """A number for the script of a block of 256 characters. All scripts share Latin-1 and the signs."""
+    """A number for the script of a block of 256 characters. Latin-1 and signs occur in all scripts."""
     if block == 0:
         return _LATIN_1
     if 0x20 <= block <= 0x2B or block in (0xFE, 0xFF) or 0x1F0 <= block <= 0x1FA:
@@ -105,7 +106,7 @@ def _script(block: int) -> int:
 
 
 class Utf8Check:
-    """Is a stream UTF-8? Fed block by block; holds nothing but the tail of the last block."""
+    """Checks block by block whether a stream is UTF-8. Keeps only the end of the last block in memory."""
 
     def __init__(self) -> None:
         self.first_bad: int | None = None
@@ -131,21 +132,22 @@ class Utf8Check:
 
     @property
     def encoding(self) -> str:
-        """For a stream without a bad byte: UTF-8, or a seven-bit encoding that hides in ASCII."""
+        """The encoding of a stream without an invalid byte: UTF-8, or a seven-bit encoding, whose bytes are ASCII."""
         if not self._ascii or not self._escapes:
             return UTF8
         return ISO_2022_KR if b"\x1b$)C" in self._escapes else ISO_2022_JP
 
 
 def legacy(sample: bytes, bad: int) -> str:
-    """The encoding of a text that is not UTF-8: `sample` surrounds its first bad byte, at `bad`."""
+    """The encoding of a text that is not valid UTF-8. `sample` contains its first invalid byte, at the offset `bad`.
+    Mostly valid UTF-8 counts as UTF-8."""
     as_utf8 = sample.decode(UTF8, "replace")
     broken = as_utf8.count("\ufffd")
     if sum(1 for c in as_utf8 if c > "\x7f") - broken > 4 * broken:
         return UTF8
     from charset_normalizer import from_bytes
 
-    # A sample that begins or ends inside a character would rule the right encoding out.
+    # Cut at line ends: a sample that begins or ends inside a character would exclude the correct encoding.
     begin = sample.rfind(b"\n", 0, bad) + 1
     end = sample.rfind(b"\n", bad) + 1 or len(sample)
     matches = from_bytes(sample[begin:end], cp_isolation=_CODE_PAGES)
@@ -160,7 +162,8 @@ def legacy(sample: bytes, bad: int) -> str:
 
 
 def shift_after(data: bytes, encoding: str, shift: str) -> str:
-    """The escape sequence that a stateful encoding is under after `data`, to be set before what follows."""
+    """The escape sequence that is in effect after `data` in a stateful encoding. The text that follows must be decoded
+    with it in front."""
     if encoding == ISO_2022_KR:
         shifted = data.rfind(b"\x0e") > max(data.rfind(b"\x0f"), data.rfind(b"\n"))
         return "\x1b$)C\x0e" if shifted else "\x1b$)C"

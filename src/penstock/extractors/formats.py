@@ -1,8 +1,8 @@
-"""The one table of media types: what a file of each is called, how it is recognised, and what reads it.
+"""The table of media types: the names of each format, how it is detected, and which module reads it.
 
-A new format is one row here and the module that reads it. Detection (`media.py`), the choice of extractors, the parser
-processes, versions and docs/reference/formats.md all read this table. Parser processes import this module before they
-are isolated, so it loads nothing.
+A new format needs one row here and the module that reads it. Detection (`media.py`), the choice of extractors, the
+parser processes, versions and docs/reference/formats.md use this table. Parser processes import this module before they
+are isolated, so it imports no heavy modules.
 """
 
 import re
@@ -22,40 +22,40 @@ _OOXML = "application/vnd.openxmlformats-officedocument."
 DOCX = _OOXML + "wordprocessingml.document"
 
 DETECTOR = "charset-normalizer"
-"""The library that tells legacy encodings apart."""
+"""The library that detects legacy encodings."""
 
 
 class Text(NamedTuple):
-    """A file that is text: recognised by its name, or by its beginning where there is a `pattern`."""
+    """A text file. It is detected by its name, or by its beginning if there is a `pattern`."""
 
     pattern: re.Pattern[str] | None = None
 
 
 class Mark(NamedTuple):
-    """A file that begins with `start`, after blanks. `anywhere`: or has it in its first kilobyte, if its name says so
-    or it is no text."""
+    """A file that begins with `start`, after white space. `anywhere`: `start` may also follow later in the first
+    kilobyte, if the name has a suffix of the format or the file is not text."""
 
     start: bytes
     anywhere: bool = False
 
 
 class Office(NamedTuple):
-    """A zip file with a list of contents that names the `kind`, or with parts in the `folder`."""
+    """A zip file whose list of contents names the `kind`, or that has members in the `folder`."""
 
     kind: bytes
     folder: bytes
 
 
 class Ole(NamedTuple):
-    """An old Office file: they all begin alike, and the name tells them apart."""
+    """An old Office file. All of them begin with the same bytes; the suffix of the name decides."""
 
 
 class Reader(NamedTuple):
-    """Reads a whole file, or a part of one, in a parser process."""
+    """A module that reads a file, or a part of one, in a parser process."""
 
     name: str
     module: str
-    """Has a function `read(document, **arguments)`; its answer is encoded with msgpack."""
+    """It has a function `read(document, **arguments)`, whose result is encoded with msgpack."""
     late: tuple[str, ...] = ()
     """Modules that it imports only when a document needs them."""
 
@@ -63,23 +63,25 @@ class Reader(NamedTuple):
 class Format(msgspec.Struct, frozen=True, kw_only=True):
     media_type: str
     label: str
-    """What people call it."""
+    """The common name."""
     suffixes: tuple[str, ...] = ()
-    """Of file names, in small letters and without the dot."""
+    """Suffixes of file names, in lower case and without the dot."""
     sign: Text | Mark | Office | Ole | None = None
-    """None: recognised by the library for magic numbers."""
+    """How the format is detected; None: by the library for magic numbers."""
     adapter: str | None = None
-    """`module:function` that makes the extractor from the row and the `Parts`; None: recognised, but not read."""
+    """`module:function` that creates the extractor from the row and the `Parts`; None: detected, but not read."""
     reader: Reader | None = None
-    """None: it is read in the worker itself, or by another service."""
+    """None: the worker itself or another service reads the format."""
     version: str = ""
-    """Of our own code that reads it: a new one makes the artifacts of this format stale, and of no other."""
+    """The version of the code that reads the format. A new version makes artifacts of this format stale, and of no
+    other."""
     libraries: tuple[str, ...] = ()
-    """Packages that decide the output: their versions count too."""
+    """Packages that determine the output. Their versions are part of the version of the format."""
     markdown: bool = False
-    """The text of its pages is Markdown."""
+    """Whether the text of its pages is Markdown."""
     printed: bool = False
-    """Its pages are those of paper, with running heads and page numbers; without text it is probably a scan."""
+    """Whether its pages are printed pages, with running headers and page numbers. Without text, such a document is
+    probably a scan."""
 
     @property
     def whole_version(self) -> str:
@@ -89,13 +91,13 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Parts(NamedTuple):
-    """What extractors are made from."""
+    """What the functions that create extractors receive."""
 
     runtime: "Runtime"
     parsers: "Parsers"
 
 
-# Markdown and plain text may begin with other tags, or speak of these further down.
+# Markdown and plain text may begin with other tags, or contain these later.
 _HTML = re.compile(
     r"(?:\s|<\?xml[^>]*>|<!--.*?-->)*+<(?:!doctype\s+html\b|(?:html|head|body)[\s>])", re.IGNORECASE | re.DOTALL
 )
@@ -183,20 +185,20 @@ FORMATS = (
 _BY_MEDIA_TYPE = {row.media_type: row for row in FORMATS}
 
 READERS = {row.reader.name: row.reader for row in FORMATS if row.reader is not None}
-"""What parser processes can run."""
+"""The readers that parser processes can run, by name."""
 
 PARSED = tuple(f".{suffix}" for row in FORMATS if row.reader is not None for suffix in row.suffixes)
-"""Endings of the names of files that need a parser process, most likely."""
+"""Suffixes of file names that probably need a parser process."""
 
 
 def of(media_type: str | None) -> Format:
-    """The row of a media type; for one without a row, an empty row under its name."""
+    """The row of a media type; an empty row for an unknown media type."""
     name = media_type or PLAIN
     return _BY_MEDIA_TYPE.get(name) or Format(media_type=name, label=name)
 
 
 def make_extractors(runtime: "Runtime", parsers: "Parsers") -> "dict[str, Extractor]":
-    """The extractors of all formats that are read, by media type. Their modules are loaded now."""
+    """Create the extractors of all formats that can be read, by media type. This imports their modules."""
     parts = Parts(runtime, parsers)
     return {row.media_type: _factory(row.adapter)(row, parts) for row in FORMATS if row.adapter is not None}
 

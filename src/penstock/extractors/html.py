@@ -1,4 +1,4 @@
-"""HTML and XHTML, read whole in a parser process. Nothing is fetched, nothing is run."""
+"""HTML and XHTML, read as a whole file in a parser process. It fetches no resources and executes no scripts."""
 
 import re
 from typing import BinaryIO, NamedTuple
@@ -26,7 +26,7 @@ def read(document: BinaryIO, media_type: str) -> list[Page]:
 def markdown(html: str) -> str:
     reader = _read(html, frozenset(), hide=True)
     if reader.lost or not reader.pieces:
-        # Something hidden never ends, or there is nothing beside it: better too much than nothing.
+        # A hidden element is never closed, or all text is hidden: read again and keep hidden text.
         reader = _read(html, frozenset(reader.lost), hide=False)
     found = reader.pieces
     if found and reader.title and not any(piece.kind == "heading" and piece.level == 1 for piece in found):
@@ -48,7 +48,7 @@ def _read(html: str, shown: frozenset[str], hide: bool) -> "_Reader":
 
 
 class _Open(NamedTuple):
-    """An element that is open: `unseen` by itself, `shown` if neither it nor anything around it is."""
+    """An open element. `unseen`: the element itself is hidden. `shown`: neither it nor an element around it is."""
 
     name: str
     unseen: bool
@@ -67,7 +67,7 @@ class _List:
 
 
 class _Place:
-    """Where text goes: the document, or a cell of a table."""
+    """The container that text is added to: the document, or a cell of a table."""
 
     def __init__(self, pieces: list[Piece]) -> None:
         self.pieces = pieces
@@ -81,7 +81,7 @@ class _Table:
         self.captions: list[Piece] = []
         self._rows: list[list[list[Piece]]] = []
         self._spans: dict[int, int] = {}
-        """For how many rows a column still belongs to a cell further up."""
+        """By column: the number of further rows that a cell above extends over."""
 
     def add_row(self) -> None:
         self._rows.append([])
@@ -104,13 +104,13 @@ class _Table:
 
 
 class _Reader:
-    """Follows the open elements as far as it matters: what is unseen, lists, tables, headings, code, quotes."""
+    """Tracks the open elements that matter: hidden elements, lists, tables, headings, code, quotes."""
 
     def __init__(self, shown: frozenset[str], hide: bool) -> None:
         self.pieces: list[Piece] = []
         self.title = ""
         self.lost: set[str] = set()
-        """Unseen elements that never ended."""
+        """Hidden elements that were never closed."""
         self._shown, self._hide = shown, hide
         self._open: list[_Open] = []
         self._unseen = 0
@@ -155,7 +155,7 @@ class _Reader:
             self._text.append(text if self._code else text.replace("\n", " "))
 
     def finish(self) -> None:
-        """Everything has been read."""
+        """Close all open elements at the end of the file."""
         self._flush()
         self.lost = {element.name for element in self._open if element.unseen} - RAW
         while self._open:
@@ -167,12 +167,13 @@ class _Reader:
         if tag in self._shown or tag in ("html", "body"):
             return False
         if tag in UNSEEN:
-            # The headings of a folded page are often buttons.
+            # On pages with collapsible sections, headings are often buttons.
             return tag != "button" or not self._places[-1].heading
         return self._hide and (tag == "nav" or (_MAY_HIDE.search(raw) is not None and _hidden(attributes(raw))))
 
     def _end_first(self, names: frozenset[str], scopes: frozenset[str]) -> bool:
-        """End the innermost element of these names with all that is in it, unless a scope is around us first."""
+        """Close the innermost open element with one of these names, and all elements inside it. Does nothing if an
+        element of `scopes` is open inside it. Returns whether an element was closed."""
         for at in range(len(self._open) - 1, -1, -1):
             name = self._open[at].name
             if name in names:
@@ -244,7 +245,7 @@ class _Reader:
     # text
 
     def _flush(self) -> None:
-        """What was gathered is a block of its own."""
+        """Add the collected text as a block."""
         if self._code:
             if self._text and not self._text[-1].endswith("\n"):
                 self._text.append("\n")

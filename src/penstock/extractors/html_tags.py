@@ -1,4 +1,4 @@
-"""What the tags of HTML mean for reading."""
+"""Properties of HTML tags that the reader needs."""
 
 from penstock.extractors.html_tokens import RAW
 
@@ -26,7 +26,7 @@ BLOCKS = (
     )
 )
 SCOPES = CELLS | {"table"}
-"""An end tag inside of these ends nothing that is outside."""
+"""An end tag inside one of these does not close an element outside it."""
 
 _Ends = tuple[frozenset[str], frozenset[str]]
 _TABLE = frozenset(("table",))
@@ -42,5 +42,6 @@ _PARAGRAPH = (_names("p"), BLOCKS - {"p"})
 
 
 def ended_by(tag: str) -> _Ends:
-    """What a block ends that was left open, and the elements beyond which it does not look for it."""
+    """The names of open elements that the start of this tag closes, and the names of elements at which the search for
+    them stops."""
     return _ENDS.get(tag, _PARAGRAPH)

@@ -1,4 +1,4 @@
-"""HTML as a stream of tags and text, cut as browsers cut it, in one pass over the bytes whatever they hold."""
+"""Split HTML into tags and text as browsers do, in linear time for any input."""
 
 import re
 from collections.abc import Iterator
@@ -6,9 +6,9 @@ from html import unescape
 from typing import NamedTuple
 
 RAW = frozenset(("script", "style"))
-"""Elements whose content is no HTML."""
+"""Elements whose content is not HTML."""
 
-# Quotes count only after an equals sign: elsewhere a stray one would swallow the text up to the next.
+# Quotes are recognised only after an equals sign. Elsewhere a stray quote would hide the text up to the next one.
 _TAG = re.compile(r"""<(/?)([a-zA-Z][^\s/>]*+)((?:[^>=]++|=\s*+(?:"[^"]*+"|'[^']*+'|))*+)>""")
 _ATTRIBUTE = re.compile(r"""([^\s"'>/=]++)(?:\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'|([^\s>]++)))?""")
 _OTHERS = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<!", ">"), ("<?", ">"), ("</", ">"))
@@ -16,7 +16,7 @@ _RAW_ENDS = {name: re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE) for name in
 
 
 class Token(NamedTuple):
-    """kind is text, start or end. `value` is the text, or the name of the tag in small letters."""
+    """`kind` is text, start or end. `value` is the text, or the name of the tag in lower case."""
 
     kind: str
     value: str
@@ -51,12 +51,13 @@ def tokens(html: str) -> Iterator[Token]:
 
 
 def _past_other(html: str, begin: int, absent: set[str]) -> int:
-    """Past a comment, a declaration or the like; `begin` if it is no markup. What is `absent` is not sought again."""
+    """The end of a comment, declaration or similar markup; `begin` if it is not markup. A closing delimiter that was
+    not found is added to `absent`, and is not searched for again."""
     if html[begin + 1] not in "!?/":
         return begin
     for opening, closing in _OTHERS:
         if closing not in absent and html.startswith(opening, begin):
-            # <!--> is a whole comment too.
+            # <!--> is a complete comment too.
             end = html.find(closing, begin + 2)
             if end >= 0:
                 return end + len(closing)
@@ -69,7 +70,7 @@ def _text(raw: str) -> str:
 
 
 def attributes(raw: str) -> dict[str, str]:
-    """The attributes of a tag by name, the first of each; "" for those without a value."""
+    """The attributes of a tag by name; "" for those without a value. The first of several with the same name counts."""
     found: dict[str, str] = {}
     for match in _ATTRIBUTE.finditer(raw):
         name, *values = match.groups()

@@ -1,4 +1,4 @@
-"""The structure of Markdown: a light scanner, one regular expression match a block."""
+"""Find the blocks of Markdown text, with one regular expression match per block."""
 
 import re
 from typing import NamedTuple
@@ -55,14 +55,16 @@ _MOST_TITLE_LINES = 3
 
 
 class State(NamedTuple):
-    """What is open where a page begins: headings (`path[i]` has level i + 1, "" where there is none) and a fence."""
+    """What is open where a page begins: the headings (`path[i]` has level i + 1, "" if there is none) and a code
+    fence."""
 
     path: tuple[str, ...] = ()
     fence: str = ""
 
 
 def scan(text: str, state: State, first: bool) -> tuple[tuple[Block, ...], State]:
-    """The blocks of a page, and what is open after it. `first`: front matter may stand here."""
+    """The blocks of a page, and the state after it. `first`: this is the first page, which may begin with front
+    matter."""
     blocks: list[Block] = []
     path, fence = state
     at = 0
@@ -104,12 +106,12 @@ def _heading(
 
 
 def opened(path: tuple[str, ...], level: int, title: str) -> tuple[str, ...]:
-    """The path after a heading: those of its level and deeper are closed."""
+    """The path after a heading. It closes headings of the same or a deeper level."""
     return (*path[: level - 1], *[""] * (level - 1 - len(path)), title)
 
 
 def _code(text: str, start: int, body: int, fence: str, blocks: list[Block]) -> tuple[int, str]:
-    """Add the code block whose fence was opened; where it goes on, and the fence if it is still open there."""
+    """Add the code block of an open fence. Returns the offset after it, and the fence if it is still open there."""
     closing = re.compile(rf"^[ \t]*+{fence[0]}{{{len(fence)},}}+[ \t\r]*$", re.MULTILINE).search(text, body)
     end = closing.end() if closing else len(text)
     code = text[start:end].rstrip(_BLANKS)

@@ -1,4 +1,4 @@
-"""What kind of file it is: by its content first, then by its name, never by the client's word."""
+"""Detect the media type of a file: first by its content, then by its name. What a client declares is not used."""
 
 import re
 import zlib
@@ -44,7 +44,7 @@ def detect(head: bytes, name: str) -> str:
 
 
 def _marked(head: bytes, suffix: str) -> str | None:
-    """Formats that may be all text but for the mark at their beginning."""
+    """The media type of a file with one of the marks in `_MARKS`. Such files may otherwise be text."""
     start = head[:1024].lstrip(b"\xef\xbb\xbf \t\r\n\0")
     for row, sign in _MARKS:
         if start.startswith(sign.start):
@@ -72,14 +72,16 @@ def _is_text(head: bytes) -> bool:
 
 
 def _is_damaged_text(head: bytes) -> bool:
-    """Text with a few control characters or NULs in it, as a log has after a crash. Random bytes hold 9 %."""
+    """Whether the bytes are text, possibly with a few control characters or NULs, as in a log file after a crash. Of
+    random bytes, 9 % are control characters."""
     return control_share(head) <= (0.1 if is_utf8(head) else 0.02)
 
 
 def _container(head: bytes, suffix: str) -> str | None:
-    """Zip files all begin alike: what is inside tells them apart. So do old Office files: there the name must."""
+    """The media type of a zip file or an old Office file. All zip files begin with the same bytes, so their content
+    decides. For old Office files the suffix decides."""
     if head.startswith(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"):
-        # A new Office file that is locked comes in the container of the old ones.
+        # An encrypted new Office file uses the container of the old ones.
         return _OLE.get(suffix) or _OFFICE.get(suffix, "application/x-ole-storage")
     if not head.startswith(b"PK\x03\x04"):
         return None
@@ -94,7 +96,8 @@ def _container(head: bytes, suffix: str) -> str | None:
 
 
 def _office(head: bytes) -> str | None:
-    """The media type of an Office file by its list of contents, which mostly comes first, or by where its parts lie."""
+    """The media type of an Office file, by its list of contents, which is usually the first member, or by the folders
+    of its members."""
     named = head[30 : 30 + int.from_bytes(head[26:28], "little")]
     if named == _CONTENT_TYPES:
         listed = _first_member(head)
@@ -128,7 +131,7 @@ def _magic(head: bytes, suffix: str) -> str | None:
         if match.extension == "." + suffix:
             return str(match.mime_type)
     for match in named:
-        # Two bytes alone prove nothing; and that it is no text is known already.
+        # A match of two bytes alone has a low confidence. Text types are excluded: it is known not to be text.
         if match.confidence >= 0.3 and not match.mime_type.startswith(("text/", "message/", "application/json")):
             return str(match.mime_type)
     return None

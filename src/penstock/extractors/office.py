@@ -1,4 +1,4 @@
-"""Word documents (.docx), read whole in a parser process."""
+"""Word documents (.docx), read as whole files in a parser process."""
 
 import zipfile
 import zlib
@@ -13,12 +13,12 @@ from penstock.model.items import Page
 
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
-# What zipfile and the XML parser raise for bytes that are not what they say.
+# Exceptions of zipfile and the XML parser for damaged files.
 _DAMAGES = (zipfile.BadZipFile, zlib.error, ParseError, KeyError, ValueError, EOFError, OSError, RuntimeError)
 
 
 def read(document: BinaryIO, media_type: str) -> list[Page]:
-    """The pages of a document, as its page breaks divide it."""
+    """The pages of a document, divided at its page breaks."""
     _refuse_old_files(document)
     try:
         with zipfile.ZipFile(document) as archive:
@@ -32,7 +32,7 @@ def read(document: BinaryIO, media_type: str) -> list[Page]:
 
 
 def _refuse_old_files(document: BinaryIO) -> None:
-    """Old Office files and locked new ones come in the same container."""
+    """Raises Permanent for old Office files and for encrypted new ones. Both use the same container."""
     if document.read(len(_OLE)) != _OLE:
         return
     if _ENCRYPTED in document.read():

@@ -1,4 +1,4 @@
-"""Word's equations as one line of text, as one would type them: x^2, (a+b)/c, √(x)."""
+"""Convert Word equations to one line of text, such as x^2, (a+b)/c, √(x)."""
 
 from xml.etree.ElementTree import Element
 
@@ -6,12 +6,12 @@ _OWN_LINE = ("mr", "e")
 
 
 def local(element: Element) -> str:
-    """The name without its namespace: Strict documents have other namespaces than common ones."""
+    """The name without its namespace. Documents in Strict format use other namespaces than most documents."""
     return element.tag.rpartition("}")[2]
 
 
 def value(element: Element | None, name: str = "val") -> str | None:
-    """An attribute of any namespace."""
+    """The value of an attribute in any namespace."""
     if element is None:
         return None
     for key, found in element.attrib.items():

@@ -1,4 +1,4 @@
-"""PDF: pages read by parser processes, several batches at a time, handed on in page order."""
+"""PDF: parser processes read several batches of pages at a time; the pages are returned in order."""
 
 import asyncio
 from collections import deque
@@ -14,15 +14,16 @@ from penstock.extractors.formats import PDF, Format, Parts, of
 from penstock.model.items import Page
 
 PAGES = 8
-"""Pages in a call."""
+"""Pages per call of a parser process."""
 LARGE = 1 << 20
 CALLS = 4
-"""Calls for each parser process that wait, are read, or are read but not kept yet. What a kill can cost is thus at most
-`CALLS * PAGES` pages a process."""
+"""Maximum number of calls for each parser process that are waiting, running, or finished but not stored. A crash loses
+at most `CALLS * PAGES` pages for each process."""
 
 
 class Part(NamedTuple):
-    """How many pages the document has, and some of them: up to the one that could not be read, if there is an error."""
+    """The number of pages of the document, and a batch of them. If there is an error, the batch ends before the page
+    that could not be read."""
 
     total: int
     pages: list[Page]
@@ -56,7 +57,7 @@ class PdfExtractor:
             ahead = done + PAGES
             try:
                 if raw.size >= LARGE:
-                    # It has more pages than these, most likely: no child should wait to hear how many.
+                    # The document probably has more pages. Start the other parser processes before the number is known.
                     for _ in range(self._parsers.width - 1):
                         calls.append(asyncio.create_task(reading.read(ahead, PAGES)))
                         ahead += PAGES
@@ -71,7 +72,7 @@ class PdfExtractor:
                         yield Extracted(part.pages, {"pages": done, "of": total}, keep=done < total)
                     if part.error is not None:
                         raise part.error
-                    # Not before what was read is kept: a kill would cost more than it may.
+                    # Only after the pages read so far are stored: otherwise a crash would lose more than the limit.
                     while ahead < total and len(calls) < CALLS * self._parsers.width:
                         calls.append(asyncio.create_task(reading.read(ahead, PAGES)))
                         ahead += PAGES
@@ -79,7 +80,7 @@ class PdfExtractor:
                         return
                     part = await calls[0]
                     calls.popleft()
-                    # One that failed as a whole has its turn when what was read before it is kept.
+                    # A call that raised is handled after the pages before it are stored.
                     while part.error is None and calls and _succeeded(calls[0]):
                         following = calls.popleft().result()
                         part = Part(total, part.pages + following.pages, following.error)
@@ -99,7 +100,7 @@ async def _drop(calls: deque[asyncio.Task[Part]]) -> None:
 
 
 class _Reading:
-    """One document in the hands of the parser processes."""
+    """Reads one document with the parser processes."""
 
     def __init__(self, parsers: Parsers, source: Raw, path: Path) -> None:
         self._parsers = parsers
@@ -109,11 +110,11 @@ class _Reading:
 
     @property
     def locked(self) -> bool:
-        """Whether it took a password to open it."""
+        """Whether the document needed a password."""
         return self._password is not None
 
     async def begin(self, first: int) -> Part:
-        """The first batch. Most documents need no password: only one that does is asked for it."""
+        """Read the first batch. The password is fetched only if the document needs one."""
         try:
             return await self.read(first, PAGES)
         except Permanent as error:
@@ -125,7 +126,8 @@ class _Reading:
         return await self.read(first, PAGES)
 
     async def read(self, first: int, count: int) -> Part:
-        """A batch that could not be read is read again page by page, to keep what can be and to name the page."""
+        """Read a batch. If it cannot be read, read it again page by page, to keep the readable pages and to name the
+        unreadable one."""
         try:
             return await self._call(first, count)
         except StepError as error:
@@ -154,6 +156,6 @@ def _may_be_of_a_page(error: StepError) -> bool:
 def _at_page(error: StepError, page: int) -> StepError:
     if isinstance(error, Permanent):
         return error
-    # What went wrong in our own code may have been chance; what killed its process is so again.
+    # An error in the reader's code may be temporary. What killed the parser process would do so again.
     kind = Permanent if isinstance(error, ParserBreach) else Transient
     return kind(f"page {page}: {error}", reason=error.reason, page=page)

@@ -1,6 +1,6 @@
-"""PDFium, in a parser process: pages of a PDF with their labels and the headings of its outline.
+"""Read pages of a PDF with PDFium, in a parser process: text, page labels and the headings of the outline.
 
-PDFium is not thread-safe; this module is used by one thread of a process that may die of a bad file.
+PDFium is not thread-safe. Only one thread uses this module, in a process that a damaged file may crash.
 """
 
 import ctypes
@@ -25,16 +25,16 @@ MOST_HEADINGS = 100_000
 LONGEST_TITLE = 300
 MOST_TITLE_LINES = 4
 REOPEN_PAGES = 512
-"""PDFium keeps what it has parsed of a document until that is closed."""
+"""The document is closed and opened again after this many pages, because PDFium keeps all parsed data until then."""
 
 _DAMAGED = "it is damaged beyond reading: get another copy, and ingest that"
 _JOINED = re.compile(r"(?<=\w)\x02(?=\w)")
-"""PDFium's mark for a hyphen and the line end after it."""
+"""PDFium's character for a hyphen at the end of a line."""
 _NUMBER = re.compile(r"[\divxlc]+(?:\.[\divxlc]+)*[.)]?\s+")
 
 
 class _Outline:
-    """The headings of a document by page, and the path that is open where a page begins."""
+    """The headings of a document by page, and the heading path at the beginning of each page."""
 
     def __init__(self, entries: list[tuple[int, int, str]]) -> None:
         entries.sort(key=lambda entry: entry[0])
@@ -52,7 +52,7 @@ class _Outline:
 
 
 class _Bytes:
-    """A file as memory that the disk lends: it does not count against the limit of ours."""
+    """A memory-mapped file. It does not count towards the memory limit of the process."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.size = os.fstat(file.fileno()).st_size
@@ -129,12 +129,12 @@ class _Open:
 
 
 _documents: OrderedDict[tuple[int, int, str | None], _Open] = OrderedDict()
-"""The last ones that were read, the newest last: while a file is open, no other has its numbers. The one piece of state
-of a parser process."""
+"""The open documents by device, inode and password, the most recent last. No other file gets these numbers while the
+file is open. This is the only state of a parser process."""
 
 
 def read(file: BinaryIO, password: str | None, first: int, count: int) -> tuple[int, list[Page]]:
-    """How many pages there are, and `count` of them from index `first` on."""
+    """The number of pages of the document, and up to `count` pages from index `first`."""
     known = os.fstat(file.fileno())
     key = (known.st_dev, known.st_ino, password)
     document = _documents.pop(key, None)
@@ -147,7 +147,7 @@ def read(file: BinaryIO, password: str | None, first: int, count: int) -> tuple[
 
 
 def _open(content: _Bytes, password: str | None) -> Any:
-    # PdfDocument(…) takes a file without pages for a failure, and its reason from whatever failed before.
+    # PdfDocument(…) treats a file without pages as an error, and reports the reason of an earlier error.
     secret = None if password is None else password.encode() + b"\0"
     document = pdfium.FPDF_LoadMemDocument64(content.address, content.size, secret)
     if document:
@@ -169,7 +169,7 @@ def _open(content: _Bytes, password: str | None) -> Any:
 
 
 def _toc(document: Any) -> list[tuple[int, int, str]]:
-    """(page index, level from 1, title) of every bookmark that leads to a page and has a title."""
+    """(page index, level from 1, title) of every bookmark that has a title and refers to a page."""
     entries = []
     for bookmark in islice(document.get_toc(), MOST_HEADINGS):
         target = bookmark.get_dest()
@@ -195,7 +195,8 @@ def _label(document: Any, index: int) -> str | None:
 
 
 def _headings(text: str, entries: list[tuple[int, int, str]]) -> tuple[Block, ...]:
-    """Blocks where the titles stand in the text, in its order; at the page's beginning where they do not."""
+    """Heading blocks at the positions of the titles in the text, in order. A title that is not in the text is placed at
+    the beginning of the page."""
     if not entries:
         return ()
     lines = _lines(text)
@@ -212,7 +213,7 @@ def _headings(text: str, entries: list[tuple[int, int, str]]) -> tuple[Block, ..
 
 
 def _lines(text: str) -> list[tuple[int, int, str]]:
-    """Start, end and normalised text of every line that has any."""
+    """Start, end and normalised text of every line that is not blank."""
     lines, start = [], 0
     for line in text.split("\n"):
         if normal := " ".join(line.split()).casefold():
@@ -222,8 +223,8 @@ def _lines(text: str) -> list[tuple[int, int, str]]:
 
 
 def _find(lines: list[tuple[int, int, str]], title: str, at: int) -> tuple[int, int] | None:
-    """From which line to before which one the title stands: alone, with a number before it, broken over lines, or at
-    least at the beginning of a line."""
+    """The range of lines that contain the title: alone, after a number, over several lines, or at least at the
+    beginning of a line. None if there is none."""
     wanted = " ".join(title.split()).casefold()
     begins = None
     for first in range(at, len(lines)):

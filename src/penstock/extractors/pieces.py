@@ -1,4 +1,4 @@
-"""What HTML and Word documents are read into, and the Markdown that is made of it."""
+"""The pieces that HTML and Word documents are read into, and their conversion to Markdown."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -7,32 +7,33 @@ from typing import NamedTuple
 BREAK = "\f"
 _DEEPEST = 9
 LONGEST_CELL = 2000
-"""More than that in one cell, and the table is there for the layout."""
+"""A table with more characters than this in one cell is treated as layout."""
 
 _LOOKS_LIKE_MARKUP = re.compile(r"^(?=#{1,6}(?:[ \t]|$)|`{3}|~{3})", re.MULTILINE)
 _FENCES = re.compile("`{3,}")
 
 
 class Piece(NamedTuple):
-    """kind is heading, paragraph, item, more (of an item), code, quote, table or break (of the page)."""
+    """`kind` is heading, paragraph, item, more (a further paragraph of an item), code, quote, table or break (of the
+    page)."""
 
     kind: str
     text: str = ""
     level: int = 0
-    """Of a heading, from 1 on; how deep an item stands, in steps of any size."""
+    """The level of a heading, from 1; the depth of an item, in steps of any size."""
     label: str = ""
-    """The mark of an item; the language of code."""
+    """The marker of an item; the language of code."""
     rows: tuple[tuple[str, ...], ...] = ()
 
 
 def tidy(text: str) -> str:
-    """One blank between words, no empty lines, line breaks kept."""
+    """The text with single spaces between words and without empty lines. Line breaks are kept."""
     lines = (" ".join(line.split()) for line in text.split("\n"))
     return "\n".join(line for line in lines if line)
 
 
 def table(rows: list[list[list[Piece]]]) -> list[Piece]:
-    """A table of cells, or what is in them one after the other where the table only arranges a page."""
+    """A table piece, or the pieces of all cells in order if the table is only used for layout."""
     filled = [[cell for cell in row if cell] for row in rows]
     if all(len(row) <= 1 for row in filled) or any(_arranged(cell) for row in filled for cell in row):
         return [piece for row in filled for cell in row for piece in cell]
@@ -52,7 +53,8 @@ def _cell(pieces: list[Piece]) -> str:
 
 
 def render(pieces: Iterable[Piece]) -> str:
-    """Markdown with a form feed between pages. Emphasis and links are text: that is what is searched for."""
+    """Render as Markdown, with a form feed between pages. Emphasis and links become plain text, because only text is
+    searched."""
     out: list[str] = []
     levels: list[int] = []
     before = BREAK
@@ -60,7 +62,7 @@ def render(pieces: Iterable[Piece]) -> str:
         if piece.kind not in ("item", "more"):
             levels.clear()
         if piece.kind == "break":
-            # Word marks most page breaks twice: where it was asked for, and where it was rendered.
+            # Word marks most page breaks twice: where the author set it, and where it was rendered.
             if before != BREAK:
                 out.append(BREAK)
             before = BREAK

@@ -1,4 +1,4 @@
-"""Plain text and Markdown, streamed in windows that the input alone decides."""
+"""Plain text and Markdown, read in windows that depend only on the input."""
 
 import codecs
 import re
@@ -16,7 +16,7 @@ from penstock.extractors.media import HEAD
 from penstock.model.items import Page
 
 if TYPE_CHECKING:
-    # Parser processes use this module too, and start sooner without asyncio.
+    # Parser processes import this module too, and start faster without asyncio.
     from penstock.runtime import Runtime
 
 WINDOW = 256 * 1024
@@ -34,7 +34,7 @@ class _Cursor(msgspec.Struct, frozen=True):
     path: tuple[str, ...] = ()
     fence: str = ""
     shift: str = ""
-    """The escape sequence that holds at `offset`, for encodings that have a state."""
+    """The escape sequence that is in effect at `offset`, for stateful encodings."""
 
 
 def make(row: Format, parts: Parts) -> "TextExtractor":
@@ -42,8 +42,8 @@ def make(row: Format, parts: Parts) -> "TextExtractor":
 
 
 class TextExtractor:
-    """A window is at most `WINDOW` bytes and ends at its last form feed, blank line, line end or blank. It is one page,
-    or as many as form feeds divide it into."""
+    """Reads a file in windows. A window has at most `WINDOW` bytes and ends at its last form feed, blank line, line end
+    or space. It is one page, or several if it contains form feeds."""
 
     paid = False
 
@@ -75,7 +75,7 @@ class TextExtractor:
             yield Extracted(pages, msgspec.to_builtins(at))
 
     async def _encoding(self, raw: Raw, head: bytes) -> tuple[str, int]:
-        """The encoding, and where the text begins."""
+        """The encoding, and the offset at which the text begins."""
         mark = byte_order_mark(head)
         if mark:
             return mark
@@ -125,7 +125,7 @@ def _read_window(data: bytes, last: bool, at: _Cursor, media_type: str) -> tuple
 
 
 def _decode(data: bytes, last: bool, at: _Cursor) -> tuple[str, int]:
-    """The text of a window, and how many bytes it took."""
+    """The text of a window, and the number of bytes that were used."""
     used = len(data) if last else _cut(data, at.encoding)
     shift = at.shift.encode("ascii")
     if used:
@@ -140,7 +140,7 @@ def _decode(data: bytes, last: bool, at: _Cursor) -> tuple[str, int]:
 
 
 def _cut(data: bytes, encoding: str) -> int:
-    """Just past the last place where the window may end; 0 if there is none but between two characters."""
+    """The offset after the last position where the window may end; 0 if it can only end between two characters."""
     unit = 4 if encoding.startswith("utf-32") else 2 if encoding.startswith("utf-16") else 1
     for marks in _CUTS:
         cut = max(_past_last(data, mark.encode(encoding), unit) for mark in marks)
@@ -157,7 +157,7 @@ def _past_last(data: bytes, mark: bytes, unit: int) -> int:
 
 
 def markdown_pages(text: str) -> list[Page]:
-    """The pages of a Markdown text, cut where a file with that text would be; one empty page if there is none."""
+    """The pages of a Markdown text, divided like a file with that text; one empty page for an empty text."""
     data, at = text.encode(UTF8, "replace"), _Cursor(UTF8, 0)
     pages: list[Page] = []
     while at.offset < len(data):

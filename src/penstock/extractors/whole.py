@@ -1,4 +1,5 @@
-"""Formats that can only be read whole: a parser process reads the file, the pages come in batches."""
+"""Formats that can only be read as a whole file: a parser process reads the file, and the pages are returned in
+batches."""
 
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
@@ -18,7 +19,7 @@ def make(row: Format, parts: Parts) -> "WholeFileExtractor":
 
 
 class WholeFileExtractor:
-    """After an interruption it reads the file again and leaves out the pages that are there."""
+    """After an interruption it reads the whole file again and skips the pages that are already stored."""
 
     paid = False
 
@@ -42,7 +43,7 @@ class WholeFileExtractor:
             try:
                 data = await self._parsers.call(self._reader, {"media_type": media_type}, source=raw, document=path)
             except ParserBreach as breach:
-                # A crash may have been chance; what was too slow or too large is so again.
+                # A crash may not happen again. A file that was too slow or too large would be so again.
                 if breach.reason == "parser_crash":
                     raise
                 raise Permanent(str(breach), reason=breach.reason) from breach

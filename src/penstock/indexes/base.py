@@ -1,11 +1,12 @@
-"""PORT: the searchable index. A row is known by (generation, ordinal) and carries the epoch that wrote it.
+"""PORT: the searchable index. A row is identified by (generation, ordinal), and stores the epoch that wrote it.
 
-A table is one (owner, collection, version). `Index` and `IndexTable` are what every adapter has: rows in, rows out,
-search. `Maintained` is what an embedded index needs besides and a server does itself; ask `maintained(table)` for it.
+A table holds the rows of one (owner, collection, version). Every adapter implements `Index` and `IndexTable`: write,
+delete, search and scan rows. `Maintained` is an optional protocol for the maintenance of embedded indexes; a server
+does this itself. `maintained(table)` returns it.
 
-Every change takes a `fence`. The adapter awaits it right before it commits; the fence raises if the caller has lost its
-lock (`traits.single_writer`) or the leases of its steps. What a stale worker commits in the time that is left is
-harmless: hits with one id are collapsed, and rows of dead generations are never returned by a search.
+Every change takes a `fence`. The adapter awaits it right before it commits. The fence raises if the caller has lost its
+lock (`traits.single_writer`) or the leases of its steps. A stale worker can still commit after the fence has returned.
+This is harmless: search merges hits with the same id, and never returns rows of dead generations.
 """
 
 import hashlib
@@ -24,23 +25,23 @@ Mode = Literal["vector", "text"]
 
 @dataclass(frozen=True)
 class Traits:
-    """What an adapter can do. Callers and the contract suite ask this, never the name of an adapter."""
+    """The capabilities of an adapter. Callers and the contract suite test these, never the name of an adapter."""
 
     single_writer: bool
-    """Two writers at once would harm the table: whoever changes it holds its lock in the ledger. Otherwise index steps
-    are claimed like any other step, and each write is fenced by the leases of its steps alone."""
+    """Whether concurrent writers would damage a table. If so, a writer must hold the table's lock in the ledger.
+    Otherwise index steps are claimed like other steps, and only the leases of its steps fence a write."""
     modes: frozenset[Mode] = frozenset({"vector", "text"})
-    """The queries that `search` takes."""
+    """The kinds of query that `search` accepts."""
     filters: frozenset[str] = frozenset({"generation"})
-    """The parts of a `Filter` that the adapter applies by itself. What it does not apply, search leaves out of the
-    answer and fetches more."""
+    """The parts of a `Filter` that the adapter applies. For the other parts, the search code removes hits from the
+    result and fetches more."""
     max_hits: int | None = None
-    """The most hits that one search returns; None: as many as it is asked for."""
+    """The maximum number of hits that one search returns; None: no limit."""
 
 
 @dataclass(frozen=True)
 class IndexRows:
-    """Rows of one document's generation: chunks and their vectors, one to one."""
+    """Rows of one generation: chunks, and one vector for each chunk."""
 
     generation: int
     epoch: int
@@ -54,7 +55,7 @@ class IndexHit(NamedTuple):
     ordinal: int
     document_id: str
     score: float
-    """Higher is better. Cosine for vectors, BM25 for text."""
+    """Higher is better. Cosine similarity for vectors, BM25 for text."""
     text: str
     page: int
     page_end: int
@@ -64,7 +65,7 @@ class IndexHit(NamedTuple):
 
 
 class StoredRow(NamedTuple):
-    """What `check` reads back. `digest` is `row_digest` of the chunk, made from what the index holds."""
+    """A row as `check` reads it. `digest` is the `row_digest` of the chunk that the index stores."""
 
     generation: int
     ordinal: int
@@ -73,7 +74,7 @@ class StoredRow(NamedTuple):
 
 
 def row_digest(chunk: Chunk) -> str:
-    """Over all that a reader could notice: text, pages, offsets, headings."""
+    """A hash of the fields that a search returns: text, pages, offsets, headings."""
     seen = (chunk.text, chunk.page, chunk.page_end, chunk.start, chunk.end, chunk.headings)
     return hashlib.sha256(msgspec.msgpack.encode(seen)).hexdigest()[:16]
 
@@ -91,7 +92,7 @@ class VectorQuery(NamedTuple):
 
 class TextQuery(NamedTuple):
     text: str
-    """A bag of words, never a syntax error."""
+    """Words to search for. Every text is valid; there is no query syntax."""
 
 
 Query = VectorQuery | TextQuery
@@ -101,24 +102,26 @@ class Filter(NamedTuple):
     """Which rows a search may return."""
 
     hidden: Sequence[int] = ()
-    """Generations to leave out."""
+    """Generations to exclude."""
 
 
 EVERYTHING = Filter()
 
 
 class TableState(NamedTuple):
-    """A table as it is now, counted in files."""
+    """The current version of a table, and the sizes of its files."""
 
     version: int
-    """Every commit makes the next."""
+    """Every commit increases it."""
     bytes: int
     old_bytes: int
-    """Files that are not of this version: of those before it, which somebody may still read, or being written."""
+    """Size of the files that are not part of this version: they belong to earlier versions, which may still be read,
+    or are being written."""
 
 
 class TableFiles(NamedTuple):
-    """What a version is made of. No file of it is ever changed; all are kept for some minutes after it was replaced."""
+    """The files of a version. Files are never modified. They are kept for some minutes after the version was
+    replaced."""
 
     root: Path
     names: list[str]
@@ -130,58 +133,57 @@ class TableChecksum(NamedTuple):
 
 
 class IndexTable(Protocol):
-    """A table that exists. If it is dropped while a handle is open, the handle reads as empty, and `put` makes the
-    table again or raises `Transient`."""
+    """A table that exists. If it is dropped while a handle is open, reads through the handle find no rows, and `put`
+    creates the table again or raises `Transient`."""
 
     @property
     def dimensions(self) -> int: ...
 
     async def put(self, rows: Sequence[IndexRows], fence: Fence, *, fresh: bool) -> None:
-        """One durable commit that adds these rows and replaces rows of the same id. `fresh`: the caller knows that no
-        row of them is there, so the adapter need not look for any."""
+        """Add these rows and replace rows with the same ids, in one durable commit. `fresh`: the caller knows that the
+        table has none of these rows, so the adapter does not need to look for them."""
 
     async def delete(self, generations: Sequence[int], fence: Fence) -> None:
-        """One durable commit that removes all rows of these generations."""
+        """Remove all rows of these generations, in one durable commit."""
 
     async def search(self, query: Query, k: int, where: Filter = EVERYTHING) -> list[IndexHit]:
-        """The k best rows, best first, doubles of one id collapsed."""
+        """Return the k best rows, best first, each id once."""
 
     def scan(self) -> AsyncIterator[list[StoredRow]]:
-        """All rows, in batches, for `check`."""
+        """Yield all rows in batches."""
 
     async def count(self) -> int: ...
 
 
 @runtime_checkable
 class Maintained(Protocol):
-    """Upkeep of a table that nobody else does: the files of an embedded index."""
+    """Maintenance of a table whose files no server maintains."""
 
     async def optimize(self, fence: Fence, *, force: bool = False) -> None:
-        """Bring the text and vector indexes up to date if enough rows have come (or `force`), durably."""
+        """Durably update the text and vector indexes if enough rows were added, or if `force` is set."""
 
     async def compact(self, fence: Fence) -> None:
-        """Merge small files and drop old versions that no reader can still be using, durably."""
+        """Durably merge small files, and remove old versions that no reader can still use."""
 
     async def dedupe(self, generations: Sequence[int], fence: Fence) -> int:
-        """One durable commit that leaves one row for each id of these generations, the row of the highest epoch.
-        Returns how many rows it removed."""
+        """Keep only the row with the highest epoch for each id of these generations, in one durable commit. Returns the
+        number of removed rows."""
 
     async def state(self) -> TableState | None:
-        """None if the table is gone."""
+        """The current version and sizes; None if the table does not exist."""
 
     async def checksum(self, version: int | None = None) -> TableChecksum | None:
-        """Over all that a version is made of, the latest if none is named. It stays the same as long as nobody changes
-        a file."""
+        """The checksum of all files of a version (default: the latest). It changes only if a file is modified."""
 
     async def files(self) -> TableFiles | None:
-        """The files of the latest version; None if the table is gone. A copy of them is the same table."""
+        """The files of the latest version; None if the table does not exist. A copy of them is a copy of the table."""
 
     async def restore(self, version: int, fence: Fence) -> None:
-        """One durable commit that makes the table what it was at an earlier version."""
+        """Restore the content of an earlier version, in one durable commit."""
 
 
 def maintained(table: object) -> Maintained | None:
-    """None where the server behind the table does its own upkeep."""
+    """The table as `Maintained`; None if a server maintains it."""
     return table if isinstance(table, Maintained) else None
 
 
@@ -193,16 +195,16 @@ class Index(Protocol):
     def fingerprint(self) -> str: ...
 
     async def open(self, table: TableId) -> IndexTable | None:
-        """A handle, kept open; None while there is no such table."""
+        """Return a handle, which stays open; None if there is no such table."""
 
     async def create(self, table: TableId, dimensions: int) -> IndexTable:
-        """A handle of the table, made empty if it is not there. Raises `Permanent` if it is there with other
-        dimensions."""
+        """Return a handle of the table. Creates an empty table if it does not exist. Raises `Permanent` if it exists
+        with other dimensions."""
 
     async def warm_up(self) -> None:
-        """Load what the first call would load."""
+        """Load now what the first call would load."""
 
     async def tables(self) -> list[TableId]: ...
 
     async def drop(self, table: TableId) -> None:
-        """Dropping a table that is not there does nothing."""
+        """Remove a table. Does nothing if it does not exist."""

@@ -1,5 +1,5 @@
-"""The highest generation that was ever written to an index, in a file at its root: what tells an older ledger, without
-loading the index or reading its rows."""
+"""The highest generation that was ever written to an index, stored in a file at its root. It reveals a ledger that was
+set back, without loading the index or reading its rows."""
 
 import fcntl
 import os
@@ -12,7 +12,7 @@ _WIDTH = 20
 
 
 def read(root: Path) -> int:
-    """0 where there is none, or none that can be read."""
+    """The highest generation; 0 if the file does not exist or cannot be read."""
     try:
         return int((root / _NAME).read_bytes()[:_WIDTH])
     except (OSError, ValueError):
@@ -20,14 +20,14 @@ def read(root: Path) -> int:
 
 
 class HighestGeneration:
-    """The same for those who write rows; several processes may."""
+    """Updates the file. Several processes may do so at the same time."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / _NAME
         self._known = 0
 
     def reach(self, generation: int) -> None:
-        """Before its rows are committed."""
+        """Record a generation. Call this before its rows are committed."""
         if generation <= self._known:
             return
         make_folder(self._path.parent, self._path.parent)

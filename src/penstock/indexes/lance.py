@@ -1,7 +1,7 @@
 """The embedded index: one Lance dataset per (owner, collection, version), `root/<owner>/<collection>/v<version>.lance`.
 
-`lance_writer` changes a table durably, `lance_reader` searches it; this module puts them on their pools, verifies the
-lock between writing files and committing them, and passes the failpoints.
+`lance_writer` changes a table durably, and `lance_reader` searches it. This module runs both on their thread pools,
+awaits the fence between writing files and committing them, and hits the failpoints.
 """
 
 import functools
@@ -44,12 +44,12 @@ FAILPOINTS = tuple(f"index.{commit}.{side}" for commit in COMMITS for side in ("
 
 _CONFLICT = re.compile(r"(retryable )?commit conflict for version \d", re.IGNORECASE)
 READER_GRACE = 600.0
-"""Seconds for which a replaced version is kept for those who still read it."""
+"""Seconds for which a replaced version is kept for readers that still use it."""
 CONFLICT_TRIES = 5
 CACHE_BYTES = 512 * 2**20
-"""What searches keep of the indexes of all tables."""
+"""Size of the index cache that the searches of all tables share."""
 WRITER_CACHE_BYTES = 32 * 2**20
-"""Who writes reads an index once, to merge it: what it keeps is in nobody's way, and a worker's memory stays flat."""
+"""Writers read an index only once, to merge it. A small cache keeps the memory of a worker constant."""
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class LanceTable:
         writing: Callable[[], Any],
         highest: HighestGeneration,
     ) -> None:
-        """`session`, `writing`: the caches of those who search, and of those who write."""
+        """`session` returns the cache for searches, `writing` the cache for writes."""
         self.path = path
         self._highest = highest
         self._runtime = runtime
@@ -81,13 +81,14 @@ class LanceTable:
         return self._dimensions
 
     async def open(self) -> bool:
-        """Whether the table is there."""
+        """Read the dimensions of the table. Returns whether the table exists."""
         if self._dimensions is None:
             self._dimensions = await self._run("read", self._reader.dimensions)
         return self._dimensions is not None
 
     async def create(self, dimensions: int, fence: Fence | None = None, generation: int = 0) -> None:
-        """`generation`: the highest one whose rows come next."""
+        """Create the table if it does not exist. `generation`: the highest generation whose rows will be written
+        next."""
         workshop = self.path.with_name(f".{self.path.name}.{self._runtime.token()}")
 
         def stage() -> Path | None:
@@ -104,7 +105,7 @@ class LanceTable:
     async def put(self, rows_: Sequence[IndexRows], fence: Fence, *, fresh: bool) -> None:
         if not (new := [part for part in rows_ if part.chunks]):
             return
-        # Each time: somebody may have dropped the table.
+        # On every call, because the table may have been dropped.
         await self.create(rows.width(new), fence, max(part.generation for part in new))
         if fresh:
             await self._change("append", lambda: self._writer.stage_append(new), fence)
@@ -163,7 +164,7 @@ class LanceTable:
             return None
         version, names = found
         checksum = Checksum(self.path)
-        # One file at a time: others read, and an interrupt is heard.
+        # One file per call, so that other reads can use the thread pool and the task can be cancelled in between.
         for name in names:
             await self._run("read", functools.partial(checksum.take, name))
         return TableChecksum(version, checksum.hexdigest())
@@ -173,7 +174,8 @@ class LanceTable:
         return None if found is None else TableFiles(self.path, found[1])
 
     async def _change(self, name: str, stage: Callable[[], Staged | None], fence: Fence) -> int:
-        """Stage, verify, commit. If somebody changed the same files in between, stage again on what is there now."""
+        """Stage, await the fence, commit. If another writer changed the same files in between, stage again on the
+        latest version. Returns the number of removed rows."""
         for _ in range(CONFLICT_TRIES):
             staged = await self._run("index", stage)
             if staged is None:
@@ -199,7 +201,8 @@ class LanceTable:
         await self._commit("optimize", lambda: self._writer.update(action))
 
     async def _commit(self, name: str, commit: Callable[[], None]) -> None:
-        """The door through which every change of an index goes: durable when `after` is passed."""
+        """Run a commit between its two failpoints. Every change of a table uses this. The change is durable when the
+        failpoint `after` is hit."""
         await self._run("index", lambda: self._pass(name, commit))
 
     def _pass(self, name: str, commit: Callable[[], None]) -> None:
@@ -223,7 +226,8 @@ class LanceTable:
 
 
 def _is_conflict(error: Exception) -> bool:
-    """Some of Lance's calls have a class for it, others only their first words. A path may contain any word."""
+    """Whether Lance reports a commit conflict. Some of its calls raise a class for this; for others only the beginning
+    of the message tells it. Only the beginning is matched, because a path in the message may contain any word."""
     commit: Any = importlib.import_module("lance.commit")
     return isinstance(error, commit.CommitConflictError) or bool(_CONFLICT.match(str(error)))
 
@@ -234,7 +238,7 @@ class LanceIndex:
         self._runtime = runtime
         self._tables: dict[TableId, LanceTable] = {}
         self._highest = HighestGeneration(self._root)
-        # Before the library is loaded: its warnings (a partition is empty) say nothing to a user.
+        # Set before the library is loaded: its warnings (such as an empty partition) do not help a user.
         os.environ.setdefault("LANCE_LOG", "error")
 
     @property
@@ -243,7 +247,7 @@ class LanceIndex:
 
     @property
     def traits(self) -> Traits:
-        # Two processes that merge the same ids make doubles without any error.
+        # Two processes that merge the same ids create duplicate rows without an error.
         return Traits(single_writer=True)
 
     async def open(self, table: TableId) -> LanceTable | None:

@@ -1,4 +1,4 @@
-"""Which files a version of a Lance dataset is made of, and a checksum over them: blocking, on the read pool."""
+"""The files of a version of a Lance dataset, and their checksum. The functions block and run on the read pool."""
 
 import hashlib
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ READ = 4 << 20
 
 
 def names(root: Path, dataset: Any) -> list[str]:
-    """The manifest and all that it refers to: data, deletions, the segments of indexes."""
+    """The names of the manifest and of all files that it refers to: data, deletions, index segments."""
     found = {files.manifest(dataset.version)}
     for fragment in dataset.get_fragments():
         part = fragment.metadata
@@ -24,7 +24,7 @@ def names(root: Path, dataset: Any) -> list[str]:
 
 
 def size(root: Path, of: Iterable[str]) -> int:
-    """What is gone meanwhile counts nothing."""
+    """The total size of these files. Files that no longer exist are ignored."""
     total = 0
     for name in of:
         try:
@@ -35,7 +35,7 @@ def size(root: Path, of: Iterable[str]) -> int:
 
 
 class Checksum:
-    """SHA-256 over names, sizes and bytes of files, taken in one by one."""
+    """SHA-256 of the names, sizes and bytes of files. Files are added one by one with `take`."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

@@ -1,4 +1,4 @@
-"""What Lance leaves out: it never calls fsync. Here is what makes a commit survive a power cut."""
+"""Durability of Lance datasets. Lance never calls fsync; these functions make a commit survive a power failure."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ _ZEROES = bytes(512)
 
 
 def sync(root: Path, names: Iterable[str]) -> None:
-    """Fsync these files of a dataset, then the folders that hold them, up to the dataset itself."""
+    """Fsync these files of a dataset, then the folders that contain them, up to the folder of the dataset."""
     folders: set[Path] = set()
     for name in names:
         path = root / name
@@ -28,7 +28,7 @@ def sync(root: Path, names: Iterable[str]) -> None:
 
 
 def sync_folders(folder: Path, top: Path) -> None:
-    """Fsync a folder and those above it, up to and with the one that holds `top`."""
+    """Fsync a folder and its parents, up to and including the parent of `top`."""
     for path in (folder, *folder.parents):
         _fsync(path)
         if path == top.parent:
@@ -36,7 +36,8 @@ def sync_folders(folder: Path, top: Path) -> None:
 
 
 def listing(root: Path, folders: Iterable[str] = FOLDERS) -> set[str]:
-    """The files in these folders of a dataset. A file that Lance is still writing has a dot or a # in its name."""
+    """The files in these folders of a dataset, without files that Lance is still writing: their names begin with a dot
+    or contain a #."""
     names: set[str] = set()
     for folder in folders:
         try:
@@ -48,7 +49,7 @@ def listing(root: Path, folders: Iterable[str] = FOLDERS) -> set[str]:
 
 
 def everything(root: Path) -> set[str]:
-    """All files of a dataset, those of its text and vector indexes too."""
+    """All files of a dataset, including those of its text and vector indexes."""
     try:
         segments = [f"_indices/{name}" for name in os.listdir(root / "_indices")]
     except FileNotFoundError:
@@ -61,9 +62,10 @@ def manifest(version: int) -> str:
 
 
 def drop_torn_manifest(root: Path) -> None:
-    """A power cut during a commit can leave its manifest empty or zeroed, and Lance then fails to open the table or
-    takes it for an empty one. That commit never returned to anybody, so the one before it is the latest.
-    A manifest gets its name only when it is whole: one that is torn belongs to no living process."""
+    """Remove the newest manifests that a power failure left incomplete. After a power failure during a commit, its
+    manifest can be empty or contain zeroes. Lance then cannot open the table, or reads it as empty. That commit never
+    returned to its caller, so the previous version is the latest. A manifest gets its name only when it is complete, so
+    an incomplete one does not belong to a running process."""
     while manifests := sorted(name for name in listing(root, ["_versions"]) if name.endswith(".manifest")):
         newest = root / manifests[0]
         with newest.open("rb") as file:
@@ -76,9 +78,9 @@ def drop_torn_manifest(root: Path) -> None:
 
 
 def drop_zeroed_manifest(root: Path) -> bool:
-    """The same for a longer manifest that Lance cannot read, of which a power cut kept the end but lost a block in its
-    middle, which is zeroes then. Whether it went: never the only one, and never one that is damaged in another way, for
-    that commit was durable, and to leave it out would hide documents."""
+    """Remove the newest manifest if Lance cannot read it because a power failure lost a block in its middle (the block
+    contains zeroes) but kept its end. Returns whether it was removed. The only manifest is never removed, nor one that
+    is damaged in another way: that commit was durable, and removing it would hide documents."""
     manifests = sorted(name for name in listing(root, ["_versions"]) if name.endswith(".manifest"))
     if len(manifests) < 2:
         return False
@@ -92,7 +94,7 @@ def drop_zeroed_manifest(root: Path) -> bool:
 
 
 def replaced_before(root: Path, moment: float) -> list[int]:
-    """The versions that were not the latest any more at that moment: no reader that came later holds one of them."""
+    """The versions that had been replaced at that moment. Readers that opened the table later do not use them."""
     made = {
         _NEWEST - int(Path(name).stem): (root / name).stat().st_mtime
         for name in listing(root, ["_versions"])
@@ -103,7 +105,8 @@ def replaced_before(root: Path, moment: float) -> list[int]:
 
 
 def remove_table(path: Path, trash: Path) -> None:
-    """The table disappears at once by its name; a crash halfway leaves only a folder that nobody reads."""
+    """Rename the table to `trash`, then delete it. After a crash in between, only a folder remains that is never
+    read; the next call removes it."""
     for leftover in path.parent.glob(f".{path.name}.*"):
         shutil.rmtree(leftover, ignore_errors=True)
     if path.exists():

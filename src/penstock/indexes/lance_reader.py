@@ -1,4 +1,4 @@
-"""Searches and scans of one Lance dataset: blocking, on the threads of the read pool."""
+"""Searches and scans of one Lance dataset. The functions block and run on the read pool."""
 
 import functools
 import threading
@@ -15,11 +15,12 @@ from penstock.indexes.lance_upkeep import PROBES
 from penstock.model.items import Vectors
 
 QUERY_LENGTH = 4_000
-"""Characters of a query that are looked at: every word of it costs a walk through its rows."""
+"""Maximum number of characters of a text query that are used: each word costs a scan of the rows that contain it."""
 
 
 def open_dataset(path: Path, session: Any) -> Any:
-    """None while there is no table. A commit that a power cut has torn never was; other damage is IndexBroken."""
+    """Open the dataset; None if there is no table. Discards a commit that a power failure left incomplete. Raises
+    IndexBroken for other damage."""
     import lance
 
     if not path.exists():
@@ -34,14 +35,15 @@ def open_dataset(path: Path, session: Any) -> Any:
 
 
 def refresh(path: Path, dataset: Any) -> None:
-    """An open handle at the latest version."""
+    """Update an open handle to the latest version."""
     before = dataset.version
     _whole(path, lambda: dataset.checkout_latest() or dataset, before)
 
 
 def _whole(path: Path, opened: Callable[[], Any], known: int | None = None) -> Any:
-    """A dataset that has our columns. Lance opens a damaged manifest without any, cannot decode it, or panics, which is
-    no Exception. `known`: the version that was looked at before."""
+    """Open a dataset and check that it has the expected columns. With a damaged manifest, Lance opens the dataset
+    without columns, cannot decode it, or panics, which is not an Exception. `known`: a version that was checked before.
+    Raises IndexBroken."""
     try:
         dataset = opened()
         if dataset.version != known:
@@ -60,13 +62,13 @@ def _broken(path: Path, error: BaseException) -> IndexBroken:
 
 
 class LanceReader:
-    """One handle, kept open and brought to the latest version for each query."""
+    """Reads through one handle, which stays open and is updated to the latest version for each query."""
 
     def __init__(self, path: Path, session: Callable[[], Any]) -> None:
         self._path = path
         self._session = session
         self._dataset: Any = None
-        # Lance forbids that one thread refreshes a handle while another makes a scanner of it.
+        # Lance does not allow one thread to refresh a handle while another creates a scanner from it.
         self._lock = threading.Lock()
 
     def dimensions(self) -> int | None:
@@ -77,7 +79,7 @@ class LanceReader:
         return self._latest(lambda dataset: int(dataset.count_rows())) or 0
 
     def names(self, version: int | None = None) -> tuple[int, list[str]] | None:
-        """A version, the latest if none is named, and the files that it is made of."""
+        """The number of a version (default: the latest) and the names of its files; None if there is no table."""
 
         def ask(dataset: Any) -> tuple[int, list[str]]:
             asked = dataset if version is None else dataset.checkout_version(version)
@@ -105,7 +107,7 @@ class LanceReader:
             raise rows.mismatch(dimensions, int(vector.shape[-1]))
 
         def nearest(fetch: int) -> dict[str, Any]:
-            # `dot` and not `cosine`: they agree on unit vectors, and a zero vector is no NaN.
+            # `dot` instead of `cosine`: both are equal for unit vectors, but a zero vector does not give NaN.
             return {
                 "nearest": {"column": "vector", "q": vector, "k": fetch, "metric": "dot", "minimum_nprobes": PROBES}
             }
@@ -133,7 +135,7 @@ class LanceReader:
         k: int,
         hidden: Sequence[int],
     ) -> list[IndexHit]:
-        """Fetches more until k different ids are left or there are no more rows."""
+        """The k best hits. Fetches more rows until there are k different ids or no more rows."""
         shown: dict[str, Any] = {"columns": [*rows.HIT_COLUMNS, measure], "fast_search": False}
         if hidden:
             shown |= {"filter": rows.outside(hidden), "prefilter": True}
@@ -151,7 +153,7 @@ class LanceReader:
         return []
 
     def _latest(self, ask: Callable[[Any], Any]) -> Any:
-        """What `ask` says of the latest version; None while there is no table."""
+        """The result of `ask` for the latest version; None if there is no table."""
         with self._lock:
             return self._read(lambda: self._ask(ask))
 

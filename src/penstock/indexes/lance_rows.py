@@ -1,4 +1,4 @@
-"""Rows of the port to Arrow and back. The one place that knows the columns."""
+"""Convert rows of the port to Arrow and back. Only this module knows the columns."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +12,7 @@ from penstock.model.items import Chunk
 
 HIT_COLUMNS = ["generation", "ordinal", "document_id", "text", "page", "page_end", "start", "end", "headings"]
 RANGES = 50
-"""In one filter."""
+"""Maximum number of ranges in one filter."""
 SCAN_COLUMNS = ["generation", "ordinal", "epoch", "text", "page", "page_end", "start", "end", "headings"]
 
 
@@ -37,13 +37,13 @@ def schema(dimensions: int) -> Any:
 
 
 def numbers(values: Iterable[int]) -> str:
-    """A list within a filter. Filters are text: nothing but numbers may go into one."""
+    """A list of numbers for a filter. Filters are text, so only numbers may be inserted into one."""
     return ",".join(str(int(one)) for one in values)
 
 
 def outside(generations: Sequence[int]) -> str:
-    """A filter that leaves these generations out. Each number of a list costs 5 µs, so the longest runs of consecutive
-    ones, as a delete of many documents makes them, become ranges."""
+    """A filter that excludes these generations. Each number in a list costs 5 µs. Therefore the longest runs of
+    consecutive numbers, such as a delete of many documents leaves, become ranges."""
     ids = np.unique(np.asarray(generations, dtype=np.int64))
     runs = np.split(ids, np.flatnonzero(np.diff(ids) != 1) + 1)
     runs.sort(key=len, reverse=True)
@@ -55,7 +55,7 @@ def outside(generations: Sequence[int]) -> str:
 
 
 def check_schema(dataset: Any) -> None:
-    """ValueError or KeyError where it has not our columns."""
+    """Raises ValueError or KeyError if the dataset does not have the expected columns."""
     there = dataset.schema
     for field in schema(dimensions_of(dataset)):
         if there.field(field.name).type != field.type:
@@ -93,7 +93,7 @@ def arrow_table(rows: Sequence[IndexRows], dimensions: int) -> Any:
 
 
 def width(rows: Sequence[IndexRows]) -> int:
-    """The one dimension of all these vectors."""
+    """The dimensions of these vectors; 0 if there are none. Raises Permanent if they differ."""
     widths = {int(part.vectors.shape[1]) for part in rows if len(part.chunks)}
     if len(widths) > 1:
         raise mismatch(*sorted(widths)[:2])
@@ -109,7 +109,8 @@ def mismatch(table: int, vectors: int) -> Permanent:
 
 
 def hits(table: Any, scores: Sequence[float]) -> list[IndexHit]:
-    """Best first, one for each (generation, ordinal): the late rows of a stale worker are the same text again."""
+    """The hits, best first, one for each (generation, ordinal). Duplicate rows, which a stale worker wrote late, have
+    the same text."""
     columns = [table[name].to_pylist() for name in HIT_COLUMNS]
     best: dict[tuple[int, int], IndexHit] = {}
     for row in zip(*columns, scores, strict=True):
@@ -123,7 +124,7 @@ def hits(table: Any, scores: Sequence[float]) -> list[IndexHit]:
 
 
 def stored_rows(batches: Iterator[Any]) -> list[StoredRow]:
-    """The next rows of a scan; none at its end."""
+    """The next rows of a scan; an empty list at its end."""
     for batch in batches:
         if batch.num_rows:
             columns = [batch.column(name).to_pylist() for name in SCAN_COLUMNS]

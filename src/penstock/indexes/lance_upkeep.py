@@ -1,7 +1,7 @@
-"""When the files and indexes of a Lance table are brought up to date, and how: work that is due, and doing it.
+"""Maintenance of the files and indexes of a Lance table: which work is due, and how it is done.
 
-Pieces (files, index segments) are merged as a binary counter carries: the newest ones, and older ones while they are no
-larger than what is merged already. So a row is rewritten log n times, and a table has log n pieces.
+Pieces (files, index segments) are merged in the way a binary counter carries: the newest ones, and older ones as long
+as they are not larger than the total merged so far. So a row is rewritten log n times, and a table has log n pieces.
 """
 
 import math
@@ -12,22 +12,23 @@ TEXT = "text"
 VECTOR = "vector"
 
 TEXT_EVERY = 4_000
-"""A text search reads rows that are not in the index one by one: 15 ms a thousand."""
+"""Number of new rows after which the text index is updated. A text search reads rows outside the index one by one,
+which takes 15 ms per thousand rows."""
 VECTOR_EVERY = 20_000
-"""Brute force over so many rows takes 14 ms."""
+"""Number of new rows after which the vector index is updated. A search without the index takes 14 ms for this many."""
 SMALL_FILES = 32
 FILE_ROWS = 25_000
-"""Rows of a file that is merged no further. Merging takes two to three times as much memory as the rows themselves."""
+"""Files with at least this many rows are not merged. A merge needs two to three times the memory of its rows."""
 SEGMENT_ROWS = 50_000
-"""Rows of the vector index that are put into a segment at once: the memory that it takes grows with these alone."""
+"""Rows that are added to one segment of the vector index. The memory needed depends only on this number."""
 TRAINED = 128
-"""Vectors for each partition from which partitions are learned."""
+"""Number of vectors for each partition that the partitions are trained on."""
 
 PROBES = 160
-"""Partitions that a search looks into: all of them up to 100,000 rows, more than half of 256 beyond."""
+"""Number of partitions that a search reads: all of them up to 100,000 rows, and more than half of 256 above."""
 
-# Stop words stay and English is stemmed: 0.930 hybrid R@5 on 300 SQuAD questions, without stop words 0.920.
-# ICU cuts Chinese, Japanese and Thai into words; `simple` takes a sentence of these for one word.
+# Stop words are kept and English is stemmed: hybrid R@5 on 300 SQuAD questions is 0.930, without stop words 0.920.
+# ICU splits Chinese, Japanese and Thai into words; `simple` treats a sentence of these languages as one word.
 TOKENIZER = {
     "base_tokenizer": "icu/split",
     "language": "English",
@@ -40,7 +41,7 @@ TOKENIZER = {
 
 
 def tail(sizes: Sequence[int]) -> int:
-    """How many of the newest pieces to merge, sizes being oldest first."""
+    """The number of newest pieces to merge. `sizes` begins with the oldest piece."""
     total = count = 0
     for size in reversed(sizes):
         if count and size > total:
@@ -51,12 +52,14 @@ def tail(sizes: Sequence[int]) -> int:
 
 
 def create_text_index(dataset: Any) -> None:
-    """Empty: rows are found without it, but by its tokenizer, and `optimize` fills it."""
+    """Create an empty text index. Rows outside the index are found too, with the tokenizer of the index; `optimize`
+    adds them."""
     dataset.create_scalar_index("text", "INVERTED", name=TEXT, replace=True, train=False, **TOKENIZER)
 
 
 def create_vector_index(dataset: Any) -> None:
-    """Segment by segment, named together by one commit: `create_index` takes twice the memory of all vectors."""
+    """Create the vector index segment by segment, in one commit. `create_index` would need twice the memory of all
+    vectors."""
     from lance.indices import IndicesBuilder
 
     rows = dataset.count_rows()
@@ -75,7 +78,7 @@ def create_vector_index(dataset: Any) -> None:
 
 
 def _groups(dataset: Any) -> Iterator[list[int]]:
-    """Fragments of about SEGMENT_ROWS rows together."""
+    """Groups of fragments with about SEGMENT_ROWS rows each."""
     group: list[int] = []
     rows = 0
     for fragment in dataset.get_fragments():
@@ -93,7 +96,7 @@ def partitions_for(rows: int) -> int:
 
 
 def due(dataset: Any, force: bool) -> list[str]:
-    """Which of files, text and vector want work. Cheap: 0.3 ms."""
+    """Which of files, text and vector need work. This takes 0.3 ms."""
     if dataset is None:
         return []
     rows = dataset.count_rows()
@@ -111,7 +114,7 @@ def due(dataset: Any, force: bool) -> list[str]:
 
 
 def small_files(dataset: Any) -> list[int]:
-    """The fragments that are not worth merging yet are left out; none are named if too few are."""
+    """The fragments to merge; an empty list if there are fewer than SMALL_FILES."""
     fragments = [fragment.metadata for fragment in dataset.get_fragments()]
     sizes = [FILE_ROWS**2 if part.physical_rows >= FILE_ROWS else part.physical_rows for part in fragments]
     count = tail(sizes)
@@ -119,7 +122,7 @@ def small_files(dataset: Any) -> list[int]:
 
 
 def update_index(dataset: Any, name: str) -> None:
-    """Put the rows that are in no segment yet into a new one, together with the newest segments that are no larger."""
+    """Write the rows outside the index into a new segment, merged with the newest segments that are not larger."""
     index = _described(dataset, name)
     if index is None and name == VECTOR:
         create_vector_index(dataset)
@@ -134,7 +137,7 @@ def update_index(dataset: Any, name: str) -> None:
 
 
 def outgrown(dataset: Any) -> bool:
-    """Whether the vector index was trained on a table so much smaller that its partitions have become too big."""
+    """Whether the vector index was trained on a much smaller table, so that its partitions are too large now."""
     wanted = 0 if dataset is None else partitions_for(dataset.count_rows())
     if wanted <= PROBES or _described(dataset, VECTOR) is None:
         return False

@@ -1,8 +1,8 @@
-"""Changes to one Lance dataset: blocking, on the one thread of the index pool.
+"""Changes to one Lance dataset. The functions block and run on the single thread of the index pool.
 
-New files are written and fsynced first (`stage_…`), then the caller verifies its lock, then one small commit names them
-(`commit`). Only where Lance commits by itself (`update`: index updates, the remapping of indexes in a compaction)
-does the fsync follow the commit.
+First, new files are written and fsynced (`stage_…`). Then the caller verifies its lock. Then one small commit names the
+files (`commit`). The fsync follows the commit only where Lance commits by itself (`update`: index updates, and the
+remapping of indexes in a compaction).
 """
 
 from collections.abc import Callable, Sequence
@@ -21,12 +21,12 @@ from penstock.indexes.lance_reader import open_dataset, refresh
 from penstock.redaction import make_folder
 
 RUNS = 50
-"""Ranges in one filter; more than these become a list."""
+"""Maximum number of ranges in one filter. With more ranges the filter is a list."""
 
 
 @dataclass(frozen=True)
 class Staged:
-    """An operation on `version` whose new files are durable already."""
+    """An operation on `version` that is not committed yet. Its new files are durable."""
 
     operation: Any
     version: int
@@ -50,7 +50,8 @@ class LanceWriter:
         return self._dataset
 
     def stage_create(self, dimensions: int, workshop: Path) -> Path | None:
-        """An empty table with an empty text index, made whole and durable beside its place."""
+        """Create an empty table with an empty text index, complete and durable, in the folder `workshop`. Returns None
+        if the table exists already."""
         import lance
 
         dataset = self.latest()
@@ -66,7 +67,8 @@ class LanceWriter:
         return workshop
 
     def commit_create(self, workshop: Path) -> None:
-        """A rename onto a table that somebody else has just made fails, and theirs stands."""
+        """Rename the new table to its final path. If another process has created the table meanwhile, the rename fails
+        and that table is used."""
         try:
             workshop.rename(self._path)
         except OSError:
@@ -81,7 +83,7 @@ class LanceWriter:
         return Staged(LanceOperation.Append(self._write(dataset, new)), dataset.version)
 
     def stage_merge(self, new: Sequence[IndexRows]) -> Staged:
-        """Lance's own merge keeps doubles double; here the rows of an id make way for one."""
+        """Replace all rows of an id by one. Lance's own merge would keep duplicate rows."""
         from lance import LanceOperation
 
         dataset = self.latest()
@@ -114,7 +116,7 @@ class LanceWriter:
         return self._stage_removal(dataset, found["_rowaddr"][order][again])
 
     def stage_compaction(self, only: Callable[[Any], list[int]] | None) -> Any:
-        """Small files written anew as larger ones; None if there is nothing to gain."""
+        """Rewrite small files as larger ones. Returns None if there is nothing to merge."""
         from lance.optimize import Compaction, CompactionOptions
 
         dataset = self.latest()
@@ -129,7 +131,7 @@ class LanceWriter:
         return rewritten or None
 
     def commit(self, staged: Staged) -> None:
-        """Durable when it returns. Lance itself rebases onto what others committed since, where that is possible."""
+        """Commit durably. If other writers have committed since, Lance rebases the operation where possible."""
         from lance import LanceDataset
         from lance.dataset import Transaction
 
@@ -155,9 +157,9 @@ class LanceWriter:
         self.update(lambda dataset: dataset.checkout_version(version).restore())
 
     def clean(self, before: float) -> None:
-        """Remove the versions that were replaced before that moment, by number: by age Lance would remove a quiet
-        table's latest version as soon as it is replaced, under its readers. Files that no version names may belong
-        to a commit in progress; Lance leaves them alone for seven days."""
+        """Remove the versions that were replaced before that moment. They are named by number: by age, Lance would
+        remove the latest version of a table with few changes as soon as it is replaced, while readers still use it.
+        Files that no version names may belong to a commit in progress; Lance keeps them for seven days."""
         dataset = self.latest()
         if dataset is not None and (versions := files.replaced_before(self._path, before)):
             dataset.cleanup_old_versions(versions=versions, delete_unverified=False)
@@ -178,7 +180,7 @@ class LanceWriter:
         return Staged(LanceOperation.Delete(updated, emptied, "by row address"), dataset.version, len(addresses))
 
     def _without(self, dataset: Any, addresses: NDArray[np.uint64]) -> tuple[list[Any], list[int]]:
-        """Fragments as they are without these rows, and the fragments that have none left."""
+        """The fragments without these rows, and the ids of fragments that have no rows left."""
         updated, emptied = [], []
         before = files.listing(self._path, ["_deletions"])
         addresses = np.sort(addresses)
@@ -201,7 +203,7 @@ def _find(dataset: Any, generations: Sequence[int]) -> dict[str, NDArray[Any]]:
 
 
 def _rows_at(addresses: NDArray[np.uint64]) -> str:
-    """A filter for these sorted addresses: as ranges if that is short."""
+    """A filter for these sorted addresses, as ranges if there are few."""
     starts = np.flatnonzero(np.diff(addresses, prepend=addresses[:1]) != 1)
     if len(starts) > RUNS:
         return f"_rowaddr IN ({rows.numbers(addresses.tolist())})"

@@ -88,5 +88,5 @@ class GuardedTransport(httpx2.AsyncHTTPTransport):
     """The transport of httpx2 over connections that `GuardedNetwork` opens."""
 
     def __init__(self, pool: httpcore2.AsyncConnectionPool) -> None:
-        # Not super().__init__: it makes a pool that resolves and connects unchecked.
+        # super().__init__ is not called: it would create a pool that connects to unchecked addresses.
         self._pool = pool

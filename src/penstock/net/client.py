@@ -25,28 +25,28 @@ from penstock.runtime import Runtime
 REDIRECTS = 5
 CONNECTIONS = 32
 KEEP_S = 30.0
-"""An idle connection is closed after so many seconds."""
+"""Seconds after which an idle connection is closed."""
 MAX_BYTES = 64 << 20
 ENCODINGS = ("", "identity", "gzip", "deflate")
-"""Of an answer. We ask for none; some servers compress all the same."""
+"""Accepted content encodings of a response. The client requests none, but some servers compress anyway."""
 
 _ours: ContextVar[bool] = ContextVar("penstock.net.ours", default=False)
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Seconds and bytes of one request."""
+    """Limits of one request, in seconds and bytes."""
 
     wait_s: float = 30.0
-    """To connect, and between two pieces of the answer."""
+    """For connecting, and between two pieces of the response."""
     total_s: float | None = None
-    """For the whole request; None: no limit but the caller's own."""
+    """For the whole request; None: no limit except that of the caller."""
     max_bytes: int = MAX_BYTES
     cut: bool = False
-    """Whether an answer that is too large is cut off at `max_bytes`. Otherwise it is an error."""
+    """Whether a response that is too large is cut off at `max_bytes`. Otherwise it is an error."""
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """A whole answer."""
+    """A complete response."""
 
     status: int
     headers: Mapping[str, str]
@@ -60,7 +60,7 @@ class Reply(msgspec.Struct, frozen=True):
         return 200 <= self.status < 300
 
     def excerpt(self, url: str, longest: int) -> str:
-        """The beginning of the text for an error message, without those parts of the URL that may be secret."""
+        """The beginning of the text, for an error message. Parts of the URL that may be secret are removed from it."""
         text = self.body.decode("utf-8", "replace")
         parts = urlsplit(url)
         for secret in (f"{parts.path}?{parts.query}", parts.path, parts.query, parts.password or ""):
@@ -70,7 +70,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Stream:
-    """An answer that is read piece by piece."""
+    """A response that is read piece by piece."""
 
     def __init__(self, response: httpx2.Response, limits: Limits, now: float) -> None:
         self.status = response.status_code
@@ -80,7 +80,8 @@ class Stream:
         self._limits = limits
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Raises Permanent (`too_large`) once there are more bytes than the limit, or as soon as a header says so."""
+        """Yield the content in pieces. Raises Permanent (`too_large`) if it, or its declared length, exceeds the
+        limit, unless `cut` is set."""
         if self.headers.get("content-encoding", "").strip().lower() not in ENCODINGS:
             raise Permanent("the response has an encoding that was not requested", reason="bad_answer")
         left = self._limits.max_bytes
@@ -105,11 +106,11 @@ class Stream:
 
 
 class Client:
-    """Keeps connections open for further requests; `close` it in the loop that used it.
+    """Keeps connections open for further requests. Call `close` in the event loop that used the client.
 
     It uses no proxy and no cookies, and it follows redirects only on request and only on the same host. `allow_private`
-    says whether it may connect to addresses that are not public: yes for URLs that the operator set, no for URLs that
-    somebody else hands in."""
+    says whether it may connect to addresses that are not public: True for URLs that the operator set, False for URLs
+    from other users."""
 
     def __init__(self, runtime: Runtime, *, allow_private: bool) -> None:
         self._runtime = runtime
@@ -136,8 +137,8 @@ class Client:
         limits: Limits = Limits(),
         redirects: int = 0,
     ) -> Reply:
-        """The whole answer, whatever its status: `check` turns a bad one into an error. Raises Away if there was
-        no answer. No error message tells the URL."""
+        """Return the complete response, whatever its status; `check` raises the error for a bad status. Raises Away if
+        there was no response. Error messages do not contain the URL."""
         async with self.stream(
             method, url, headers=headers, content=content, limits=limits, redirects=redirects
         ) as stream:
@@ -154,7 +155,8 @@ class Client:
         limits: Limits = Limits(),
         redirects: int = 0,
     ) -> AsyncIterator[Stream]:
-        """As `request`, to be read piece by piece. `redirects`: how many to follow, of GET and HEAD only."""
+        """As `request`, but the response is read piece by piece. `redirects`: how many to follow, for GET and HEAD
+        only."""
         check_url(url)
         with _typed_errors(limits):
             async with _in_time(limits.total_s):
@@ -187,8 +189,8 @@ class Client:
 
 
 def check(reply: Reply | Stream, who: str, *, setting: str, target: str | None = None) -> None:
-    """Raise the error that a status stands for. `who` begins its message, such as "embedder 'openai'"; `setting` is
-    the one to change if the key is refused."""
+    """Raise the error for a bad status. Its message begins with `who`, such as "embedder 'openai'". `setting` is the
+    setting to change if the key is rejected."""
     status = reply.status
     if 200 <= status < 300:
         return
@@ -203,7 +205,7 @@ def check(reply: Reply | Stream, who: str, *, setting: str, target: str | None =
 
 
 def _next_url(url: str, location: str) -> str:
-    """Where a redirect leads: the same host, and never from https to http."""
+    """The URL of a redirect. Raises Permanent unless it is on the same host; https may not change to http."""
     target = urljoin(url, location)
     try:
         check_url(target)
@@ -224,7 +226,7 @@ async def _in_time(seconds: float | None) -> AsyncIterator[None]:
             yield
     except TimeoutError:
         if not scope.expired():
-            # The caller's own.
+            # The timeout of the caller.
             raise
         raise _away(f"not done within {seconds:g} s") from None
 
@@ -252,7 +254,7 @@ def _away(message: str) -> Away:
 
 
 def _why_not_connected(error: BaseException) -> str:
-    """The system's own words, which name no URL."""
+    """The message of the operating system, which contains no URL."""
     cause: BaseException | None = error
     said = str(error)
     while cause is not None:
@@ -271,7 +273,7 @@ def _trust() -> ssl.SSLContext:
 
 @contextmanager
 def _own_log() -> Iterator[None]:
-    """What is logged inside is about a request of ours."""
+    """Mark log records within the context as caused by a request of this client."""
     token = _ours.set(True)
     try:
         yield
@@ -281,6 +283,7 @@ def _own_log() -> Iterator[None]:
 
 @cache
 def _hide_from_logs() -> None:
-    """The libraries log whole URLs, which may hold secrets. Requests of others in this process stay in their logs."""
+    """Remove the log records of this client's requests: the libraries log whole URLs, which may contain secrets.
+    Records of other code that uses the libraries are kept."""
     for name in ("httpx2", "httpcore2.connection", "httpcore2.http11"):
         logging.getLogger(name).addFilter(lambda _: not _ours.get())

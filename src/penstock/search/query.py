@@ -21,7 +21,7 @@ from penstock.search.fuse import fuse
 Mode = Literal["hybrid", "vector", "text"]
 
 Visible = Callable[[list[GenerationId]], Awaitable[dict[GenerationId, generations.Visible]]]
-"""Which generations are active in the snapshot and whole in the version that is searched."""
+"""Returns which generations are active in the snapshot and complete in the version that is searched."""
 FETCH_LEAST = 50
 FETCH_ALL = 1 << 40
 """More rows than any table can have."""
@@ -52,7 +52,7 @@ async def search(
     look = partial(index_versions.current, owner)
     vector: Vector | None = None
     if mode != "text":
-        # Before the snapshot is taken: a model may have to be loaded, or a provider asked.
+        # Before the snapshot is taken, because loading a model or calling a provider can take long.
         version = await ledger.read(look, collection)
         if version is None:
             return []
@@ -82,7 +82,8 @@ async def search(
 
 
 def _possible(mode: Mode, traits: Traits) -> Mode:
-    """Hybrid is what the index has of both."""
+    """The mode to use. If the index has only one mode, hybrid becomes that mode. Raises UsageError for a mode that the
+    index does not support."""
     if mode == "hybrid" and len(traits.modes) == 1:
         return next(iter(traits.modes))
     if mode != "hybrid" and mode not in traits.modes:
@@ -91,7 +92,7 @@ def _possible(mode: Mode, traits: Traits) -> Mode:
 
 
 def _must_be_of(collection: str, version: index_versions.IndexVersion, model: Model) -> None:
-    """A query is compared with vectors of its own model alone."""
+    """Raises UsageError if another model made the vectors of the version."""
     if version.embedder not in (None, model.fingerprint, *model.former_names):
         raise UsageError(
             f"collection {collection!r} was embedded with {version.embedder}, not {model.fingerprint}: set that "
@@ -107,7 +108,8 @@ async def _fetch(
     visible: Visible,
     most: int | None,
 ) -> list[Hit]:
-    """Fetch more until k hits are active in the snapshot, or the index has no more. `most`: hits of one search."""
+    """Fetch more until k hits are active in the snapshot, or the index has no more. `most`: the maximum number of hits
+    that one search can return."""
     most = most or FETCH_ALL
     count = min(max(4 * k, FETCH_LEAST), most)
     where = Filter(hidden)

@@ -1,4 +1,4 @@
-"""PORT: where documents come from. A source finds them and reads their bytes; it knows nothing of the ledger."""
+"""PORT: sources of documents. A source finds documents and reads their bytes. It does not use the ledger."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from enum import Enum
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 
 class Change(Enum):
-    """What a source can tell from revisions alone."""
+    """The result of comparing revisions."""
 
     NEW = "new"
     CHANGED = "changed"
@@ -16,55 +16,55 @@ class Change(Enum):
 
 class Found(NamedTuple):
     uri: str
-    """By this the document is known."""
+    """The source URI, which identifies the document."""
     name: str
     revision: str = ""
-    """Opaque. Another revision may be other bytes. An equal one is the same bytes as far as the source can tell; ""
-    means that the source cannot tell."""
+    """An opaque value. A different revision may mean different bytes. An equal revision means the same bytes, as far as
+    the source can tell. "" means that the source cannot tell."""
     change: Change = Change.NEW
     place: Any = None
-    """What the source needs to read it; of no meaning to anybody else."""
+    """What the source needs to read the document. Other code does not use it."""
 
 
 class Known(Protocol):
-    """What was found before."""
+    """The documents that were found before."""
 
     async def revisions(self, uris: Sequence[str]) -> Mapping[str, str]:
-        """The revision of each of these that is known; "" for one that is known without a revision."""
+        """The revisions of the known documents among these; "" for a known document without a revision."""
 
     def under(self, prefix: str) -> AsyncIterator[str]:
-        """All known URIs that begin with a prefix."""
+        """Yield all known URIs that begin with a prefix."""
 
 
 class Source(Protocol):
     @property
     def problems(self) -> Sequence[str]:
-        """What could not be found out, as `URI: why`; complete when `discover` has ended."""
+        """What could not be read, as `URI: reason`. Complete when `discover` has ended."""
 
     @property
     def repeatable(self) -> bool:
-        """Whether `read` can be called again for the same document."""
+        """Whether `read` can be called more than once for a document."""
 
     def discover(self, known: Known) -> AsyncGenerator[Found, None]:
-        """Every document once, as it is found: a source of millions is never held in memory. Those that are gone come
-        last, and only if there are no problems: what could not be read proves nothing."""
+        """Yield every document once, as it is found, so that millions of documents need little memory. Documents that
+        no longer exist come last, and only if there are no problems: what could not be read may still exist."""
 
     def read(self, found: Found) -> AsyncGenerator[bytes, None]:
-        """The bytes in pieces. SourceError: they cannot be read. SourceChanged, at the end at the latest: these were
-        not the bytes of one moment."""
+        """Yield the bytes in pieces. Raises SourceError if they cannot be read, and SourceChanged, at the end at the
+        latest, if the document changed while it was read."""
 
 
 @runtime_checkable
 class Local(Protocol):
-    """A source of many small files on this machine: reading them in a thread, one after the other, costs less than a
-    turn of the event loop for each."""
+    """A source of many small local files. Reading several of them in one thread costs less than using the event loop
+    for each."""
 
     def read_now(self, found: Found, most: int) -> bytes | None:
-        """The whole document, if it has at most so many bytes, else None; it blocks. Errors are those of `read`."""
+        """The whole document; None if it has more than `most` bytes. This call blocks. Raises as `read`."""
 
 
 class Remembered:
-    """URIs and their revisions in memory."""
+    """Known documents in memory, as a mapping of URIs to revisions."""
 
     def __init__(self, revisions: Mapping[str, str]) -> None:
         self._revisions = revisions
@@ -79,11 +79,11 @@ class Remembered:
 
 
 NOTHING: Known = Remembered({})
-"""Everything is new, and nothing is gone."""
+"""No known documents: everything is new."""
 
 
 def compared(found: Sequence[Found], known: Mapping[str, str]) -> list[Found]:
-    """What was found, with what its revision says about it."""
+    """The documents, with `change` set by comparing their revisions."""
     return [one._replace(change=_change(one, known.get(one.uri))) for one in found] if known else list(found)
 
 

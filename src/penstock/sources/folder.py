@@ -1,4 +1,5 @@
-"""Files and folders as documents: recursive, in order, without what is hidden or leads out of the tree."""
+"""Files and folders as a source: recursive and sorted, without hidden files and without links that lead out of the
+folder."""
 
 import errno
 import fnmatch
@@ -16,18 +17,18 @@ from penstock.sources.base import Change, Found, Known, compared
 
 PIECE = 1 << 20
 TRIES = 3
-"""How often a small file is read that changes meanwhile."""
+"""How often a small file is read if it changes each time."""
 _BATCH = 256
 
 
 class _Place(NamedTuple):
     path: Path
     within: Path | None
-    """The folder that was walked; None: the file itself was named, and a link to it is followed."""
+    """The folder that was searched; None: the caller named the file itself, and a link is followed."""
 
 
 class FolderSource:
-    """The URI of a file is its absolute path."""
+    """Finds and reads files. The URI of a file is its absolute path."""
 
     repeatable = True
 
@@ -40,7 +41,7 @@ class FolderSource:
         exclude: Sequence[str] = (),
         skip: Path | None = None,
     ) -> None:
-        """`skip`: a folder that is left out, such as the home."""
+        """`skip`: a folder to ignore, such as the home."""
         self._paths = paths
         self._runtime = runtime
         self._include, self._exclude, self._skip = include, exclude, skip
@@ -57,18 +58,18 @@ class FolderSource:
         for path in self._paths:
             if path.is_dir():
                 async for uri in known.under(source_of(path.absolute()).rstrip("/") + "/"):
-                    # What was left out by a pattern is there all the same.
+                    # A file that a pattern excludes still exists.
                     if uri not in seen and not os.path.exists(uri):
                         seen.add(uri)
                         yield Found(uri, os.path.basename(uri), change=Change.GONE)
 
     def _find(self, seen: set[str]) -> Iterator[Found]:
-        """Every file once, however often it is named."""
+        """Yield every file once, even if it is named several times."""
         for path in self._paths:
             if not os.path.lexists(path):
                 raise UsageError(f"{printable(path)}: no such file or folder")
             if path.exists() and not path.is_dir() and not path.is_file():
-                # A pipe may never end, and a device holds no document.
+                # A pipe may never end, and a device is not a document.
                 self.problems.append(f"{printable(path)}: not a file or folder (use - for what a pipe brings)")
                 continue
             root = path.absolute() if path.is_dir() else None
@@ -89,7 +90,7 @@ class FolderSource:
                 while piece := await self._runtime.run_blocking("io", file.read, PIECE):
                     size += len(piece)
                     if size > before.st_size:
-                        # It may grow for ever.
+                        # The file may grow without end.
                         raise SourceChanged(_CHANGING)
                     yield piece
                 if not _same(before, os.fstat(file.fileno())):
@@ -112,8 +113,8 @@ def _take(files: Iterator[Found]) -> list[Found]:
 
 
 def _revision(path: Path) -> str:
-    """Size, time, file and time of the last change of any kind, which nobody can set back. Not proof enough to leave a
-    file unread: a write within one tick of the clock changes none of them."""
+    """Size, modification time, device, inode, and time of the last status change, which users cannot set. An equal
+    revision does not prove that the bytes are equal: two writes within one clock tick can give equal values."""
     try:
         found = path.stat()
     except OSError:
@@ -155,7 +156,7 @@ def _wanted(path: Path, include: Sequence[str], exclude: Sequence[str]) -> bool:
 
 
 def _matches(path: Path, pattern: str) -> bool:
-    """A pattern is held against the name, the path below the folder, and every folder on the way."""
+    """Whether a pattern matches the name, the path relative to the folder, or a parent folder within it."""
     text = path.as_posix()
     bare = pattern.rstrip("/")
     return (
@@ -171,8 +172,8 @@ def source_of(path: Path) -> str:
 
 
 def printable(path: Path | str) -> str:
-    """A name as text that every database holds: bytes that are not UTF-8 become \\xNN, and then a backslash is
-    doubled, so that no two names meet."""
+    """A path as text that every database can store. If it is not UTF-8, invalid bytes become \\xNN and backslashes are
+    doubled, so that different paths stay different."""
     raw = os.fsencode(path)
     try:
         return raw.decode()
@@ -181,8 +182,8 @@ def printable(path: Path | str) -> str:
 
 
 def _open(place: _Place) -> io.BufferedReader:
-    """A regular file, whatever was there when it was found: a pipe that was put in its place would never open, a link
-    would lead elsewhere."""
+    """Open the path if it is a regular file now. It may have been replaced since it was found: opening a pipe could
+    block forever, and a link could lead out of the folder. Raises OSError."""
     try:
         file = _open_regular(place.path, os.O_NOFOLLOW if place.within is not None else 0)
     except OSError as error:
@@ -207,7 +208,7 @@ def _open_regular(path: Path, flags: int) -> io.BufferedReader:
 
 
 def _is_within(file: BinaryIO, path: Path, folder: Path) -> bool:
-    """Whether what was opened is what the link leads to now, and that is below the folder."""
+    """Whether the open file is the present target of the link, and the target is below the folder."""
     target = os.path.realpath(path)
     there, opened = os.lstat(target), os.fstat(file.fileno())
     same = (there.st_dev, there.st_ino) == (opened.st_dev, opened.st_ino)
@@ -215,7 +216,8 @@ def _is_within(file: BinaryIO, path: Path, folder: Path) -> bool:
 
 
 def _steady(place: _Place, most: int) -> bytes | None:
-    """A small file's bytes, read while it did not change; None if it is large."""
+    """The bytes of a small file, read while it did not change; None if it has more than `most` bytes. Raises
+    SourceChanged if it changes on every try."""
     for _ in range(TRIES):
         with _open(place) as file:
             before = os.fstat(file.fileno())

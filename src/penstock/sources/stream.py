@@ -1,4 +1,4 @@
-"""One document that comes as bytes or as an open stream, such as standard input."""
+"""A source of one document: bytes, or an open stream such as standard input."""
 
 import io
 from collections.abc import AsyncGenerator, Sequence
@@ -12,7 +12,7 @@ PIECE = 1 << 20
 
 
 class StreamSource:
-    """The stream is read once, to its end, and left open."""
+    """Reads the stream once, to its end, and does not close it."""
 
     problems: Sequence[str] = ()
     repeatable = False
