@@ -1,8 +1,8 @@
-"""The index against the ledger, both ways: every chunk of a searchable document is a row, once and unchanged; every
-row belongs to a generation that may have rows there.
+"""Compare the index with the ledger in both directions: every chunk of a searchable document is exactly one row with
+the same content, and every row belongs to a generation that may have rows in the table.
 
-A table is scanned as one moment of it. A generation becomes active once and never again, and its rows are committed
-before: one that was active before the scan and still is after it was active all the time, and so must be complete."""
+A scan reads one version of a table. A generation becomes active only once, after its rows are committed. So a
+generation that is active before and after the scan was active all the time, and must be complete."""
 
 from array import array
 from bisect import bisect_left
@@ -18,13 +18,13 @@ from penstock.upkeep.check_blobs import read_pieces
 from penstock.upkeep.report import Finding, Stores
 
 READ_BYTES = 8 << 20
-"""Of segments that are read at once."""
+"""Total size of the segments that are read at once."""
 UNKNOWN = 0
-"""A digest that cannot be known, because the chunk's segment is gone: the first row seen takes its place."""
+"""The digest of a chunk whose segment is missing or was not read. The digest of the first row found replaces it."""
 
 
 class Expected:
-    """What the rows of a table should be: 9 bytes a row and 16 a generation."""
+    """The expected rows of a table. Uses 9 bytes per row and 16 bytes per generation."""
 
     def __init__(self) -> None:
         self.ids = array("q")
@@ -37,7 +37,7 @@ class Expected:
         self.others: Counter[int] = Counter()
 
     def add(self, generation: int, digests: "array[int]") -> None:
-        """Generations come in the order of their ids."""
+        """Add a generation. Generations must be added in the order of their ids."""
         self.ids.append(generation)
         self._digests.extend(digests)
         self._starts.append(len(self._digests))
@@ -71,7 +71,7 @@ class Expected:
 
 
 async def rows(stores: Stores, before: list[Finding] | None) -> list[Finding]:
-    """Every table that the ledger names or that is there."""
+    """Check every table that the ledger names or that exists."""
     named = await stores.ledger.read(audit_index.places, stores.owner)
     there = [TablePlace(*info) for info in await stores.index.tables() if stores.owner in ("", info.owner)]
     found: list[Finding] = []
@@ -92,7 +92,7 @@ async def _table(
     wanted = None if known is None else sorted({f.ids["generation"] for f in known if "generation" in f.ids})
     found: list[Finding] = []
     expected = await _expected(stores, place, wanted, found)
-    # On the second look a generation must have been dead before the scan: a purge may have come between.
+    # In the second pass a generation must have been dead before the scan, because a purge may have run since.
     dead = None if wanted is None else await _dead(stores, place, wanted)
     try:
         table = await stores.open(place)
@@ -133,7 +133,7 @@ async def _scan(table: IndexTable | None) -> AsyncIterator[list[StoredRow]]:
 def _compared(
     place: TablePlace, generation: int, state: State, expected: Expected, missing: "array[int] | None"
 ) -> Iterable[Finding]:
-    """Findings about a generation that is active."""
+    """Findings about an active generation."""
     ids = {**ids_of(place), "document_id": state.document, "generation": generation}
     if state.place != place:
         count = expected.others[generation]
@@ -141,7 +141,7 @@ def _compared(
         yield Finding("row_misplaced", what, ids, count=count)
         return
     if state.lost and state.followed:
-        # It is being made again from its raw bytes: the flip sets right what is wrong here.
+        # The document is being processed again from its raw bytes. Its flip will correct these rows.
         return
     if missing:
         what = f"{len(missing)} of {state.chunks} rows of {state.name!r} are not in the index"
@@ -151,7 +151,7 @@ def _compared(
     if differs:
         what = f"{len(differs)} rows of {state.name!r} in the index are not what its chunks say"
         yield Finding("row_differs", what, ids, count=len(differs), ordinals=differs)
-    # One without a placement, as a document without text has none, should have no rows at all.
+    # A generation without a placement, such as that of a document without text, should have no rows.
     if extra := expected.extra[generation] + (0 if state.chunks else expected.others[generation]):
         what = f"{extra} rows of {state.name!r} are in the index beyond its {state.chunks} chunks"
         yield Finding("row_extra", what, ids, count=extra)
@@ -196,7 +196,7 @@ def _uneven(place: TablePlace, active: Active, *sources: RowSource | None) -> It
 
 
 async def _digest(stores: Stores, made: dict[int, list["array[int]"]]) -> None:
-    """The digests of the chunks that can be read, by artifact; the others stay unknown, and those out of the sample."""
+    """Fill in the digests of chunks by artifact. Chunks that cannot be read or are outside the sample stay UNKNOWN."""
     artifacts = sorted(made)
     for start in range(0, len(artifacts), audit.AT_ONCE):
         last = (0, -1)
@@ -219,7 +219,7 @@ def _enter(targets: Sequence["array[int]"], piece: audit.Piece, data: bytes) -> 
 
 
 def _by_size(pieces: Sequence[audit.Piece]) -> Iterator[list[audit.Piece]]:
-    """The memory of a check does not grow with what it reads."""
+    """Divide pieces into groups of about READ_BYTES, so that the memory of a check is limited."""
     some: list[audit.Piece] = []
     size = 0
     for piece in pieces:

@@ -1,5 +1,5 @@
-"""Purge: take replaced and deleted generations out of the index when their readers are gone. Where a table has a single
-writer, this is done under its lock."""
+"""Purge: remove the rows of replaced and deleted generations from the index, when no search reads them any more. If the
+index needs a single writer, this is done under the lock of the table."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -16,7 +16,7 @@ from penstock.model.nouns import GenerationId, Token, WorkerId
 LOCK_S = 120.0
 BATCH = 500
 AGAIN_S = 60.0
-"""Until a table that could not be changed is tried again."""
+"""Seconds until a table that could not be changed is tried again."""
 
 
 async def purge(
@@ -27,8 +27,8 @@ async def purge(
     ahead_s: float = 0.0,
     failed: Callable[[str, BaseException], None] = lambda key, error: None,
 ) -> int:
-    """Process what is due. A table whose lock is held is left for another time, and so is one that cannot be changed:
-    `failed` is told the error. Returns how many generations were taken out."""
+    """Purge what is due. Skips a table whose lock is held, and a table that cannot be changed: then `failed` is called
+    with the error. Returns the number of purged generations."""
     done = 0
     due = await ledger.read(generations.due_purges, BATCH, ahead_s)
     tables: dict[TableId, list[Purge]] = {}
@@ -42,7 +42,7 @@ async def purge(
             try:
                 await take_out(ledger, await index.open(place), place.version, leaving, fence)
             except (LeaseLost, Transient):
-                # The purge rows stay: another time.
+                # The purge rows remain, so the next purge tries again.
                 continue
             except (asyncio.CancelledError, LedgerAway):
                 raise
@@ -57,22 +57,23 @@ async def purge(
 async def take_out(
     ledger: Ledger, table: IndexTable | None, version: int, leaving: Sequence[GenerationId], fence: Fence
 ) -> None:
-    """The rows first: a kill in between leaves work that is done once more."""
+    """Remove generations from a table, first the index rows and then the purge rows. After a crash in between, this is
+    repeated."""
     if table is not None:
         await table.delete(leaving, fence)
     await ledger.write(generations.PURGED, generations.Removed(version, tuple(leaving)))
 
 
 async def unfenced() -> None:
-    """The fence of a table with many writers, for what is not a step: there is no lock that could be lost, and what is
-    done twice is done once."""
+    """The fence for maintenance of a table with several writers. It never raises: there is no lock to lose, and the
+    changes can be repeated."""
 
 
 @asynccontextmanager
 async def hold_table(
     ledger: Ledger, index: Index, table: TableId, worker: WorkerId, purpose: str
 ) -> AsyncIterator[Fence | None]:
-    """The lock of an index table, if it needs one; None where somebody else has it."""
+    """Hold the lock of an index table, if the index needs one. Yields None if another process holds it."""
     if not index.traits.single_writer:
         yield unfenced
         return
@@ -84,7 +85,7 @@ async def hold_table(
 async def hold(
     ledger: Ledger, key: str, worker: WorkerId, purpose: str, lease_s: float = LOCK_S
 ) -> AsyncIterator[Fence | None]:
-    """A lock for something that is not a step; None where somebody else has it."""
+    """Hold a lock for work that is not a step. Yields None if another process holds it."""
     token = Token(ledger.database.runtime.token())
     if not await ledger.write(locks.ACQUIRE, locks.Acquire(key, token, worker, purpose, lease_s)):
         yield None

@@ -1,7 +1,7 @@
-"""Rows of the index, made again from the chunks and vectors that are kept. The index lock is held for one commit at a
-time, and under it the ledger is asked again: a finding may be seconds old, and a live worker waits for moments only.
+"""Repair the rows of the index from stored chunks and vectors. The table's lock is held for one commit at a time, so
+that workers wait only briefly. Under the lock the ledger is read again, because a finding may be seconds old.
 
-Where chunks and vectors were dropped on purpose, or are damaged, the document is queued to be made again from its raw
+If chunks and vectors were dropped on purpose, or are damaged, the document is queued to be processed again from its raw
 bytes (I9)."""
 
 from collections import Counter
@@ -26,25 +26,26 @@ from penstock.upkeep.report import Finding, Stores
 
 COMMIT_ROWS = 2000
 WHOLE_ROWS = 20_000
-"""A document with rows too many is written anew in one commit, if it is no longer than this."""
+"""A document with too many rows is rewritten if it has at most this many chunks."""
 WAIT_S = 30.0
 POLL_S = 0.05
 OTHER_FILES = ("index_changed", "index_written_elsewhere")
-"""Not what vacuum left: rows alone do not tell what else is wrong, in vectors or in the indexes."""
+"""Findings about files that differ from those of the last vacuum. Comparing rows does not find all damage: vectors and
+indexes may be wrong too."""
 IN_ROWS = ("row_missing", "row_differs", "row_double", "row_extra", "dead_rows", "row_misplaced")
 IN_TABLES = ("table_broken", *OTHER_FILES, *IN_ROWS)
 
 
 class Busy(PenstockError):
-    """Somebody else held the index lock all the time."""
+    """Another process held the table's lock all the time."""
 
 
 class Incomplete(PenstockError):
-    """Not all of the rows could be made again."""
+    """Not all rows could be restored."""
 
 
 class _Part(NamedTuple):
-    """Rows of one document that go into a commit."""
+    """Rows of one document that are written in one commit."""
 
     finding: int
     generation: int
@@ -53,7 +54,7 @@ class _Part(NamedTuple):
 
 
 class TableRepair:
-    """Mends one index table."""
+    """Repairs one index table."""
 
     def __init__(self, stores: Stores, worker: WorkerId, place: TablePlace, remaker: Remaker) -> None:
         self._stores = stores
@@ -100,7 +101,8 @@ class TableRepair:
             raise Incomplete("chunks or vectors that its rows are made of are damaged; `penstock vacuum` accepts it")
 
     async def _dedupe(self, findings: Sequence[Finding]) -> AsyncIterator[Finding]:
-        """A table without upkeep of ours writes one row for each id."""
+        """Remove duplicate rows. In a table that a server maintains, the rows are written again instead, which leaves
+        one for each id."""
         async with self._hold() as (table, fence):
             kept = maintained(table)
             if kept is not None:
@@ -109,7 +111,8 @@ class TableRepair:
             yield finding
 
     async def _restore(self) -> bool:
-        """Back to what vacuum left, if that is still whole. Where one of ours has written meanwhile, it stands."""
+        """Restore the version of the last vacuum, if its files are unchanged. Does nothing if a process has held the
+        lock of the table since then. Returns False if the version cannot be restored."""
         async with self._hold() as (opened, fence):
             table = maintained(opened)
             if table is None:
@@ -127,7 +130,8 @@ class TableRepair:
         return True
 
     async def _drop(self) -> None:
-        """A table that cannot be read, or is not what we left, goes; the next round finds its rows missing."""
+        """Drop a table that cannot be read or whose files were changed. The next round finds its rows missing and
+        writes them again."""
         async with self._lock() as fence:
             await self._ledger.write(repairs.RESTART, self._place)
             await fence()
@@ -135,7 +139,7 @@ class TableRepair:
             await self._ledger.write(checksums.DROP_CHECKSUM, self._place)
 
     async def _can_be_made_again(self, torn: Collection[int]) -> bool:
-        """A table that still answers is not given up for less than all of its rows."""
+        """Whether all rows of the table can be restored. A readable table is dropped only then."""
         last = 0
         while page := await self._ledger.read(audit_index.actives, self._place, last):
             sources = await self._ledger.read(audit_index.sources, [active.generation for active in page])
@@ -148,7 +152,8 @@ class TableRepair:
         return True
 
     async def _remake(self, wanted: Sequence[int]) -> set[int]:
-        """Documents whose artifacts are lost start again from their raw bytes: those that do."""
+        """Queue documents whose artifacts are lost to be processed again from their raw bytes. Returns the generations
+        whose documents are queued."""
         states = await self._ledger.read(audit_index.states, wanted, self._place.version)
         lost = {one: state for one, state in states.items() if state.lost and not _stranger(state, self._place)}
         if not lost:
@@ -160,13 +165,13 @@ class TableRepair:
         return {one for one, state in lost.items() if state.document in made}
 
     async def _rebuild(self, findings: Sequence[Finding]) -> list[Finding]:
-        """Missing and differing rows are merged by id, many documents in one commit. Returns what is whole again; none
-        of it was before."""
+        """Merge the rows of these findings by id, many documents in one commit. Returns the findings that are
+        repaired."""
         written: Counter[int] = Counter()
         batch: list[_Part] = []
         for number, finding in enumerate(findings):
             async for part in self._parts(number, finding):
-                # A merge may not name a row twice, and two findings may be about one document.
+                # A merge may not contain a row twice, and two findings may be about the same document.
                 if batch and (_count(batch) >= COMMIT_ROWS or part.generation in {one.generation for one in batch}):
                     written += await self._merge(batch)
                     batch = []
@@ -175,7 +180,7 @@ class TableRepair:
         return [finding for number, finding in enumerate(findings) if written[number] >= _wanted(finding)]
 
     async def _parts(self, number: int, finding: Finding) -> AsyncIterator[_Part]:
-        """The rows that a finding is about, as far as they can be read, at most COMMIT_ROWS at a time."""
+        """Yield the rows of a finding that can be read, at most COMMIT_ROWS at a time."""
         only = None if finding.ordinals is None else frozenset(finding.ordinals)
         generation = finding.ids["generation"]
         part = _Part(number, generation, [], [])
@@ -193,7 +198,8 @@ class TableRepair:
             yield part
 
     async def _merge(self, parts: Sequence[_Part]) -> Counter[int]:
-        """How many rows of each finding were written: none of a document that has changed meanwhile."""
+        """Write the parts in one commit, except those of documents that have changed meanwhile. Returns the number of
+        rows written for each finding."""
         if not parts:
             return Counter()
         async with self._hold() as (table, fence):
@@ -209,8 +215,9 @@ class TableRepair:
         return Counter({part.finding: len(part.chunks) for part in good})
 
     async def _replace(self, finding: Finding) -> bool:
-        """Rows too many: out with all of them, and the right ones in, each in one commit. A reader may miss the
-        document for a moment, but never finds half of it."""
+        """Delete all rows of a generation that has too many, then write the correct ones, each in one commit. In
+        between, a search does not find the document, but it never finds a part of it. Returns whether this was
+        done."""
         generation = finding.ids["generation"]
         state = await self._active(generation)
         if state is None or state.chunks > WHOLE_ROWS:
@@ -231,7 +238,8 @@ class TableRepair:
         return True
 
     async def _remove(self, generations: Sequence[int]) -> None:
-        """Rows that nobody may read here: of dead generations, and of active ones that live elsewhere."""
+        """Remove rows that do not belong in this table: those of dead generations, and of active generations that are
+        placed in another table."""
         async with self._hold() as (table, fence):
             states = await self._ledger.read(audit_index.states, generations, self._place.version)
             out = [one for one in generations if _stranger(states.get(one), self._place)]
@@ -252,7 +260,8 @@ class TableRepair:
 
     @asynccontextmanager
     async def _lock(self) -> AsyncIterator[Fence]:
-        """Patiently. A lock that a dead worker left behind is freed when its lease is over."""
+        """Hold the lock of the table, and wait for it up to WAIT_S. Frees the lock of a dead worker when its lease has
+        expired. Raises Busy."""
         runtime = self._ledger.database.runtime
         key = index_key(*self._table)
         limit = runtime.clock() + WAIT_S

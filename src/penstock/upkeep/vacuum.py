@@ -1,8 +1,8 @@
-"""Vacuum: under the lock of each index table, purge what is due, write small files anew as larger ones, bring its
-indexes up to date, and let go of versions that nobody reads any more. At the end a checksum of what it left, for
-`check`. Every step of it is one commit: a kill in between leaves the table as the last one made it.
+"""Vacuum: under the lock of each index table, purge what is due, merge small files, update the indexes, and remove old
+versions that are no longer read. At the end, store a checksum of the table for `check`. Each of these actions is one
+commit, so that a crash in between leaves the table as the last commit made it.
 
-Of a table on a server it only purges: the server does the rest itself."""
+A table on a server is only purged: the server does the rest itself."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -24,17 +24,17 @@ from penstock.upkeep.report import Stores
 
 
 class TableLock(Protocol):
-    """The lock of a table, kept alive while we have it."""
+    """The held lock of a table. Its lease is extended while it is held."""
 
     token: Token
     given_back: bool
 
     async def verify(self) -> None:
-        """Raises `LeaseLost` if it is not ours any more."""
+        """Raises `LeaseLost` if the lock was lost."""
 
 
 Hold = Callable[[str], AbstractAsyncContextManager[TableLock]]
-"""Takes the lock of that key, or raises `LockHeld`."""
+"""Takes the lock of a resource key, or raises `LockHeld`."""
 
 BY_SERVER = "the server does this itself"
 
@@ -45,18 +45,19 @@ class Vacuumed(msgspec.Struct, frozen=True):
     rows: int
     rows_removed: int
     purged: int
-    """Replaced and deleted generations that it took out."""
+    """Number of replaced and deleted generations that were removed."""
     bytes_before: int
     bytes_after: int
-    """What a reader sees; `bytes_old` is kept some minutes for those who still read what was before."""
+    """The size of the latest version. `bytes_old` is the size of old files, which are kept some minutes for readers
+    that still use them."""
     bytes_old: int
     checksum: str | None
     note: str | None = None
-    """Why nothing was merged: the table is on a server, which does this itself."""
+    """The reason why nothing was merged: the table is on a server, which does this itself."""
 
 
 class VacuumReport(msgspec.Struct, frozen=True):
-    """`busy`: tables whose lock somebody else kept all the time, and who. Nothing was done to them."""
+    """`busy`: tables that were not changed because another process held their lock, and the holders."""
 
     collections: list[Vacuumed]
     busy: list[dict[str, Any]]
@@ -111,7 +112,7 @@ async def _vacuum(stores: Stores, place: TablePlace, held: TableLock) -> Vacuume
 
 
 async def _on_server(stores: Stores, place: TablePlace) -> Vacuumed:
-    """There is no lock to take."""
+    """Purge a table on a server, which has no lock."""
     table = await stores.open(place)
     before = await table.count() if table else 0
     purged = await _purge(stores, place, table, unfenced)

@@ -1,8 +1,8 @@
 """The queries of `check` and `prune`. They are written independently of the engine's statements, so that they find the
 engine's mistakes. Each query is one statement, so that it sees one snapshot; long results are paged by key.
 
-These statements cross owners (I10); `owner` "" means all. `repairs.py` holds the writes, and
-`audit_index.py` the questions about what should be in the index."""
+These statements cross owners (I10); `owner` "" means all. `repairs.py` contains the writes, and `audit_index.py` the
+queries about the expected content of the index."""
 
 import re
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from penstock.ledger.database.statements import VALUES_LIMIT, Statement
 
 PAGE = 500
 AT_ONCE = VALUES_LIMIT
-"""Artifacts that `pieces_of` is asked for."""
+"""Maximum number of artifacts in one call of `pieces_of`."""
 
-# Words for what these statements say again and again.
+# Fragments that several statements share.
 _WORDS = {
     "live": "g.state IN ('ACTIVE', 'BUILDING') AND d.deleted_at IS NULL",
     "ends": "('COMPLETED', 'NOT_INDEXABLE', 'FAILED', 'CANCELLED')",
@@ -39,13 +39,14 @@ _OWNED = re.compile(r"<(\w)\.owned>")
 
 
 def question(text: str, rows: str = "") -> Statement:
-    """A statement with words: `<used>` and the like, and `<g.owned>` for what the owner asked for has."""
+    """A statement in which `<used>` and the other names of `_WORDS` are replaced, and `<g.owned>` by the condition for
+    the owner."""
     text = _OWNED.sub(r"(:owner = '' OR \1.owner = :owner)", text)
     return Statement(_WORD.sub(lambda match: _WORDS[match[1]], text), rows)
 
 
 class Raw(msgspec.Struct, frozen=True):
-    """A generation whose raw bytes must be there."""
+    """A generation whose raw bytes must exist."""
 
     generation: int
     document: str
@@ -71,7 +72,7 @@ def raws(connection: Connection, owner: str, after: int) -> list[Raw]:
 
 
 def raws_again(connection: Connection, generations: Sequence[int]) -> list[Raw]:
-    """Those of them that must still be there."""
+    """The generations among these whose raw bytes must still exist."""
     return [Raw(*row) for row in connection.run(_RAWS_AGAIN, [(one,) for one in generations])]
 
 
@@ -120,19 +121,20 @@ def pieces_again(connection: Connection, wanted: Sequence[tuple[int, int]]) -> l
 
 
 def pieces_of(connection: Connection, artifacts: Sequence[int], after: tuple[int, int]) -> list[Piece]:
-    """Of at most AT_ONCE artifacts, in order."""
+    """A page of the segments of at most AT_ONCE artifacts, in order."""
     wanted = [(artifact,) for artifact in artifacts]
     rows = connection.run(_PIECES_OF, wanted, artifact=after[0], ordinal=after[1], count=PAGE)
     return [Piece(*row) for row in rows]
 
 
 def user_of(connection: Connection, artifact: int) -> tuple[str, str] | None:
-    """A document that needs the artifact: id and name."""
+    """The id and name of a document that needs the artifact."""
     rows = connection.run(_USER, artifact=artifact)
     return (rows[0][0], rows[0][1]) if rows else None
 
 
-# Ordinals are unique, so as many as the artifact says, from 0 to one less, are consecutive.
+# Ordinals are unique. So if their number is that of the artifact, the lowest is 0 and the highest is one less than the
+# number, they are consecutive.
 _UNEVEN = question(
     "SELECT a.id, a.kind, a.segments, a.items, count(p.ordinal), coalesce(sum(p.items), 0) FROM artifacts a "
     "LEFT JOIN (SELECT artifact_id, ordinal, items, first, coalesce(sum(items) OVER (PARTITION BY artifact_id "
@@ -147,7 +149,7 @@ _LAST_ARTIFACT = question("SELECT coalesce(max(id), 0) FROM artifacts")
 
 
 class Uneven(msgspec.Struct, frozen=True):
-    """An artifact whose segments are not what its row says."""
+    """An artifact whose segments do not match its row."""
 
     artifact: int
     kind: str
@@ -188,7 +190,7 @@ DOCUMENT_QUESTIONS = tuple(_DOCUMENTS)
 
 
 def documents(connection: Connection, question: str, owner: str, after: str) -> list[tuple[str, str, str]]:
-    """Documents that no legal history leads to: id, name, status."""
+    """Documents in a state that the engine never produces: id, name, status."""
     rows = connection.run(_DOCUMENTS[question], owner=owner, after=after, count=PAGE)
     return [(row[0], row[1], row[2]) for row in rows]
 
@@ -201,8 +203,8 @@ _GENERATIONS = {
         "<generation> AND (g.state = 'SUPERSEDED' OR (g.state = 'BUILDING' AND d.deleted_at IS NOT NULL)) "
         "AND NOT <purge> ORDER BY g.id LIMIT :count"
     ),
-    # Those that were dropped on purpose are no loss. An open run makes again what is missing: one of this document, or
-    # one that a broken segment sent back and whose artifact is shared.
+    # Artifacts that were dropped on purpose are not missing. An open run makes missing ones again: a run of this
+    # document, or a run that was rewound because of a damaged segment and shares the artifact.
     "artifacts_missing": question(
         "<generation> AND g.state = 'ACTIVE' AND g.artifacts_dropped_at IS NULL AND d.deleted_at IS NULL "
         "AND d.status IN ('COMPLETED', 'NOT_INDEXABLE') AND ((g.chunks > 0 AND NOT EXISTS "
@@ -228,12 +230,12 @@ GENERATION_QUESTIONS = tuple(_GENERATIONS)
 
 
 def generations(connection: Connection, question: str, owner: str, after: int) -> list[tuple[int, str, str]]:
-    """Generations that no legal history leads to: id, document, name."""
+    """Generations in a state that the engine never produces: id, document, name."""
     rows = connection.run(_GENERATIONS[question], owner=owner, after=after, count=PAGE)
     return [(row[0], row[1], row[2]) for row in rows]
 
 
-# The step that begins to wait writes ready = 1 in its own transaction, whoever holds the lock.
+# A step that begins to wait sets ready = 1 in its own transaction, also while the lock is held.
 _UNHEARD = question(
     "SELECT s.resource_key, coalesce(s.pool, s.kind) AS queue, count(*) FROM steps s "
     "LEFT JOIN locks l ON l.resource_key = s.resource_key "
@@ -246,7 +248,7 @@ _UNHEARD = question(
 
 
 def unheard(connection: Connection, owner: str) -> list[tuple[str, str, int]]:
-    """Keys that steps wait behind and no claim looks at: key, kind, steps."""
+    """Resource keys that steps wait for, but that no claim would find: key, queue, number of steps."""
     return [(row[0], row[1], row[2]) for row in connection.run(_UNHEARD, owner=owner)]
 
 
@@ -259,7 +261,8 @@ _MISCOUNTED = question(
 
 
 def miscounted(connection: Connection, owner: str, after: str) -> list[tuple[str, int, int]]:
-    """Groups that do not say how many of their runs are open, or whether they have ended: id, said, open."""
+    """Groups with a wrong number of open runs, or wrongly marked as ended or not ended: id, stored number, actual
+    number."""
     rows = connection.run(_MISCOUNTED, owner=owner, after=after, count=PAGE)
     return [(row[0], row[1], row[2]) for row in rows]
 
@@ -272,7 +275,7 @@ _NAMED = question(
 
 
 def named(connection: Connection, keys: Sequence[str]) -> set[str]:
-    """The blobs among these that a row names."""
+    """The keys among these that a row names."""
     return {row[0] for row in connection.run(_NAMED, [(key,) for key in keys])}
 
 
@@ -283,7 +286,7 @@ _UNREFERENCED = question(
 
 
 def unreferenced(connection: Connection, owner: str, after: int) -> list[tuple[int, str]]:
-    """Artifacts that no generation needs: id and kind."""
+    """Artifacts that no generation needs, by page: id and kind."""
     return [(row[0], row[1]) for row in connection.run(_UNREFERENCED, owner=owner, after=after, count=PAGE)]
 
 
@@ -291,5 +294,5 @@ _LEASES = question("SELECT lease_token FROM steps WHERE status = 'RUNNING'")
 
 
 def leases(connection: Connection) -> frozenset[str]:
-    """Tokens of the steps that somebody works on: segment keys carry them."""
+    """The lease tokens of running steps. The keys of their segments contain these."""
     return frozenset(row[0] for row in connection.run(_LEASES))

@@ -1,4 +1,4 @@
-"""What should be in the index according to the ledger: the second part of `audit.py`.
+"""Queries about the expected content of the index. They continue `audit.py`.
 
 These statements cross owners (I10); `owner` "" means all."""
 
@@ -27,7 +27,7 @@ _PLACES = question(
 
 
 def places(connection: Connection, owner: str) -> dict[TablePlace, int | None]:
-    """All tables that versions and placements name, with the dimensions that their vectors should have."""
+    """All tables that versions and placements name, with the expected dimensions of their vectors."""
     found: dict[TablePlace, int | None] = {}
     for row in connection.run(_PLACES, owner=owner):
         place = TablePlace(*row[:3])
@@ -65,20 +65,21 @@ def actives_again(connection: Connection, place: TablePlace, wanted: Sequence[in
 
 
 class State(msgspec.Struct, frozen=True):
-    """What the ledger says of a generation that rows in the index name."""
+    """The state in the ledger of a generation that rows in the index belong to."""
 
     state: str
     place: TablePlace
-    """Where it is placed: the version that was asked about, if it is there, else the one that it was made for."""
+    """The table of the requested version, if the generation is placed there; otherwise that of the version that it was
+    made for."""
     document: str
     name: str
     chunks: int
     epoch: int
-    """The highest that a step of it had."""
+    """The highest epoch of its steps."""
     lost: bool
-    """Rows cannot be made of its artifacts: these were let go of on purpose, or are damaged."""
+    """Whether its rows cannot be restored, because its artifacts were dropped on purpose or are damaged."""
     followed: bool
-    """A run of its document is open, and will replace it."""
+    """Whether a run of its document is open, which will replace it."""
 
 
 _ROW_SOURCES = (
@@ -128,6 +129,7 @@ _SOURCES = question(
 
 
 def sources(connection: Connection, wanted: Sequence[int]) -> dict[tuple[int, str], RowSource]:
-    """By generation and kind; of several steps of one kind the last counts, as it does for the index."""
+    """The artifacts of generations, by generation and kind. Of several steps of one kind the last counts, as in the
+    index stage."""
     rows = connection.run(_SOURCES, [(one,) for one in wanted])
     return {(row[0], row[1]): RowSource(row[2], row[3], row[4] == "COMPLETE", row[5], row[6]) for row in rows}

@@ -29,12 +29,12 @@ from penstock.runtime import Runtime
 PAGE = 5000
 _NAME = re.compile(r"[a-z_][a-z0-9_]*")
 _OWN = ("schema_versions", "positions")
-"""Tables that every ledger fills itself: they are not copied."""
+"""Tables that are not copied, because every ledger fills them itself."""
 
 
 def copy_out(database: Database, target: Path) -> None:
-    """Copy a consistent snapshot of the ledger while others write. The caller holds the backup lock, which stops
-    prune."""
+    """Copy a consistent snapshot of the ledger while other processes write. The caller holds the backup lock, which
+    stops prune."""
     target.unlink(missing_ok=True)
     make_private_file(target)
     if database.dialect == "sqlite":
@@ -48,7 +48,7 @@ def _copy_file(source: Path, target: Path) -> None:
         there, copy = sqlite3.connect(source), sqlite3.connect(target)
         try:
             there.backup(copy)
-            # One file, without a WAL beside it.
+            # A single file, without a WAL.
             copy.execute("PRAGMA journal_mode=DELETE").fetchall()
         finally:
             there.close()
@@ -86,13 +86,13 @@ def _last(connection: Connection, table: str) -> int:
 
 
 def make_ledger(path: Path, runtime: Runtime) -> None:
-    """An embedded ledger of this version; an older one is brought to it."""
+    """Create an embedded ledger with the present schema, or migrate an older one."""
     Ledger(Database(f"sqlite:///{path}", runtime)).open_here()
 
 
 def tables(copy: sqlite3.Connection) -> dict[str, str]:
-    """The tables that are copied, those first that others refer to, each with its columns. Their names go into
-    statements, and the file may come from anywhere."""
+    """The tables to copy, each with its columns. Tables that others refer to come first. The names are checked, because
+    they become part of statements and the file may come from anywhere."""
     names = copy.execute(
         "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY rowid"
     ).fetchall()
@@ -127,7 +127,7 @@ UNION ALL SELECT key, sha256, size, 0 FROM segments
 
 
 class Copy:
-    """A copy of a ledger, to be read."""
+    """A copy of a ledger, for reading."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -148,7 +148,7 @@ class Copy:
         return {row[0] for row in found}
 
     def count(self) -> tuple[int, int]:
-        """Documents and blobs."""
+        """The numbers of documents and blobs."""
         [(documents,)] = self._db.execute("SELECT count(*) FROM documents WHERE deleted_at IS NULL")
         [(blobs,)] = self._db.execute(f"SELECT count(*) FROM ({_NAMED})")
         return documents, blobs
@@ -165,8 +165,8 @@ _HOLDERS = Statement(
 
 
 def begin_again(path: Path, seen: Seen, runtime: Runtime) -> None:
-    """Make a copy a ledger that can be worked with: what its workers held waits again, without blame, and ids are those
-    of a new history."""
+    """Prepare a copy for use as a ledger. Steps, locks and deliveries of its workers are released without counting an
+    attempt or a crash, and a new history begins."""
     make_ledger(path, runtime)
     connection = SqliteConnection(path, runtime)
     try:
@@ -182,7 +182,7 @@ def begin_again(path: Path, seen: Seen, runtime: Runtime) -> None:
 
 
 def single_file(path: Path) -> None:
-    """Bring what is in its WAL into the ledger itself. UsageError: somebody has it open."""
+    """Move the content of the WAL into the ledger file. Raises UsageError if another process has the ledger open."""
     try:
         ledger = sqlite3.connect(path, timeout=0)
         try:
@@ -202,7 +202,7 @@ def is_empty(connection: Connection) -> bool:
 
 
 def copy_in(source: Path, database: Database) -> None:
-    """Put a copy into a PostgreSQL ledger, in the place of all that it holds: in one transaction."""
+    """Replace the whole content of a PostgreSQL ledger by a copy, in one transaction."""
     connection = database.connect()
     if not isinstance(connection, PostgresConnection):
         raise StorageError("an embedded ledger is put back as a file")

@@ -23,7 +23,7 @@ def _wake(connection: Connection, keys: Sequence[tuple[str, str]]) -> list[bool]
     return [True for _ in keys]
 
 
-# The lease has expired: its holder can neither commit to the index nor flip.
+# The holder of an expired lease can neither commit to the index nor flip.
 _FREE = Statement(
     f"UPDATE locks SET {FREED} WHERE resource_key = :key AND lease_until < {{now}} RETURNING resource_key"
 )
@@ -46,7 +46,7 @@ _UNPURGE = Statement(
 
 
 def _retire(connection: Connection, wanted: Sequence[GenerationId]) -> list[bool]:
-    """Replaced or deleted without a purge row: give it one."""
+    """Add the purge rows of replaced or deleted generations that have none."""
     taken = [bool(connection.run(_RETIRE, generation=generation)) for generation in wanted]
     leaving = [generation for generation, took in zip(wanted, taken, strict=True) if took]
     generations.schedule_purge(connection, leaving, GRACE_S)
@@ -66,8 +66,8 @@ _PLACE = Statement(
 
 
 def _place(connection: Connection, wanted: Sequence[GenerationId]) -> list[bool]:
-    """Searchable without a placement: it gets one in the current version. The rows that are missing there are found by
-    the next look, and made again."""
+    """Add placements in the current version for searchable generations without one. The next round of the repair finds
+    the missing rows and writes them."""
     return [bool(connection.run(_PLACE, generation=generation)) for generation in wanted]
 
 
@@ -88,8 +88,8 @@ _REQUEUE = Statement(
 
 
 def _requeue(connection: Connection, documents: Sequence[str]) -> list[bool]:
-    """The last step of an unfinished document's run is done once more: what it made is found by its fingerprint, and
-    the step behind it is inserted as ever."""
+    """Put the last step of an unfinished run back into the queue. The step finds its artifact by the fingerprint, and
+    its completion inserts the next step."""
     answers = []
     for document in documents:
         rows = connection.run(_LAST_STEP, document=document)
@@ -116,7 +116,7 @@ def _bury(connection: Connection, documents: Sequence[str]) -> list[bool]:
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """An artifact goes back to where this segment began."""
+    """Truncate an artifact before this segment."""
 
     artifact: int
     ordinal: int
@@ -131,8 +131,8 @@ _DROP = Statement("DELETE FROM segments WHERE artifact_id = :artifact AND ordina
 
 
 def _cut(connection: Connection, cuts: Sequence[Cut]) -> list[bool]:
-    """Nobody reads a broken segment again: whoever needs the artifact next goes on from there. One that is being built
-    right now is left to its builder."""
+    """Truncate artifacts before a damaged segment. The next step that needs the artifact continues there. An artifact
+    that a running step is building is not changed."""
     answers = []
     for cut in cuts:
         torn = connection.run(_CURSOR, artifact=cut.artifact, ordinal=cut.ordinal)
@@ -145,7 +145,7 @@ def _cut(connection: Connection, cuts: Sequence[Cut]) -> list[bool]:
     return answers
 
 
-# What an index step noted about rows that went with the table is worth nothing.
+# The cursors of index steps are reset, because the rows that they wrote are lost with the table.
 _RESTART = Statement(
     "UPDATE artifacts SET cursor = '{}', builder = NULL, token = NULL, updated_at = {now} WHERE kind = 'index' "
     "AND state = 'BUILDING' AND id IN (SELECT f.artifact_id FROM artifact_refs f JOIN generations g "
@@ -161,14 +161,14 @@ def _restart(connection: Connection, places: Sequence[TablePlace]) -> list[None]
 
 
 class Forget(msgspec.Struct, frozen=True):
-    """Artifacts without references that were not changed for a while."""
+    """Remove those of these artifacts that have no references and were not changed for `older_than_s` seconds."""
 
     artifacts: tuple[int, ...]
     older_than_s: float
 
 
 class Forgotten(msgspec.Struct, frozen=True):
-    """What the rows named: the blobs may go now."""
+    """The number of removed artifacts, and the blobs that they named, which can be removed now."""
 
     artifacts: int
     blobs: tuple[tuple[str, int], ...]
@@ -179,7 +179,7 @@ _FORGETTABLE = question(f"SELECT a.id FROM artifacts a WHERE a.id > :after AND a
 _HELD = question(
     f"SELECT a.id FROM artifacts a WHERE a.id IN (SELECT r.id FROM {{rows}}) AND {_OLD} {{skip}}", rows="id bigint"
 )
-# On PostgreSQL a reference may have come while we waited for nothing: ask again now that the rows are ours.
+# On PostgreSQL a reference may have been added since the rows were read. Check again now that the rows are locked.
 _STILL = question("SELECT a.id FROM {rows} JOIN artifacts a ON a.id = r.id WHERE <unused>", rows="id bigint")
 _DROP_SEGMENTS = Statement(
     "DELETE FROM segments WHERE artifact_id IN (SELECT r.id FROM {rows}) RETURNING key, size", rows="id bigint"
@@ -188,7 +188,7 @@ _DROP_ARTIFACTS = Statement("DELETE FROM artifacts WHERE id IN (SELECT r.id FROM
 
 
 def forgettable(connection: Connection, after: int, until: int, older_than_s: float) -> list[int]:
-    """Those among the artifacts of a range: only they need a look within a transaction that writes."""
+    """The artifacts of a range that can probably be removed. Only these are checked again in a write transaction."""
     return [row[0] for row in connection.run(_FORGETTABLE, after=after, until=until, older=older_than_s)]
 
 
@@ -203,8 +203,8 @@ def _forget(connection: Connection, requests: Sequence[Forget]) -> list[Forgotte
 
 
 def remove_artifacts(connection: Connection, held: Sequence[Row]) -> tuple[int, tuple[tuple[str, int], ...]]:
-    """Artifacts whose rows are ours, with their segments, unless somebody refers to them by now. How many went, and
-    the keys and sizes of the blobs that they named."""
+    """Remove artifacts whose rows are locked, with their segments, unless they are referenced now. Returns the number
+    of removed artifacts, and the keys and sizes of the blobs that they named."""
     still = connection.run(_STILL, held) if held else []
     blobs = connection.run(_DROP_SEGMENTS, still) if still else []
     if still:

@@ -1,6 +1,6 @@
 """Removal of old rows: artifacts of completed documents, replaced runs, closed dead letters, delivered events and empty
 groups. Every verb checks its rows again in its own transaction, and takes a batch by an index. Rows are removed first
-and their blobs afterwards, so that a kill in between leaves blobs without a row, which prune finds.
+and their blobs afterwards, so that a crash in between leaves blobs without a row, which prune finds.
 
 These statements cross owners (I10)."""
 
@@ -27,14 +27,14 @@ _DROPPABLE = Statement(
 
 
 def collections(connection: Connection) -> list[str]:
-    """The names that collections have, whoever owns them."""
+    """The names of the collections of all owners."""
     return [row[0] for row in connection.run(_COLLECTIONS)]
 
 
 def droppable(
     connection: Connection, collection: str, kept_s: float, after: tuple[float, int], count: int
 ) -> list[tuple[float, GenerationId]]:
-    """Searchable generations of ended documents whose artifacts were kept long enough: when they were flipped, id."""
+    """Searchable generations of ended documents whose artifacts were kept for `kept_s` seconds: flip time, id."""
     values = {"collection": collection, "kept_s": kept_s, "time": after[0], "generation": after[1], "count": count}
     return [(row[0], GenerationId(row[1])) for row in connection.run(_DROPPABLE, **values)]
 
@@ -42,7 +42,7 @@ def droppable(
 class Dropped(msgspec.Struct, frozen=True):
     generations: int
     artifacts: int
-    """Blobs that nothing else needs."""
+    """Number of removed artifacts, which nothing else refers to."""
     blobs: tuple[tuple[str, int], ...]
 
 
@@ -57,7 +57,7 @@ _UNREFER = Statement(
     "DELETE FROM artifact_refs WHERE generation_id IN (SELECT r.generation FROM {rows}) RETURNING artifact_id",
     rows="generation bigint",
 )
-# One that a step is just about to refer to is left for prune.
+# Artifacts whose rows are locked, because a step is about to refer to them, are skipped. Prune removes them later.
 _HOLD = question(
     "SELECT a.id FROM artifacts a WHERE a.id IN (SELECT r.id FROM {rows}) AND <unused> AND NOT <built> "
     "ORDER BY a.id {skip}",
@@ -66,7 +66,8 @@ _HOLD = question(
 
 
 def _drop(connection: Connection, batches: Sequence[tuple[GenerationId, ...]]) -> list[Dropped]:
-    """Generations let go of their artifacts; what nobody else refers to goes with its segments."""
+    """Remove the references of generations to their artifacts. Artifacts without other references are removed with
+    their segments."""
     answers = []
     if backup_guard.holds_prune(connection):
         return [Dropped(0, 0, ()) for _ in batches]
@@ -80,7 +81,7 @@ def _drop(connection: Connection, batches: Sequence[tuple[GenerationId, ...]]) -
 
 
 class Expire(msgspec.Struct, frozen=True):
-    """Purged generations behind `after` whose runs ended so long ago."""
+    """Remove purged generations after the id `after` whose runs ended more than `older_than_s` seconds ago."""
 
     after: int
     older_than_s: float
@@ -89,17 +90,17 @@ class Expire(msgspec.Struct, frozen=True):
 
 class Expired(msgspec.Struct, frozen=True):
     last: int
-    """The last generation that was looked at; 0 at the end."""
+    """The id of the last generation that was examined; 0 at the end."""
     runs: int
     documents: int
-    """Tombstones of deleted documents."""
+    """Number of removed rows of deleted documents."""
 
 
 _PURGED = Statement(
     "SELECT g.id, g.created_at < {now} - :older FROM generations g WHERE g.state = 'PURGED' AND g.id > :after "
     "ORDER BY g.id LIMIT :count {skip}"
 )
-# The newest run of a document that is there stays for ever: status shows it, and submit compares with it.
+# The newest run of a document that is not deleted is always kept: status shows it, and submit compares with it.
 _OVER = Statement(
     "SELECT g.id, g.document_id FROM {rows} JOIN generations g ON g.id = r.generation "
     "JOIN documents d ON d.id = g.document_id WHERE (d.deleted_at < {now} - :older OR (d.deleted_at IS NULL "
@@ -115,7 +116,7 @@ _WITH_RUNS = tuple(
     Statement(f"DELETE FROM {table} WHERE {column} IN (SELECT r.run FROM {{rows}})", rows="run text")
     for table, column in (("steps", "run_id"), ("dead_letters", "run_id"), ("runs", "id"))
 )
-"""What belongs to a run, and then the run."""
+"""Delete the rows that belong to a run, then the run."""
 _WITH_GENERATIONS = tuple(
     Statement(f"DELETE FROM {table} WHERE {column} IN (SELECT r.generation FROM {{rows}})", rows="generation bigint")
     for table, column in (("artifact_refs", "generation_id"), ("placements", "generation_id"), ("generations", "id"))
@@ -125,7 +126,7 @@ _GONE = Statement(
     "AND NOT EXISTS (SELECT 1 FROM generations g WHERE g.document_id = d.id)",
     rows="document text",
 )
-# The letter of an event that could not be told stays open until somebody closes it; the event has the id, too.
+# The dead letter of an event stays open until a user closes it. The event contains the id of the document too.
 _UNNAME = Statement(
     "UPDATE dead_letters SET document_id = NULL WHERE event_id IS NOT NULL "
     "AND document_id IN (SELECT r.document FROM {rows})",
@@ -149,7 +150,7 @@ def _expire_one(connection: Connection, request: Expire) -> Expired:
     page = connection.run(_PURGED, after=request.after, older=older, count=request.count)
     old = [(row[0],) for row in page if row[1]]
     if not old:
-        # Ids grow with time: what follows is younger still.
+        # Ids increase with time, so the following generations are newer.
         return Expired(0, 0, 0)
     over = connection.run(_OVER, old, older=older)
     if not over:
@@ -169,7 +170,7 @@ def _delete(connection: Connection, statements: Sequence[Statement], rows: Seque
 
 
 class Clear(msgspec.Struct, frozen=True):
-    """Rows of a table behind `after` that nobody asks for after so long."""
+    """Remove rows of a table after the id `after` that are older than `older_than_s` seconds and no longer needed."""
 
     table: str
     after: int | str
@@ -179,12 +180,12 @@ class Clear(msgspec.Struct, frozen=True):
 
 class Cleared(msgspec.Struct, frozen=True):
     last: int | str
-    """The last row that went, or (of groups) was looked at; 0 or "" at the end."""
+    """The id of the last row that was removed or, for groups, examined; 0 or "" at the end."""
     rows: int
 
 
 _TIMES_UP = {
-    # The letter of a document that is still FAILED says why, even if nobody wants to hear of it again.
+    # A discarded dead letter of a document that is still FAILED is kept, because it contains the reason.
     "dead_letters": Statement(
         "SELECT l.id FROM dead_letters l LEFT JOIN documents d ON d.id = l.document_id WHERE l.state <> 'OPEN' "
         "AND l.id > :after AND l.closed_at < {now} - :older AND (l.state <> 'DISCARDED' OR l.run_id IS NULL "
@@ -193,7 +194,7 @@ _TIMES_UP = {
     "lock_releases": Statement(
         "SELECT id FROM lock_releases WHERE id > :after AND released_at < {now} - :older ORDER BY id LIMIT :count"
     ),
-    # Ids grow with time: nothing behind the first young one is looked at.
+    # Ids increase with time, so only events before the first recent one are examined.
     "events": Statement(
         "SELECT e.id FROM events e WHERE e.id > :after AND e.id < coalesce((SELECT y.id FROM events y "
         "WHERE y.at >= {now} - :older ORDER BY y.id LIMIT 1), 9000000000000000000) AND e.dispatched = 1 "
@@ -202,10 +203,10 @@ _TIMES_UP = {
         "AND (l.state = 'OPEN' OR l.closed_at >= {now} - :older)) ORDER BY e.id LIMIT :count"
     ),
 }
-"""Tables of what happened, by name: which of their rows go, in the order of their ids."""
+"""For each history table: the rows to remove, in the order of their ids."""
 GROUPS = "groups"
 HISTORY = (*_TIMES_UP, GROUPS)
-"""In this order: what is told of a group goes before it."""
+"""The order of removal: events of a group before the group."""
 _CLEAR: dict[str, tuple[Statement, ...]] = {
     table: (Statement(f"DELETE FROM {table} WHERE id IN (SELECT r.id FROM {{rows}})", rows="id bigint"),)
     for table in _TIMES_UP
@@ -216,7 +217,8 @@ _WITH_EVENTS = tuple(
 )
 _CLEAR["events"] = (*_WITH_EVENTS, *_CLEAR["events"])
 _CLEAR[GROUPS] = (Statement("DELETE FROM groups WHERE id IN (SELECT r.id FROM {rows})", rows="id text"),)
-# Most old groups stay, as long as their documents do: a page of them is looked at, not all until enough are found.
+# Most old groups are kept as long as their documents. So one page of groups is examined, instead of all groups until
+# enough are found.
 _GROUPS = Statement(
     "SELECT g.id, g.sealed = 1 AND g.open_runs = 0 AND coalesce(g.finished_at, g.created_at) < {now} - :older "
     "AND NOT EXISTS (SELECT 1 FROM runs x WHERE x.group_id = g.id) "
@@ -236,9 +238,9 @@ def _clear(connection: Connection, requests: Sequence[Clear]) -> list[Cleared]:
     return answers
 
 
-# A submit that just names one is safe: its runs refer to the row, and where the row went before, the submit is run
-# again and brings it anew. No index finds runs by their snapshot, since submits would pay for it: each table is read
-# once.
+# A concurrent submit is safe: its runs refer to the snapshot's row, and if the row was removed first, the submit is
+# repeated and inserts it again. There is no index of runs by snapshot, because it would slow down submits. So each
+# table is read once.
 _NAMED = " AND ".join(f"hash NOT IN (SELECT snapshot FROM {table})" for table in ("runs", "groups", "events"))
 _UNUSED = Statement(
     f"SELECT hash FROM snapshots WHERE added_at < {{now}} - :older AND {_NAMED} ORDER BY hash LIMIT :count"
@@ -272,7 +274,8 @@ def due_purges(connection: Connection) -> int:
 
 
 def is_due(connection: Connection, key: str, every_s: float) -> bool:
-    """Nobody does it now, and whoever did it last ended so long ago: the lock of a chore remembers."""
+    """Whether a regular task is due: its lock is free, and was released at least `every_s` seconds ago or never
+    taken."""
     rested = connection.run(_RESTED, key=key)
     return rested[0][0] >= every_s if rested else not connection.run(_KNOWN_LOCK, key=key)
 
@@ -281,4 +284,4 @@ DROP_ARTIFACTS = Verb("drop_artifacts", _drop)
 EXPIRE = Verb("expire", _expire)
 CLEAR = Verb("clear", _clear)
 FORGET_SNAPSHOTS = Verb("forget_snapshots", _forget)
-"""Workflows as runs kept them, of which no run, group or event is left."""
+"""Remove workflow snapshots that no run, group or event refers to."""
