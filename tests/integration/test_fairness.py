@@ -133,13 +133,13 @@ async def test_a_long_step_lets_others_into_its_room_between_two_batches(app: Ap
     order: list[str] = []
 
     async def work(name: str, batches: int, seconds: float) -> None:
-        stay = await room.stay(FlowKey(name, name))
+        hold = await room.hold(FlowKey(name, name))
         for _ in range(batches):
             await asyncio.sleep(seconds)
             order.append(name)
-            if stay.is_over:
-                await stay.give_way()
-        stay.end()
+            if hold.should_yield:
+                await hold.yield_slot()
+        hold.end()
 
     monkey = pytest.MonkeyPatch()
     monkey.setattr(slots, "QUANTUM_S", 0.0)
@@ -158,19 +158,19 @@ async def test_a_long_step_lets_others_into_its_room_between_two_batches(app: Ap
 async def test_whoever_gives_up_waiting_for_room_leaves_none_behind(app: App) -> None:
     room = Slots(1, app.runtime.clock)
     anna, bert = FlowKey("anna", 1), FlowKey("bert", 1)
-    await room.enter(anna)
-    waiting = [asyncio.create_task(room.enter(flow)) for flow in (bert, None, bert)]
+    await room.acquire(anna)
+    waiting = [asyncio.create_task(room.acquire(flow)) for flow in (bert, None, bert)]
     await asyncio.sleep(0)
     waiting[0].cancel()
     await asyncio.sleep(0)
-    room.leave()
+    room.release()
     # It has its turn, but was cancelled before it knew.
     waiting[1].cancel()
     await asyncio.gather(*waiting[:2], return_exceptions=True)
     await waiting[2]
     assert room.is_full
     assert not room.is_wanted
-    room.leave()
+    room.release()
     assert room._free == 1
 
 

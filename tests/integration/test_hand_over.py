@@ -174,14 +174,14 @@ async def test_i7_suspects_of_the_index_go_one_by_one_but_clear_the_rooms_once(
     again = await start_app()
     await again.ledger.write(Verb("suspect", make_suspects), None)
     cleared = 0
-    all_rooms = WorkerServices.all_rooms
+    all_slots = WorkerServices.all_slots
 
     def count(self: WorkerServices, ctx: Context) -> AbstractAsyncContextManager[ExitStack]:
         nonlocal cleared
         cleared += 1
-        return all_rooms(self, ctx)
+        return all_slots(self, ctx)
 
-    monkeypatch.setattr(WorkerServices, "all_rooms", count)
+    monkeypatch.setattr(WorkerServices, "all_slots", count)
     assert (await asyncio.wait_for(again.run(), 20)).completed == 9
 
     def went(connection: Connection) -> object:

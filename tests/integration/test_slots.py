@@ -77,66 +77,66 @@ async def test_a_step_of_one_s_own_that_waits_frees_its_place(start_app: StartAp
     assert own_steps.calls[3:] == ["works", "worked"] * 3
 
 
-def stay_in(room: Slots, document: int = 0) -> SlotHold:
+def hold_in(slots: Slots, document: int = 0) -> SlotHold:
     flow = FlowKey("anna", document)
-    assert room.ask(flow).done()
-    return SlotHold(room, flow, lambda: 0.0)
+    assert slots.request(flow).done()
+    return SlotHold(slots, flow, lambda: 0.0)
 
 
 async def test_a_place_that_was_given_back_is_taken_again_in_turn() -> None:
-    room = Slots(1, lambda: 0.0)
-    first = stay_in(room, 1)
-    first.step_out()
-    second = stay_in(room, 2)
-    first.ask_back()
-    third = room.ask(FlowKey("anna", 3))
+    slots = Slots(1, lambda: 0.0)
+    first = hold_in(slots, 1)
+    first.release()
+    second = hold_in(slots, 2)
+    first.request()
+    third = slots.request(FlowKey("anna", 3))
     second.end()
     async with asyncio.timeout(5):
-        await first.come_back()
+        await first.reacquire()
     assert not third.done()
     first.end()
     assert third.done()
 
 
 async def test_a_step_has_one_place_however_many_of_its_tasks_ask_for_it() -> None:
-    room = Slots(1, lambda: 0.0)
-    stay = stay_in(room)
-    stay.step_out()
-    await room.enter(None)
-    asking = [asyncio.create_task(stay.come_back()) for _ in range(3)]
+    slots = Slots(1, lambda: 0.0)
+    hold = hold_in(slots)
+    hold.release()
+    await slots.acquire(None)
+    asking = [asyncio.create_task(hold.reacquire()) for _ in range(3)]
     await asyncio.sleep(0)
     asking[0].cancel()
     await asyncio.sleep(0)
-    room.leave()
+    slots.release()
     await asyncio.gather(*asking[1:])
-    assert room.is_full
-    stay.end()
-    assert room._free == 1
+    assert slots.is_full
+    hold.end()
+    assert slots._free == 1
 
 
 async def test_a_step_that_has_ended_takes_no_place_and_leaves_no_request() -> None:
-    room = Slots(1, lambda: 0.0)
-    stay = stay_in(room)
-    stay.step_out()
-    await room.enter(None)
-    stay.ask_back()
-    stay.end()
-    stay.ask_back()
-    await stay.come_back()
-    assert not room.is_wanted
-    room.leave()
-    assert room._free == 1
+    slots = Slots(1, lambda: 0.0)
+    hold = hold_in(slots)
+    hold.release()
+    await slots.acquire(None)
+    hold.request()
+    hold.end()
+    hold.request()
+    await hold.reacquire()
+    assert not slots.is_wanted
+    slots.release()
+    assert slots._free == 1
 
 
 async def test_a_request_that_was_granted_unseen_is_given_back() -> None:
     """The wait was over, the place granted, and the step waits again before it has noticed."""
-    room = Slots(1, lambda: 0.0)
-    stay = stay_in(room)
-    stay.step_out()
-    stay.ask_back()
-    assert room.is_full
-    stay.step_out()
-    assert room._free == 1
+    slots = Slots(1, lambda: 0.0)
+    hold = hold_in(slots)
+    hold.release()
+    hold.request()
+    assert slots.is_full
+    hold.release()
+    assert slots._free == 1
 
 
 async def test_many_calls_that_wait_for_a_parser_hold_no_open_files(
@@ -173,4 +173,4 @@ class Busy:
 
     calls = (None, None)
 
-    def forgive(self, call: object) -> None: ...
+    def abandon(self, call: object) -> None: ...

@@ -116,4 +116,4 @@ def test_every_metric_is_told_somewhere() -> None:
     told = set(re.findall(r'(?:incr|observe|_measure|Gauge)\(\s*"(\w+)"', code)) | set(MADE.values())
     told |= {"step_error", "event_error"}
     assert told == {*COUNTERS, *HISTOGRAMS, *GAUGES}
-    assert set(re.findall(r'(?:\.lose\(|\b_?must\(.*, )"(\w+)"\)', code)) == set(PHASES)
+    assert set(re.findall(r'(?:\.mark_lost\(|\b_?must\(.*, )"(\w+)"\)', code)) == set(PHASES)

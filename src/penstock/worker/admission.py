@@ -4,7 +4,7 @@ import asyncio
 
 from penstock.ledger.engine import claims
 from penstock.worker.claiming import Claiming
-from penstock.worker.pools import Pool, newcomers
+from penstock.worker.pools import Pool, additional_steps
 from penstock.worker.runner import StepRunner
 from penstock.worker.running import Running
 from penstock.worker.services import WorkerServices
@@ -41,7 +41,7 @@ class Admission:
         queues = [queue for queue in services.targets.open(pool.queues) if services.budget.fits(queue)]
         owners = self._running.owners()
         waiting = await services.ledger.read(claims.waiting, queues, LOOK)
-        wanted = newcomers(waiting, owners, min(AT_ONCE, pool.beyond))
+        wanted = additional_steps(waiting, owners, min(AT_ONCE, pool.additional))
         if not wanted or self._running.stopping:
             return
         claimed = await self._claiming.claim_these(pool, wanted)

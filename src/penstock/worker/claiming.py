@@ -158,7 +158,7 @@ class Claiming:
             groups.setdefault((one.step.owner, *place), []).append(one.step)
         return list(groups.values())
 
-    async def let_go(self, lease: Lease, failed: TableFailed | None = None) -> None:
+    async def release_lock(self, lease: Lease, failed: TableFailed | None = None) -> None:
         """Release the lock that came with the claim, if any. If `failed` is given, hold the table for a while."""
         if lease.resource_key is not None:
             self._running.heartbeat.locks.pop(lease.resource_key, None)

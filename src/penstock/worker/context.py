@@ -167,7 +167,7 @@ class RawFile:
         return self._blobs.file(self._key)
 
     def waiting(self, on: str | None) -> None:
-        self._ctx.presence.elsewhere(on)
+        self._ctx.presence.delegate(on)
 
     def may_parse(self) -> None:
         limit = self._ctx.ports.limits.parser_s
@@ -298,7 +298,7 @@ class Context:
         rows: int = self._checkpoint.cursor.get("rows", 0) if self.step.kind == "index" else self._checkpoint.total
         return rows
 
-    def lose(self, phase: str) -> None:
+    def mark_lost(self, phase: str) -> None:
         """Record that the lease is lost. `phase` is one of `PHASES` and says where this was noticed. Later calls have
         no effect."""
         if not self.lost:
@@ -325,11 +325,11 @@ class Context:
         # A step whose worker died makes its own calls: if they are the cause, no other step is affected.
         if gatherer is None or self.step.crashes:
             return await gather.call(self.ports, self.runtime, items)
-        self.presence.elsewhere(BATCH)
+        self.presence.delegate(BATCH)
         try:
-            return await gatherer.add(items, lambda: self.presence.elsewhere(None))
+            return await gatherer.add(items, lambda: self.presence.delegate(None))
         finally:
-            self.presence.say(None)
+            self.presence.report_wait(None)
 
     def progress(self) -> None:
         self.activity.progress()
@@ -342,17 +342,17 @@ class Context:
         if not artifact.complete:
             # Another run that shares the artifact, or repair, found a damaged segment: the artifact is incomplete now.
             raise TornSegment(f"{kind} is made again", artifact_id=artifact.id, ordinal=artifact.segments)
-        await self._take_place()
-        carried = self.state.items.get(artifact.id)
-        if carried is not None and start == 0:
-            yield carried
+        await self._reacquire_slot()
+        cached = self.state.items.get(artifact.id)
+        if cached is not None and start == 0:
+            yield cached
             return
         async for items in self._reader.items(artifact, kind, start, self.state.segments.get(artifact.id)):
-            await self._take_place()
+            await self._reacquire_slot()
             yield items
 
-    async def _take_place(self) -> None:
-        if waited := await self.presence.take_place():
+    async def _reacquire_slot(self) -> None:
+        if waited := await self.presence.reacquire_slot():
             self._batch_began += waited
             self.raise_if_cancelled()
 
@@ -393,7 +393,7 @@ class Context:
             ),
         )
         if not took:
-            self.lose("checkpoint")
+            self.mark_lost("checkpoint")
             raise LeaseLost(f"step {self.step.lease.step_id} now belongs to another worker")
         if flush.advances and not self.is_unforgiven:
             self.on_checkpoint()
@@ -423,6 +423,6 @@ class Context:
         if self.stopping or not self._budget.fits(self.step.kind):
             await self.checkpoint.flush()
             raise BudgetSpent("handed over between two batches")
-        if waited := await self.presence.give_way():
+        if waited := await self.presence.yield_slot():
             self._batch_began += waited
             self.raise_if_cancelled()

@@ -91,7 +91,7 @@ class DocumentInProgress(msgspec.Struct, frozen=True):
         return max(0, self.of - self.done) if self.of is not None else 0
 
 
-def in_hand(ctx: "Context") -> DocumentInProgress:
+def document_in_progress(ctx: "Context") -> DocumentInProgress:
     kind = ctx.step.kind
     cursor = ctx.checkpoint.cursor if ctx.has_checkpoint else {}
     done, of = ctx.position, None
@@ -115,14 +115,16 @@ def _reported(ctx: "Context", kind: str, name: str) -> int | None:
 
 
 def to_come(
-    counters: Counters, hands: Sequence[DocumentInProgress], total: int, ended: int, size: int | None = None
+    counters: Counters, in_progress: Sequence[DocumentInProgress], total: int, ended: int, size: int | None = None
 ) -> dict[str, int]:
     """Estimate how many pages, chunks, vectors and rows remain to be made for `total` documents of `size` bytes
     together. Documents in progress know their own remainder. For documents that were not opened yet, the estimate uses
     the items per byte so far. The result is empty while there is nothing to estimate from."""
-    so_far = counters.items + Counter({kind: sum(hand.items for hand in hands if hand.kind == kind) for kind in KINDS})
-    left = {kind: sum(hand.left for hand in hands if hand.kind == kind) for kind in KINDS}
-    unopened = _unopened(counters, hands, total, ended, size)
+    so_far = counters.items + Counter(
+        {kind: sum(document.items for document in in_progress if document.kind == kind) for kind in KINDS}
+    )
+    left = {kind: sum(document.left for document in in_progress if document.kind == kind) for kind in KINDS}
+    unopened = _unopened(counters, in_progress, total, ended, size)
     if not so_far["extract"] and not counters.passed["extract"]:
         return {}
 
@@ -139,12 +141,12 @@ def to_come(
 
 
 def _unopened(
-    counters: Counters, hands: Sequence[DocumentInProgress], total: int, ended: int, size: int | None
+    counters: Counters, in_progress: Sequence[DocumentInProgress], total: int, ended: int, size: int | None
 ) -> float:
     """Estimate the bytes of the documents that were not opened yet."""
     here = sum(counters.ended.values())
-    reading = [hand for hand in hands if hand.kind == "extract" and hand.of is not None]
-    seen = counters.passed["extract"] + sum(hand.size for hand in reading)
+    reading = [document for document in in_progress if document.kind == "extract" and document.of is not None]
+    seen = counters.passed["extract"] + sum(document.size for document in reading)
     if size is None:
         size = round(total * seen / (counters.opened + len(reading))) if counters.opened or reading else 0
     by_others = max(0, ended - here)

@@ -96,7 +96,7 @@ async def _work(services: WorkerServices, ctx: Context, stage: Stage) -> tuple[S
     """Return the result of the stage. It is computed now, or taken from an existing artifact with the same
     fingerprint."""
     if stage.codec is None:
-        async with services.room(ctx):
+        async with services.slot(ctx):
             return await stage.run(ctx), None
     # Without a slot: a step that waits for an artifact must not block the step that makes it.
     key = artifact_fingerprint(services.ports, ctx.state, ctx.step.position, stage)
@@ -105,7 +105,7 @@ async def _work(services: WorkerServices, ctx: Context, stage: Stage) -> tuple[S
     if artifact.complete:
         ctx.state.artifacts[ctx.definition.name] = artifact
         return StepResult({**artifact.meta, "reused": True}), None
-    async with services.room(ctx):
+    async with services.slot(ctx):
         durable = stage.durable or stage.paid(ctx.ports, ctx.document.media_type)
         await ctx.begin(artifact, stage.codec, durable)
         result = await stage.run(ctx)
@@ -150,7 +150,7 @@ async def settle(services: WorkerServices, ctx: Context, error: BaseException) -
     of the step, whatever its type: also a cancellation that the worker did not request."""
     step, ours = ctx.step, _is_ours(ctx, error)
     if ctx.lost or (ours and isinstance(error, LeaseLost | Cancelled)):
-        ctx.lose("work")
+        ctx.mark_lost("work")
         return
     ctx.finishing = True
     if ctx.timed_out:
@@ -168,7 +168,7 @@ async def settle(services: WorkerServices, ctx: Context, error: BaseException) -
             error = QuotaSpent(user_code.sentence(away))
         else:
             if not await services.targets.wait(ctx, away, ours):
-                ctx.lose("release")
+                ctx.mark_lost("release")
             return
     asked = ctx.told_to_stop if isinstance(error, asyncio.CancelledError) else isinstance(error, BudgetSpent)
     if _stores_failed(ctx, error):
@@ -183,7 +183,7 @@ async def settle(services: WorkerServices, ctx: Context, error: BaseException) -
         ):
             services.metrics.incr("step_released", kind=step.kind)
         else:
-            ctx.lose("release")
+            ctx.mark_lost("release")
         return
     errors = 0 if ctx.made_progress else step.errors
     delay = retry_in(services.policy, error, errors, ctx.definition.retries, services.runtime.random())
@@ -193,7 +193,7 @@ async def settle(services: WorkerServices, ctx: Context, error: BaseException) -
         services.record.failed(ctx, failure)
         services.backed_off.set()
     else:
-        ctx.lose("error")
+        ctx.mark_lost("error")
 
 
 async def _write_down(services: WorkerServices, failure: failures.StepFailure) -> bool:

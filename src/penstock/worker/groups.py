@@ -52,15 +52,15 @@ class Group:
 
     async def run(self) -> TableFailed | None:
         """Execute the group. Return the error if the target should not be used for a while, else None."""
-        taking_turns = asyncio.create_task(self._take_turns())
+        limiting = asyncio.create_task(self._limit_time())
         try:
             await self._run()
         finally:
-            taking_turns.cancel()
-            await asyncio.wait([taking_turns])
+            limiting.cancel()
+            await asyncio.wait([limiting])
         return self._failed
 
-    async def _take_turns(self) -> None:
+    async def _limit_time(self) -> None:
         """Stop the group after TURN_S if steps wait for another target, because targets are written one after the
         other. Batches that have not begun are released, and a long document continues after its next claim."""
         with suppress(PenstockError):
@@ -87,7 +87,7 @@ class Group:
             if (number and self._is_over(self._contexts)) or self._failed is not None:
                 await self._release(batch)
                 continue
-            await self._write_in_room(batch)
+            await self._write_in_slot(batch)
         if suspects and self._failed is not None:
             await self._release(suspects)
         elif suspects:
@@ -111,14 +111,14 @@ class Group:
         once for each step."""
         left = list(suspects)
         try:
-            async with self._services.all_rooms(suspects[0].ctx):
+            async with self._services.all_slots(suspects[0].ctx):
                 while left:
                     member = left[0]
                     if begun and self._is_over([member.ctx for member in left]):
                         break
                     begun = True
                     with suppress(LeaseLost):
-                        await self._services.go_alone(member.ctx)
+                        await self._services.run_exclusively(member.ctx)
                         await self._write([member])
                         self._measure(member.ctx.began)
                     left.pop(0)
@@ -126,9 +126,9 @@ class Group:
         except BaseException as error:
             await self._settle_waiting(left, error)
 
-    async def _write_in_room(self, batch: list[Member]) -> None:
+    async def _write_in_slot(self, batch: list[Member]) -> None:
         try:
-            async with self._services.room(batch[0].ctx):
+            async with self._services.slot(batch[0].ctx):
                 began = batch[0].ctx.began
                 for member in batch:
                     member.ctx.waiting(None)
@@ -235,6 +235,6 @@ class Group:
             await settle(self._services, ctx, error)
             return
         if not took:
-            ctx.lose("complete")
+            ctx.mark_lost("complete")
         else:
             self._services.record.completed(ctx, meta, DocumentStatus.COMPLETED)

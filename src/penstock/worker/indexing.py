@@ -60,7 +60,7 @@ class Indexer:
             held = await self._services.ledger.read(locks.leased, [ctx.step.lease for ctx in open_])
             gone = [ctx for ctx in open_ if ctx.step.lease.step_id not in held]
             for ctx in gone:
-                ctx.lose("work")
+                ctx.mark_lost("work")
             if gone:
                 raise BudgetSpent(f"{len(gone)} steps of this group belong to somebody else now")
 

@@ -77,7 +77,7 @@ class Worker:
         self._probing = Probing(services, self._running, self._claiming, self._runner)
         self._periodic = Periodic(services, liveness, self._running, self._claiming, chores)
         self._wake_index = [asyncio.Event() for _ in range(pools.groups(INDEX))]
-        self._ears = notifier.listener(services.ledger.database)
+        self._listener = notifier.listener(services.ledger.database)
 
     @property
     def stopping(self) -> bool:
@@ -98,7 +98,7 @@ class Worker:
 
     def in_hand(self) -> list[DocumentInProgress]:
         """Return the documents that are being worked on, in the order in which their steps began."""
-        return self._running.in_hand()
+        return self._running.documents_in_progress()
 
     def wake(self) -> None:
         """Claim soon, because there may be new work."""
@@ -120,11 +120,11 @@ class Worker:
             await self._periodic.reap()
             await self.services.targets.start()
             await self._claiming.learn()
-            delivering = asyncio.create_task(self._contained(self._deliver()))
+            delivering = asyncio.create_task(self._run_loop(self._deliver()))
             others = [self._listen(), self._periodic.run(), self._periodic.sweep(), self._admission.run()]
             others += [self._probing.run()]
-            others += [self._warm_up(at_once=done is None), *(self._index_loop(bell) for bell in self._wake_index)]
-            loops += [asyncio.create_task(self._contained(loop)) for loop in others]
+            others += [self._warm_up(at_once=done is None), *(self._index_loop(wake) for wake in self._wake_index)]
+            loops += [asyncio.create_task(self._run_loop(loop)) for loop in others]
             await self._claim_loop(done)
         finally:
             self.stop()
@@ -132,12 +132,12 @@ class Worker:
             for loop in loops:
                 loop.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
-            self._ears.close()
+            self._listener.close()
             await self._leave()
         if self._fatal is not None:
             raise self._fatal
 
-    async def _contained(self, loop: Awaitable[None]) -> None:
+    async def _run_loop(self, loop: Awaitable[None]) -> None:
         """Run a loop. If it raises, stop the worker, because nothing else does the work of that loop."""
         try:
             await loop
@@ -162,8 +162,8 @@ class Worker:
             if groups:
                 await self._runner.begin(groups, found)
             # Wake the index loops last: new work is rarely for the index.
-            for bell in self._wake_index:
-                bell.set()
+            for wake in self._wake_index:
+                wake.set()
             if groups:
                 continue
             if await self._is_over(done):
@@ -181,7 +181,7 @@ class Worker:
             self.services.record.counters.news.clear()
             return False
         busy = bool(self._running.tasks)
-        if (not busy and await done() and await self._is_told()) or self.services.budget.spent:
+        if (not busy and await done() and await self._is_delivered()) or self.services.budget.spent:
             return True
         error = None if self._running.tasks else await self.services.targets.held_up()
         if error is not None:
@@ -189,12 +189,12 @@ class Worker:
             self._fail(StorageError(f"{error.rstrip('.')}. Completed work is kept; the rest waits for it"))
         return error is not None
 
-    async def _index_loop(self, bell: asyncio.Event) -> None:
+    async def _index_loop(self, wake: asyncio.Event) -> None:
         while not self.stopping:
-            bell.clear()
+            wake.clear()
             try:
-                if not await self._runner.work_off_index():
-                    await self.services.runtime.wait(bell, POLL_S)
+                if not await self._runner.execute_index_steps():
+                    await self.services.runtime.wait(wake, POLL_S)
             except Exception as error:
                 self._fail(error)
 
@@ -202,12 +202,12 @@ class Worker:
         """Wake the worker when others insert work that it can claim."""
         while not self.stopping:
             try:
-                await self._ears.open()
+                await self._listener.open()
                 while True:
-                    await self._ears.change()
+                    await self._listener.change()
                     if self._dispatcher is not None:
                         self._dispatcher.wake()
-                    waiting = self._ears.hears_only_work or bool(
+                    waiting = self._listener.hears_only_work or bool(
                         await self.services.ledger.read(notifier.claimable, self._claiming.open_queues)
                     )
                     if waiting:
@@ -243,7 +243,7 @@ class Worker:
         if self._dispatcher is not None and ctx.state.workflow.lifecycle_events:
             self._dispatcher.wake()
 
-    async def _is_told(self) -> bool:
+    async def _is_delivered(self) -> bool:
         """Whether all events that are due were delivered."""
         return self._dispatcher is None or await self._dispatcher.is_idle()
 

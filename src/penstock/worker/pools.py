@@ -62,7 +62,7 @@ class Pool:
         return self.size - self.held
 
     @property
-    def beyond(self) -> int:
+    def additional(self) -> int:
         """How many additional steps may be claimed while all places are occupied: as many as the pool has places."""
         return 2 * self.size - self.held
 
@@ -142,7 +142,7 @@ class Place:
         self._pool.leave()
 
 
-def newcomers(waiting: Iterable[Waiting], owners: Collection[str], count: int) -> list[StepId]:
+def additional_steps(waiting: Iterable[Waiting], owners: Collection[str], count: int) -> list[StepId]:
     """Choose the steps to claim in addition while long runs occupy all places: first one step of each owner without a
     running step, then steps of small documents."""
     steps = list(waiting)

@@ -18,7 +18,7 @@ from penstock.worker.pools import Place
 from penstock.worker.running import Running
 from penstock.worker.services import INDEX, WorkerServices
 
-CARRIED = 128
+CACHED_RUNS = 128
 """How many runs keep their chunks and vectors in memory for the index step."""
 
 
@@ -29,7 +29,7 @@ class StepRunner:
         self._claiming = claiming
         self._hosts: dict[str, Host] = {INDEX: Indexer(services)}
         self._workflows: dict[str, Workflow] = {}
-        self._carried: dict[RunId, RunState] = {}
+        self._cached_states: dict[RunId, RunState] = {}
 
     async def begin(self, groups: Sequence[Sequence[Step]], found: Found) -> None:
         """Start the execution of claimed steps. Their places are counted already."""
@@ -58,7 +58,7 @@ class StepRunner:
                 self._running.forget(step.lease.step_id)
                 self._services.targets.dropped(step)
                 await self._drop(step, self._claiming.pools.name(step.queue))
-                await self._claiming.let_go(step.lease)
+                await self._claiming.release_lock(step.lease)
                 return
             ctx: Context | None = self._services.context(step, state)
             while ctx is not None:
@@ -85,37 +85,37 @@ class StepRunner:
         finally:
             running.leave(ctx)
             await self._end_probe(ctx)
-            await self._claiming.let_go(ctx.step.lease)
+            await self._claiming.release_lock(ctx.step.lease)
             if place.move(following is not None):
                 running.wake()
         if following is not None:
             running.hold(following.step.lease)
         elif not ctx.lost:
-            self._carry(ctx)
+            self._cache_state(ctx)
         return following
 
     async def _end_probe(self, ctx: Context) -> None:
         if self._services.targets.anything and await shielded(self._services.targets.ended(ctx)):
             self._running.wake()
 
-    def _carry(self, ctx: Context) -> None:
+    def _cache_state(self, ctx: Context) -> None:
         """Keep small artifacts in memory (a few megabytes at most) if the index step comes next. With another step in
         between they are not kept: another worker may execute it and make artifacts that this state does not contain."""
         upcoming = ctx.state.workflow.steps[ctx.step.position + 1 : ctx.step.position + 2]
         if not ctx.completed or not upcoming or upcoming[0].kind != INDEX:
-            self._carried.pop(ctx.step.run_id, None)
+            self._cached_states.pop(ctx.step.run_id, None)
             return
         kept = {step.name for step in ctx.state.workflow.steps if step.kind in ("chunk", "embed")}
         made = {artifact.id for name, artifact in ctx.state.artifacts.items() if name in kept}
         ctx.state.items = {artifact: items for artifact, items in ctx.state.items.items() if artifact in made}
         # A state of an earlier attempt lacks the artifacts that were made since.
-        self._carried.pop(ctx.step.run_id, None)
+        self._cached_states.pop(ctx.step.run_id, None)
         if ctx.state.items:
-            self._carried[ctx.step.run_id] = ctx.state
-            if len(self._carried) > CARRIED:
-                self._carried.pop(next(iter(self._carried)))
+            self._cached_states[ctx.step.run_id] = ctx.state
+            if len(self._cached_states) > CACHED_RUNS:
+                self._cached_states.pop(next(iter(self._cached_states)))
 
-    async def work_off_index(self) -> bool:
+    async def execute_index_steps(self) -> bool:
         """Claim a group of index steps, or one group for each table without a lock, and wait until they end. Return
         whether there was one."""
         if self._claiming.claimed_once and not self._services.budget.fits(INDEX):
@@ -142,7 +142,7 @@ class StepRunner:
         finally:
             if place is not None:
                 place.leave()
-            await self._claiming.let_go(steps[0].lease, failed)
+            await self._claiming.release_lock(steps[0].lease, failed)
 
     async def _execute_group(self, steps: Sequence[Step]) -> TableFailed | None:
         running, kind = self._running, steps[0].kind
@@ -167,11 +167,11 @@ class StepRunner:
                 await self._end_probe(ctx)
 
     async def _contexts(self, steps: Sequence[Step]) -> list[Context]:
-        carried = [self._carried.pop(step.run_id, None) for step in steps]
-        cold = [step for step, state in zip(steps, carried, strict=True) if state is None]
-        loaded = iter(await self._services.ledger.read(load, cold, self._workflows) if cold else [])
+        cached = [self._cached_states.pop(step.run_id, None) for step in steps]
+        uncached = [step for step, state in zip(steps, cached, strict=True) if state is None]
+        loaded = iter(await self._services.ledger.read(load, uncached, self._workflows) if uncached else [])
         contexts: list[Context] = []
-        for step, kept in zip(steps, carried, strict=True):
+        for step, kept in zip(steps, cached, strict=True):
             state = kept or next(loaded)
             if state is None:
                 self._services.targets.dropped(step)

@@ -8,7 +8,7 @@ from penstock.ledger.database.liveness import Liveness
 from penstock.model.nouns import DocumentId, Lease, Owner, StepId
 from penstock.runtime import shielded
 from penstock.worker.context import Context
-from penstock.worker.counters import DocumentInProgress, in_hand
+from penstock.worker.counters import DocumentInProgress, document_in_progress
 from penstock.worker.execute import settle
 from penstock.worker.heartbeat import Heartbeat
 from penstock.worker.services import ROOM, WorkerServices
@@ -81,10 +81,12 @@ class Running:
     def owners(self) -> set[Owner]:
         return {ctx.step.owner for ctx, _ in self.contexts.values()}
 
-    def in_hand(self) -> list[DocumentInProgress]:
+    def documents_in_progress(self) -> list[DocumentInProgress]:
         """Return the documents that are being worked on, in the order in which their steps began."""
         working = (ctx for ctx, _ in self.contexts.values() if not ctx.ended)
-        return [in_hand(ctx) for ctx in working if ctx.has_checkpoint or ctx.waiting_on not in (None, ROOM)]
+        return [
+            document_in_progress(ctx) for ctx in working if ctx.has_checkpoint or ctx.waiting_on not in (None, ROOM)
+        ]
 
     def stop(self) -> None:
         """Running steps flush at the end of their batch and are released."""
@@ -110,7 +112,7 @@ class Running:
             if ctx is None or task is None or ctx.step.lease != lease:
                 continue
             if not ctx.lost and not ctx.finishing:
-                ctx.lose("heartbeat")
+                ctx.mark_lost("heartbeat")
                 if not ctx.grouped:
                     task.cancel()
 

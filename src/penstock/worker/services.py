@@ -55,7 +55,7 @@ class WorkerServices:
         self.record = StepRecorder(self.broadcast, self.runtime, self.metrics)
         # Steps of `extract` wait for parser processes most of the time and must not block other steps.
         self._sizes = self.pools or {EXTRACT: self.slots, REST: self.slots}
-        self._rooms = {name: Slots(size, self.runtime.clock) for name, size in self._sizes.items()}
+        self._slots = {name: Slots(size, self.runtime.clock) for name, size in self._sizes.items()}
         self.gatherers = Gatherers(self.ports, self.runtime, self.slots)
         self.backed_off = asyncio.Event()
         """A step was scheduled for another attempt."""
@@ -78,13 +78,13 @@ class WorkerServices:
         return None if stage is None else stage.target(self.ports, definition.parameters)
 
     @asynccontextmanager
-    async def room(self, ctx: Context) -> AsyncIterator[None]:
+    async def slot(self, ctx: Context) -> AsyncIterator[None]:
         """Hold a slot during the block. A suspect holds all slots of the worker."""
         if not is_suspect(ctx.step):
-            room = self._room_of(ctx.step)
-            if room.is_full:
+            slots = self._slots_of(ctx.step)
+            if slots.is_full:
                 ctx.waiting(ROOM)
-            stay = ctx.presence.stay = await room.stay(FlowKey(ctx.step.owner, ctx.step.document_id))
+            hold = ctx.presence.hold = await slots.hold(FlowKey(ctx.step.owner, ctx.step.document_id))
             try:
                 if ctx.waiting_on is not None:
                     ctx.waiting(None)
@@ -92,47 +92,47 @@ class WorkerServices:
                 self.targets.gate(ctx)
                 yield
             finally:
-                stay.end()
+                hold.end()
             return
-        async with self.all_rooms(ctx) as others:
-            await self.go_alone(ctx)
+        async with self.all_slots(ctx) as others:
+            await self.run_exclusively(ctx)
             # Progress resets the crash counter (I7): after the first checkpoint, other steps may run too.
             ctx.on_checkpoint = others.close
             self.targets.gate(ctx)
             yield
 
     @asynccontextmanager
-    async def all_rooms(self, ctx: Context) -> AsyncIterator[ExitStack]:
+    async def all_slots(self, ctx: Context) -> AsyncIterator[ExitStack]:
         """Hold all slots during the block, for one suspect at a time. Closing the returned stack releases all slots
         except one of the step's own pool."""
         ctx.waiting(ROOM)
-        mine = self._room_of(ctx.step)
+        mine = self._slots_of(ctx.step)
         with ExitStack() as own, ExitStack() as others:
             await self._one_suspect.acquire()
             others.callback(self._one_suspect.release)
             await self.warm.wait()
-            async with asyncio.TaskGroup() as queue_up:
+            async with asyncio.TaskGroup() as requests:
                 # Request all at the same time. One by one, other steps would be served between two requests, and slots
                 # that are held already would stay idle.
-                for name, room in self._rooms.items():
+                for name, slots in self._slots.items():
                     for i in range(self._sizes[name]):
-                        if room is not mine or i:
-                            queue_up.create_task(_enter(room, others))
-                await mine.enter(None)
-                stay = SlotHold(mine, FlowKey(ctx.step.owner, ctx.step.document_id), self.runtime.clock)
-                own.callback(stay.end)
-            others.callback(setattr, ctx.presence, "stay", stay)
+                        if slots is not mine or i:
+                            requests.create_task(_acquire(slots, others))
+                await mine.acquire(None)
+                hold = SlotHold(mine, FlowKey(ctx.step.owner, ctx.step.document_id), self.runtime.clock)
+                own.callback(hold.end)
+            others.callback(setattr, ctx.presence, "hold", hold)
             yield others
 
-    async def go_alone(self, ctx: Context) -> None:
+    async def run_exclusively(self, ctx: Context) -> None:
         """Record that the step runs alone, so that a crash from now on has a known cause. The caller holds all
         slots."""
         must(await self.ledger.write(leasing.GO_ALONE, ctx.step.lease), ctx, "alone")
         ctx.waiting(None)
         ctx.began = self.runtime.clock()
 
-    def _room_of(self, step: Step) -> Slots:
-        return self._rooms[pool_of(step.queue, self._sizes) or REST]
+    def _slots_of(self, step: Step) -> Slots:
+        return self._slots[pool_of(step.queue, self._sizes) or REST]
 
     def context(self, step: Step, state: RunState) -> Context:
         return Context(
@@ -154,12 +154,12 @@ def is_suspect(step: Step) -> bool:
     return step.crashes >= leasing.SUSPECT
 
 
-async def _enter(room: Slots, stay: ExitStack) -> None:
-    await room.enter(None)
-    stay.callback(room.leave)
+async def _acquire(slots: Slots, acquired: ExitStack) -> None:
+    await slots.acquire(None)
+    acquired.callback(slots.release)
 
 
 def must(took: bool, ctx: Context, phase: str) -> None:
     if not took:
-        ctx.lose(phase)
+        ctx.mark_lost(phase)
         raise LeaseLost(f"step {ctx.step.lease.step_id} now belongs to another worker")

@@ -13,7 +13,7 @@ MOMENT_S = 0.001
 QUANTUM_S = 0.5
 """How long a step may hold its slot while others wait."""
 
-Turn = asyncio.Future[None]
+SlotRequest = asyncio.Future[None]
 """A request for a slot. It is done when the slot is granted."""
 
 
@@ -22,150 +22,150 @@ class Slots:
         self.size = size
         self._clock = clock
         self._free = size
-        self._first: deque[Turn] = deque()
-        self._turns: FairQueue[Turn] = FairQueue(QUICK_S)
+        self._first_requests: deque[SlotRequest] = deque()
+        self._requests: FairQueue[SlotRequest] = FairQueue(QUICK_S)
 
     @property
     def is_full(self) -> bool:
         return self._free == 0
 
-    async def enter(self, flow: FlowKey | None) -> None:
+    async def acquire(self, flow: FlowKey | None) -> None:
         """Wait for a slot. If `flow` is None, the request comes before all others."""
         if self._free:
             self._free -= 1
             return
-        turn = self.ask(flow)
+        request = self.request(flow)
         try:
-            await turn
+            await request
         except asyncio.CancelledError:
-            self.withdraw(flow, turn)
+            self.withdraw(flow, request)
             raise
 
-    def ask(self, flow: FlowKey | None) -> Turn:
+    def request(self, flow: FlowKey | None) -> SlotRequest:
         """Request a slot without waiting. A caller that no longer wants the slot calls `withdraw`."""
-        turn: Turn = asyncio.get_running_loop().create_future()
+        request: SlotRequest = asyncio.get_running_loop().create_future()
         if self._free:
             self._free -= 1
-            turn.set_result(None)
+            request.set_result(None)
         elif flow is None:
-            self._first.append(turn)
+            self._first_requests.append(request)
         else:
-            self._turns.add(flow, turn)
-        return turn
+            self._requests.add(flow, request)
+        return request
 
-    def withdraw(self, flow: FlowKey | None, turn: Turn) -> None:
+    def withdraw(self, flow: FlowKey | None, request: SlotRequest) -> None:
         """Withdraw a request, or release the slot if it was granted already."""
-        if turn.done() and not turn.cancelled():
-            self.leave()
+        if request.done() and not request.cancelled():
+            self.release()
             return
-        turn.cancel()
+        request.cancel()
         if flow is not None:
-            self._turns.remove(flow, turn)
+            self._requests.remove(flow, request)
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Release the slot, which goes to the next request."""
-        turn = self._next()
-        if turn is None:
+        request = self._next()
+        if request is None:
             self._free += 1
         else:
-            turn.set_result(None)
+            request.set_result(None)
 
-    async def stay(self, flow: FlowKey) -> "SlotHold":
+    async def hold(self, flow: FlowKey) -> "SlotHold":
         """Wait for a slot and return a hold on it. The caller calls `end`."""
-        await self.enter(flow)
+        await self.acquire(flow)
         return SlotHold(self, flow, self._clock)
 
     def used(self, flow: FlowKey, seconds: float) -> None:
         # While nothing waits, short times are not counted, because every step of every small document calls this.
-        if seconds >= MOMENT_S or self._turns:
-            self._turns.used(flow, seconds)
+        if seconds >= MOMENT_S or self._requests:
+            self._requests.used(flow, seconds)
 
     @property
     def is_wanted(self) -> bool:
-        return bool(self._first or self._turns)
+        return bool(self._first_requests or self._requests)
 
-    def _next(self) -> Turn | None:
-        while self._first:
-            turn = self._first.popleft()
-            if not turn.done():
-                return turn
-        while self._turns:
-            turn = self._turns.pop()
-            if not turn.done():
-                return turn
+    def _next(self) -> SlotRequest | None:
+        while self._first_requests:
+            request = self._first_requests.popleft()
+            if not request.done():
+                return request
+        while self._requests:
+            request = self._requests.pop()
+            if not request.done():
+                return request
         return None
 
 
 class SlotHold:
     """The slot of one step, which the step may release and reacquire until `end`."""
 
-    def __init__(self, room: Slots, flow: FlowKey, clock: Callable[[], float]) -> None:
+    def __init__(self, slots: Slots, flow: FlowKey, clock: Callable[[], float]) -> None:
         """The caller holds the slot already."""
-        self._room = room
+        self._slots = slots
         self._flow = flow
         self._clock = clock
         self._since: float | None = clock()
         """When the slot was taken; None while it is not held."""
-        self._turn: Turn | None = None
+        self._request: SlotRequest | None = None
         """The request for the slot, from `request` until `reacquire` takes it. It may have been granted."""
         self._ended = False
 
     @property
-    def is_out(self) -> bool:
+    def is_released(self) -> bool:
         """Whether the slot is not held and the hold has not ended."""
         return self._since is None and not self._ended
 
     @property
-    def is_over(self) -> bool:
+    def should_yield(self) -> bool:
         """Whether other requests wait and the slot was held for QUANTUM_S."""
-        return self._since is not None and self._room.is_wanted and self._clock() - self._since >= QUANTUM_S
+        return self._since is not None and self._slots.is_wanted and self._clock() - self._since >= QUANTUM_S
 
     def end(self) -> None:
         self._ended = True
-        self.step_out()
+        self.release()
 
-    def step_out(self) -> None:
+    def release(self) -> None:
         """Release the slot, or withdraw the request for it."""
         if self._since is not None:
             self._count()
-            self._room.leave()
-        elif self._turn is not None:
-            turn, self._turn = self._turn, None
-            self._room.withdraw(self._flow, turn)
+            self._slots.release()
+        elif self._request is not None:
+            request, self._request = self._request, None
+            self._slots.withdraw(self._flow, request)
 
-    def ask_back(self) -> None:
+    def request(self) -> None:
         """Request the slot again without waiting for it."""
-        if self.is_out and self._turn is None:
-            self._turn = self._room.ask(self._flow)
+        if self.is_released and self._request is None:
+            self._request = self._slots.request(self._flow)
 
-    async def come_back(self) -> None:
+    async def reacquire(self) -> None:
         """Wait until the slot is held again. If several tasks of one step call this, the step still gets only one
         slot."""
-        while self.is_out:
-            self.ask_back()
-            turn = self._turn
-            assert turn is not None
-            if not turn.done():
+        while self.is_released:
+            self.request()
+            request = self._request
+            assert request is not None
+            if not request.done():
                 try:
-                    await asyncio.wait([turn])
+                    await asyncio.wait([request])
                 except asyncio.CancelledError:
-                    self.step_out()
+                    self.release()
                     raise
-            if self._turn is turn:
-                self._turn = None
+            if self._request is request:
+                self._request = None
                 self._since = self._clock()
 
-    async def give_way(self) -> None:
+    async def yield_slot(self) -> None:
         """Release the slot to the next request and wait for another one. If the next request is that of this step, it
         keeps the slot."""
         if self._since is None:
             return
         self._count()
-        self.ask_back()
-        self._room.leave()
-        await self.come_back()
+        self.request()
+        self._slots.release()
+        await self.reacquire()
 
     def _count(self) -> None:
         assert self._since is not None
-        self._room.used(self._flow, self._clock() - self._since)
+        self._slots.used(self._flow, self._clock() - self._since)
         self._since = None

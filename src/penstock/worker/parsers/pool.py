@@ -12,7 +12,7 @@ from penstock.worker.fair_queue import FairQueue, FlowKey
 from penstock.worker.parsers.messages import Request, packed
 from penstock.worker.parsers.process import Call, Child
 
-IN_HAND = 2
+CALLS_PER_CHILD = 2
 """How many calls a child has: one that runs and one that waits in its pipe, so that the child is never idle."""
 QUICK_S = 0.25
 """A document that has used at most this many seconds comes before other documents of its owner. The value is not much
@@ -51,24 +51,24 @@ class ParserPool:
         call = Call(request, source, FlowKey(*source.flow), asyncio.get_running_loop().create_future(), document)
         self._waiting.add(call.flow, call)
         self._idle[id(source)] = call
-        self.hand_out()
+        self.distribute()
         try:
             return await call.answer
         finally:
             source.parsed(call.seconds)
             self._waiting.remove(call.flow, call)
             for child in self._children:
-                child.forgive(call)
+                child.abandon(call)
             call.close()
 
-    def hand_out(self) -> None:
+    def distribute(self) -> None:
         """Give waiting calls to the children with the fewest calls. Tell the sources that have no call with a child
         that they wait."""
         later: list[Call] = []
         while self._waiting:
             self.start()
             child = min(self._children, key=lambda child: len(child.calls))
-            if len(child.calls) >= IN_HAND:
+            if len(child.calls) >= CALLS_PER_CHILD:
                 break
             call = self._waiting.pop()
             if call.was_stopped and sum(child.is_slow for child in self._children) >= self.width:
@@ -89,9 +89,9 @@ class ParserPool:
                 call.source.waiting("parser")
         self._idle.clear()
         if self._look is None and (self._waiting or any(len(child.calls) > 1 for child in self._children)):
-            self._look = asyncio.get_running_loop().call_later(LOOK_S, self._relieve)
+            self._look = asyncio.get_running_loop().call_later(LOOK_S, self._check_slow_calls)
 
-    def _relieve(self) -> None:
+    def _check_slow_calls(self) -> None:
         """A call cannot be interrupted, and may take a minute. If a short document waits and all children execute slow
         calls, start one more child for a while. If there are as many children as allowed, stop the slow call that has
         taken longest and start it again later. A call that was stopped once is not stopped again, and does not use the
@@ -109,7 +109,7 @@ class ParserPool:
                 self._children.add(Child(self))
             elif stoppable := [child for child in slow if not child.is_slow]:
                 max(stoppable, key=lambda child: child.takes(now)).stop()
-        self.hand_out()
+        self.distribute()
 
     @property
     def most(self) -> int:
@@ -137,12 +137,12 @@ class ParserPool:
             self._waiting.used(call.flow, taken - call.charged)
             call.charged = taken
 
-    def dismiss(self, child: "Child") -> None:
+    def exclude(self, child: "Child") -> None:
         """Give no more calls to a child that ends."""
         self._children.discard(child)
         self._leaving.add(child)
 
-    def bury(self, child: "Child", blamed: Call | None, error: Exception) -> None:
+    def remove_child(self, child: "Child", blamed: Call | None, error: Exception) -> None:
         """Remove a child that has ended. Calls that it had not begun go to other children."""
         self._children.discard(child)
         self._leaving.discard(child)
@@ -155,7 +155,7 @@ class ParserPool:
                 call.fail(error)
             elif not call.abandoned:
                 self._waiting.add(call.flow, call, again=True)
-        self.hand_out()
+        self.distribute()
 
     async def close(self) -> None:
         """Kill all children. They have no state that must be kept."""

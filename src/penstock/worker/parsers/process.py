@@ -91,15 +91,15 @@ class Supervisor(Protocol):
     memory_mb: int
     timeout_s: float
 
-    def hand_out(self) -> None: ...
+    def distribute(self) -> None: ...
 
     def ended(self, call: Call) -> None: ...
 
     def is_too_many(self) -> bool: ...
 
-    def dismiss(self, child: "Child") -> None: ...
+    def exclude(self, child: "Child") -> None: ...
 
-    def bury(self, child: "Child", blamed: Call | None, error: Exception) -> None: ...
+    def remove_child(self, child: "Child", blamed: Call | None, error: Exception) -> None: ...
 
 
 class Child:
@@ -111,7 +111,7 @@ class Child:
         self._process: asyncio.subprocess.Process | None = None
         self._ready = False
         self._breach: str | None = None
-        self._condemned: Call | None = None
+        self._killed_for: Call | None = None
         """The call because of which the child was killed. Its answer may still arrive, and then the next call must not
         be blamed."""
         self.stopped: Call | None = None
@@ -121,7 +121,7 @@ class Child:
         """When the child began with its first call in `calls`."""
         self._documents: socket.socket | None = None
         """The socket through which the child receives open files."""
-        self.task = asyncio.create_task(self._live())
+        self.task = asyncio.create_task(self._run())
 
     def take(self, call: Call) -> None:
         self.calls.append(call)
@@ -131,7 +131,7 @@ class Child:
                 self._since = asyncio.get_running_loop().time()
                 self._watch()
 
-    def forgive(self, call: Call) -> None:
+    def abandon(self, call: Call) -> None:
         """Note that the result of a call is no longer wanted. If the child is executing it, only GRACE_S remain."""
         if self.calls and self.calls[0] is call:
             self._watch()
@@ -155,11 +155,11 @@ class Child:
 
     def stop(self) -> None:
         """Kill the child in favour of other calls. Its call is started again."""
-        self.stopped = self._condemned = self.calls[0]
+        self.stopped = self._killed_for = self.calls[0]
         if self._process is not None:
             _kill(self._process)
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         errors = ""
         try:
             self._process = process = await self._start()
@@ -172,12 +172,12 @@ class Child:
                 self._watch()
                 await self._receive(process.stdout)
             except (asyncio.IncompleteReadError, ConnectionError, msgspec.DecodeError):
-                self._pool.dismiss(self)
+                self._pool.exclude(self)
                 # The process is ending by itself. Its exit code says more than a signal from here would.
                 with suppress(TimeoutError):
                     await asyncio.wait_for(process.wait(), GRACE_S)
             finally:
-                self._pool.dismiss(self)
+                self._pool.exclude(self)
                 await self._end(process)
                 errors = await listening
         except OSError as error:
@@ -188,8 +188,8 @@ class Child:
             if self._timer is not None:
                 self._timer.cancel()
             self._count()
-            blamed = self._condemned or (self.calls[0] if self.calls else None)
-            self._pool.bury(self, blamed, self._verdict(errors))
+            blamed = self._killed_for or (self.calls[0] if self.calls else None)
+            self._pool.remove_child(self, blamed, self._exit_error(errors))
 
     async def _start(self) -> asyncio.subprocess.Process:
         environment = {name: value for name, value in os.environ.items() if _passed_on(name)}
@@ -208,10 +208,10 @@ class Child:
         assert self._process is not None
         assert self._process.stdin is not None
         if call.document is not None:
-            self._hand_over(call.document)
+            self._send_file(call.document)
         self._process.stdin.write(call.request)
 
-    def _hand_over(self, document: FileIO) -> None:
+    def _send_file(self, document: FileIO) -> None:
         """Send one byte for each document, with the open file. The file is left out if the call was abandoned or the
         system refuses to send it."""
         assert self._documents is not None
@@ -243,7 +243,7 @@ class Child:
             self._watch()
             if self._pool.is_too_many() and not self.calls:
                 return
-            self._pool.hand_out()
+            self._pool.distribute()
 
     def _count(self) -> None:
         """Count the time of the first call when it has ended, or start the count when the child is ready."""
@@ -269,12 +269,12 @@ class Child:
 
     def _retire(self) -> None:
         """End an idle child, because its memory may be needed elsewhere. A new one starts quickly."""
-        self._pool.dismiss(self)
+        self._pool.exclude(self)
         self.task.cancel()
 
     def _kill(self) -> None:
         self._breach = "parser_timeout"
-        self._condemned = self.calls[0] if self.calls else None
+        self._killed_for = self.calls[0] if self.calls else None
         if self._process is not None:
             _kill(self._process)
 
@@ -288,7 +288,7 @@ class Child:
             pass
         await process.wait()
 
-    def _verdict(self, errors: str) -> Exception:
+    def _exit_error(self, errors: str) -> Exception:
         """Return the error for the call that the child was executing when it ended."""
         if not self._ready:
             said = errors or "it said nothing"
