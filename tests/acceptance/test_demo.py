@@ -160,7 +160,7 @@ def test_a_claim_that_does_not_hold_fails_the_demo(cli: Cli, tmp_path: Path, mon
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     result = cli("demo")
     assert result.code == 1
-    assert "✓ Water is wet.\n✗ NOT SO: Fire is wet.\n" in result.out
+    assert "✓ Water is wet.\n✗ WRONG: Fire is wet.\n" in result.out
     assert "1 of 2 claims were wrong" in result.out
     assert not list(tmp_path.glob("penstock-demo-*"))
 

@@ -29,7 +29,7 @@ class Printer:
             self._write(line)
 
     def claim(self, ok: bool, text: str) -> None:
-        mark = "✓ " if ok else "✗ NOT SO: "
+        mark = "✓ " if ok else "✗ WRONG: "
         for line in self._wrap(mark + text, "  "):
             self._write(line)
 

@@ -134,8 +134,8 @@ class DemoRun:
         self.result["resumed"] = {"made": made, "held": dict(after.made)}
         self._claim(
             all(made[name] == rest[name] for name in COUNTED),
-            f"Done is kept: of {_figures(after.made)} in all this process made {_figures(made)}, "
-            "exactly those that the ledger did not hold.",
+            f"Done is kept: of {_figures(after.made)} in total, this process made {_figures(made)}, "
+            "exactly those that were missing from the ledger.",
         )
         if before.half_done:
             self.teller.say(
@@ -149,7 +149,7 @@ class DemoRun:
 
     async def _change(self, app: App, documents: int) -> Question:
         asked = change(self.folder / FOLDER)
-        self.teller.chapter(f"4. A chapter is added to {asked.document}; what does that cost?")
+        self.teller.chapter(f"4. Add a chapter to {asked.document}, and ingest again")
         summary = await self._answer("ingest", FOLDER)
         [entry] = await app.list_documents(name=asked.document)
         made: dict[str, int] = summary["made"]
@@ -158,7 +158,7 @@ class DemoRun:
             summary["completed"] == 1
             and summary["skipped"] == documents - 1
             and (made["pages"], made["chunks"]) == (entry.pages, entry.chunks),
-            f"Only {asked.document} was made again: {_figures(made)}. The other {documents - 1} cost nothing.",
+            f"Only {asked.document} was processed again: {_figures(made)}. The other {documents - 1} were skipped.",
         )
         return asked
 
