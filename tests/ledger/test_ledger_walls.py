@@ -62,6 +62,7 @@ CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
     "generations.visible": lambda a: {"version": 1, "candidates": [a.done.generation_id]},
     "index_versions.current": lambda a: {"collection": "default"},
     "runs.known": lambda a: {"collection": "default", "sources": ["/done"]},
+    "stats.away": lambda a: {},
     "stats.dead_letters": lambda a: {},
     "stats.documents": lambda a: {},
     "stats.events": lambda a: {},
@@ -109,6 +110,10 @@ async def _fill(desk: Desk) -> Anna:
     await desk.rows(
         "INSERT INTO dead_letters (owner, event_id, handler, step, kind, reason, error, attempts, state, created_at) "
         "SELECT 'anna', id, 0, 'desk', 'ITEM_END', 'bad', 'it broke', 1, 'OPEN', 0 FROM events"
+    )
+    await desk.rows(
+        "INSERT INTO targets (name, owner, state, since, failures, error, held_until) "
+        "VALUES ('index:anna/default/1', 'anna', 'away', 0, 1, 'it broke', 0)"
     )
     letters = await desk.rows("SELECT id FROM dead_letters ORDER BY id")
     return Anna(done, failed, running, *(row[0] for row in letters))
