@@ -1,8 +1,8 @@
-"""Generations: one attempt each to make a document searchable. Flips, what search must not show, and purges.
+"""Generations: activation, hidden generations, placements and purges.
 
-A placement says that rows of a generation may be in a version of the index; it is READY when all of them are. A run
+A placement says that rows of a generation may be in a version of the index. It is READY when all of them are. A run
 writes into the version that was current when it began (`generations.index_version`). `generations.written` says that
-there is a placement, so that a small index finds the few hidden ones."""
+there is a placement, so that a small database index finds the few hidden generations."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from penstock.ledger.engine import backup_guard
 from penstock.model.nouns import DocumentId, GenerationId, Owner, StepId, Token
 
 GRACE_S = 60.0
-"""How long a replaced generation stays for readers whose snapshot still shows it."""
+"""Seconds for which the rows of a replaced generation are kept for searches whose snapshot still shows it."""
 
 _REPLACE = Statement(
     "UPDATE generations SET state = 'SUPERSEDED' FROM {rows} "
@@ -40,7 +40,8 @@ def activate(
     flips: Sequence[tuple[GenerationId, DocumentId, int | None, int]],
     grace_s: float,
 ) -> None:
-    """The old one goes out as the new one comes in; its rows stay a while for readers that began before."""
+    """Activate generations and mark those that they replace as superseded. The rows of the replaced ones are purged
+    after `grace_s` seconds, so that searches that have begun can still read them."""
     replaced = connection.run(_REPLACE, [(document,) for _, document, _, _ in flips])
     connection.run(_ACTIVATE, [(generation, pages, chunks) for generation, _, pages, chunks in flips])
     schedule_purge(connection, [GenerationId(row[0]) for row in replaced], grace_s)
@@ -64,7 +65,8 @@ _RETIRE_ALL = Statement(
 
 
 def retire(connection: Connection, documents: Sequence[DocumentId], grace_s: float, *, active: bool = False) -> None:
-    """Give up what is being built (and, for a delete, what is searchable): a purge row sees to its leftovers."""
+    """Mark generations that are being built as superseded, with `active` (for a delete) also the searchable ones, and
+    schedule the purge of their rows."""
     if documents:
         statement = _RETIRE_ALL if active else _RETIRE
         rows = connection.run(statement, [(document,) for document in documents])
@@ -94,8 +96,8 @@ _WRITTEN = Statement(
 
 
 def _write(connection: Connection, writings: Sequence[Writing]) -> list[bool | None]:
-    """Places the generation before its first row goes into the index: from here on search knows what to leave out.
-    Answers whether rows may be there already, from an attempt before; None: the lease is lost."""
+    """Insert the placement of a generation before its first row is written to the index, so that searches exclude it.
+    Returns whether an earlier attempt may already have written rows; None if the lease was lost."""
     rows = connection.run(_UNWRITTEN, [(w.generation, w.step_id, w.token) for w in writings])
     before = {row[0]: bool(row[1]) for row in rows}
     fresh = [(generation,) for generation, written in before.items() if not written]
@@ -112,7 +114,7 @@ _READY = Statement(
 
 
 def place(connection: Connection, written: Sequence[GenerationId]) -> None:
-    """All rows of these generations are in the index: what a flip says of those that it makes searchable."""
+    """Mark the placements of these generations as READY. A flip does this when all their rows are in the index."""
     if written:
         connection.run(_READY, [(generation,) for generation in written])
 
@@ -131,7 +133,7 @@ _VISIBLE = Statement(
 
 
 def hidden(owner: Owner, connection: Connection, collection: str, version: int) -> list[GenerationId]:
-    """Generations with rows in this version that a search must not show: building, superseded, deleted."""
+    """Generations with rows in this version that a search must exclude: building, superseded or deleted."""
     rows = connection.run(_HIDDEN, owner=owner, collection=collection, version=version)
     return [GenerationId(row[0]) for row in rows]
 
@@ -146,14 +148,14 @@ class Visible(msgspec.Struct, frozen=True):
 def visible(
     owner: Owner, connection: Connection, version: int, candidates: Sequence[GenerationId]
 ) -> dict[GenerationId, Visible]:
-    """Those of the candidates that are active in this snapshot and whole in this version, with their documents (I5)."""
+    """The candidates that are active in this snapshot and complete in this version, with their documents (I5)."""
     rows = connection.run(_VISIBLE, [(generation,) for generation in candidates], owner=owner, version=version)
     return {GenerationId(row[0]): Visible(DocumentId(row[1]), *row[2:]) for row in rows}
 
 
 class Purge(msgspec.Struct, frozen=True):
-    """A generation that is to leave one version of the index. One that has no rows anywhere leaves the version which
-    it was made for."""
+    """A generation to remove from one version of the index. If it has no placement, this is the version that it was
+    made for."""
 
     generation: GenerationId
     owner: Owner
@@ -161,7 +163,7 @@ class Purge(msgspec.Struct, frozen=True):
     version: int
 
 
-# Nothing leaves the index while it is being copied.
+# Nothing is purged while a backup runs.
 _DUE = Statement(
     "SELECT u.generation_id, u.owner, u.collection, coalesce(p.version, u.index_version) FROM "
     "(SELECT * FROM purges WHERE not_before <= (SELECT {now}) + :ahead "
@@ -207,27 +209,28 @@ def due_purges(connection: Connection, count: int, ahead_s: float = 0.0) -> list
 def due_purges_in(
     owner: Owner, connection: Connection, collection: str, version: int, count: int
 ) -> list[GenerationId]:
-    """Those of one table."""
+    """The due purges of one table."""
     where = {"owner": owner, "collection": collection, "version": version}
     return [GenerationId(row[0]) for row in connection.run(_DUE_IN, count=count, **where)]
 
 
 def _postpone(connection: Connection, groups: Sequence[tuple[tuple[GenerationId, ...], float]]) -> list[None]:
-    """Their table cannot be changed: not again for so many seconds."""
+    """Postpone purges by a number of seconds, because their table cannot be changed."""
     for generations, seconds in groups:
         connection.run(_POSTPONE, [(generation,) for generation in generations], pause=seconds)
     return [None for _ in groups]
 
 
 class Removed(msgspec.Struct, frozen=True):
-    """The rows of these generations are out of a version of the index, durably."""
+    """The rows of these generations were durably removed from a version of the index."""
 
     version: int
     generations: tuple[GenerationId, ...]
 
 
 def _purged(connection: Connection, groups: Sequence[Removed]) -> list[None]:
-    """A generation that is in no version any more is done with, and its artifacts are free for prune."""
+    """Delete placements. A generation without placements becomes PURGED, and its references to artifacts are deleted,
+    so that prune can remove them."""
     for group in groups:
         connection.run(_UNPLACE, [(generation,) for generation in group.generations], version=group.version)
     gone = [(generation,) for group in groups for generation in group.generations]

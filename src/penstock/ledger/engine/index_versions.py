@@ -1,5 +1,5 @@
-"""Versions of the index of a collection. One is current: searches read it, and new generations are placed in it. The
-embedder belongs to the version, so a query is embedded with the model that made the vectors which it is compared to."""
+"""Index versions of a collection. One of them is current: searches read it, and new generations are placed in it. The
+embedder belongs to the version, so that a query is embedded with the model that made the vectors in the version."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from penstock.ledger.database.writer import Verb
 from penstock.model.nouns import Owner
 
 FIRST = 1
-"""The version of a collection that nothing was indexed for yet."""
+"""The number of the first version, which is used before anything was indexed."""
 
 
 class IndexVersion(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ _OF = Statement(
 
 
 def current(owner: Owner, connection: Connection, collection: str) -> IndexVersion | None:
-    """None: there is no such collection."""
+    """The current version of a collection; None if there is no such collection."""
     rows = connection.run(_CURRENT, owner=owner, collection=collection)
     return _version(rows[0]) if rows else None
 
@@ -42,7 +42,7 @@ def _version(row: Row) -> IndexVersion:
 
 
 class Binding(msgspec.Struct, frozen=True):
-    """An embedder is about to write into a version."""
+    """The embedder that is about to write into a version."""
 
     owner: Owner
     collection: str
@@ -50,7 +50,7 @@ class Binding(msgspec.Struct, frozen=True):
     embedder: str
     dimensions: int
     former_names: tuple[str, ...] = ()
-    """Of the same embedder: a version that is bound to one of them is bound to the new name from now on."""
+    """Former fingerprints of the same embedder. A version with one of these gets the new fingerprint."""
 
 
 _BIND = Statement(
@@ -65,7 +65,8 @@ _RENAME = Statement(
 
 
 def _bind(connection: Connection, bindings: Sequence[Binding]) -> list[IndexVersion | None]:
-    """The first embedder that writes into a version is its embedder; the answer says which that is."""
+    """Bind versions to their embedders. The first embedder that writes into a version is its embedder. Returns the
+    versions with their embedders."""
     answers = []
     for b in bindings:
         place = {"owner": b.owner, "collection": b.collection, "version": b.version}

@@ -1,5 +1,5 @@
-"""The outbox of lifecycle events (I8): an event is a row in the transaction that causes it, and only if the workflow of
-its run or group names a handler for it. From there it is delivered at least once to each handler.
+"""The outbox of lifecycle events (I8). An event is inserted in the transaction that causes it, if the workflow of its
+run or group names a handler for it. Then it is delivered at least once to each handler.
 
 These statements cross owners (I10)."""
 
@@ -15,7 +15,7 @@ from penstock.model.events import EventKind
 from penstock.model.nouns import DocumentId, Handler, Owner, RunId, Step, Token, WorkerId
 
 FAN_OUT = 500
-"""Events for which deliveries are made in one transaction."""
+"""Maximum number of events for which one transaction inserts deliveries."""
 
 
 class _Snapshot(msgspec.Struct):
@@ -23,7 +23,7 @@ class _Snapshot(msgspec.Struct):
 
 
 _handlers: dict[str, dict[str, tuple[Handler, ...]]] = {}
-"""By snapshot. Never invalidated, because a snapshot never changes."""
+"""Handlers by workflow snapshot and event. Never invalidated, because a snapshot never changes."""
 _BODIES = Statement("SELECT s.hash, s.body FROM {rows} JOIN snapshots s ON s.hash = r.hash", rows="hash text")
 
 
@@ -46,12 +46,12 @@ def is_silent(snapshots: Iterable[str]) -> bool:
 
 
 def has_handlers(snapshot: str, kind: EventKind) -> bool:
-    """Of a snapshot that was learned."""
+    """Whether a workflow snapshot has handlers for an event. The snapshot must have been loaded."""
     return kind in _handlers[snapshot]
 
 
 class StepEvent(msgspec.Struct, frozen=True):
-    """Something that happened to a run or to one of its steps."""
+    """An event of a run or of one of its steps."""
 
     kind: EventKind
     step: Step
@@ -95,7 +95,7 @@ def tell(connection: Connection, news: Iterable[StepEvent]) -> None:
 
 
 def tell_cancelled(connection: Connection, runs: Sequence[Row]) -> None:
-    """Runs that ended without a step of theirs: (owner, snapshot, run, document) of each."""
+    """Insert the events of runs that were cancelled: (owner, snapshot, run, document) of each."""
     _known(connection, {row[1] for row in runs})
     rows = [
         (EventKind.ITEM_END, *row, None, None, 0, "CANCELLED", "{}")
@@ -115,23 +115,24 @@ _TELL_GROUP = Statement(
 
 
 def tell_groups(connection: Connection, kind: EventKind, groups: Sequence[tuple[str, str, str, int]]) -> None:
-    """(owner, snapshot, group, completion number) of each; unique by group and completion."""
+    """Insert the events of groups: (owner, snapshot, group, completion number) of each. An event that exists already
+    for a group and completion is not inserted again."""
     if groups:
         connection.run(_TELL_GROUP, groups, kind=kind)
 
 
-# From the outbox to the handlers.
+# Deliveries of events to handlers.
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """An event on its way to one handler, leased."""
+    """An event that is being delivered to one handler, with its lease."""
 
     event_id: int
     handler: int
     """Its position among the handlers of the event."""
     to: Handler
     attempts: int
-    """This one included."""
+    """Including this one."""
     token: Token
     kind: EventKind
     owner: Owner
@@ -153,7 +154,7 @@ class Take(msgspec.Struct, frozen=True):
     token: Token
     count: int
     margin_s: float
-    """The lease is longer than the handler's timeout by so much."""
+    """The lease is longer than the handler's timeout by this time."""
 
 
 class Undelivered(msgspec.Struct, frozen=True):
@@ -164,7 +165,7 @@ class Undelivered(msgspec.Struct, frozen=True):
     retry_in: float | None = None
     """Seconds until the next attempt; None: it ends as a dead letter."""
     given_back: bool = False
-    """It was interrupted: the attempt does not count."""
+    """Whether the delivery was interrupted. Then the attempt does not count."""
 
 
 _NEW = Statement("SELECT id, kind, owner, snapshot FROM events WHERE dispatched = 0 ORDER BY id LIMIT :count {skip}")
@@ -180,7 +181,7 @@ _DELIVERY = Statement(
 
 
 def _dispatch(connection: Connection, counts: Sequence[int]) -> list[int]:
-    """New events get a delivery for each of their handlers."""
+    """Insert a delivery for each handler of new events. Returns the numbers of events."""
     answers = []
     for count in counts:
         new = connection.run(_NEW, count=count)
@@ -198,7 +199,7 @@ def _dispatch(connection: Connection, counts: Sequence[int]) -> list[int]:
     return answers
 
 
-# `not_before` is the lease: a delivery that was taken is due again after it.
+# `not_before` is also the end of the lease: a delivery that was taken is due again after it.
 _TAKE = Statement(
     "WITH picked AS MATERIALIZED (SELECT event_id, handler FROM deliveries WHERE status = 'PENDING' "
     "AND not_before <= (SELECT {now}) ORDER BY not_before LIMIT :count {skip}) "
@@ -271,7 +272,7 @@ def _delivered(connection: Connection, done: Sequence[Delivery]) -> list[bool]:
 
 
 def _undelivered(connection: Connection, failures: Sequence[Undelivered]) -> list[bool]:
-    """Retry later, or end as a dead letter."""
+    """Schedule the next attempt, or end the delivery with a dead letter. Returns whether the lease was still valid."""
     again = [f for f in failures if f.retry_in is not None]
     last = [f for f in failures if f.retry_in is None]
     took: set[tuple[Any, ...]] = set()
@@ -306,7 +307,7 @@ _FREE = Statement(
 
 
 def free(connection: Connection, workers: Sequence[str]) -> None:
-    """The deliveries of dead workers are due at once."""
+    """Make the deliveries of dead workers due now."""
     if workers:
         connection.run(_FREE, [(worker,) for worker in workers])
 
@@ -319,9 +320,9 @@ _DUE_IN = Statement(
 
 class Waiting(msgspec.Struct, frozen=True):
     new: bool
-    """Events that were not dispatched yet."""
+    """Whether there are events without deliveries."""
     due_in: float | None
-    """Seconds until the next delivery is due; negative if it is overdue; None: there is none."""
+    """Seconds until the next delivery is due; negative if it is overdue; None if there is none."""
 
     @property
     def due(self) -> bool:

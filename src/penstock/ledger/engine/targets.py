@@ -1,11 +1,12 @@
-"""Targets that do not work: a provider, a bucket, an index table. A row of `targets` is an open breaker.
+"""Targets in an outage: a provider, a bucket, an index table. A row of `targets` is an open breaker.
 
-`hold` opens or prolongs it, for all workers. After `held_until` one worker at a time may `probe` it with one step;
-`answered` closes it, and the steps that waited go on. A waiting step has status ERROR and names the target in
-`waiting_on`. An index table is probed under its lock, so `locks.paused_until` is its hold, and the release of the lock
-by a group of steps that worked closes it (`_RELEASE` in locks.py). The names of these begin with `TABLES`.
+`hold` opens or extends it, for all workers. After `held_until` one worker at a time may `probe` the target with one
+step. `answered` closes the breaker, and the waiting steps continue. A waiting step has status ERROR and names the
+target in `waiting_on`. An index table is probed under its lock: `locks.paused_until` is its hold, and the breaker
+closes when a group of steps that succeeded releases the lock (`_RELEASE` in locks.py). Names of index tables begin with
+`TABLES`.
 
-These statements are the engine's own: they cross owners (I10)."""
+These statements cross owners (I10)."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -23,13 +24,13 @@ from penstock.model.nouns import Owner, Step, StepId, Token, WorkerId
 TABLES = "index:"
 FIRST_S, LONGEST_S = 0.5, 60.0
 TRIES = 3
-"""Failures in a row after which a call that wants to end does not wait for the target any more."""
+"""Number of consecutive failures after which a call that has only steps waiting for the target ends."""
 WAIT_S = 86_400.0
-"""A waiting step is tried again after this, even if nobody says that its target answered."""
+"""A waiting step is tried again after this time, even if its target has not answered."""
 AGAIN_S = 10.0
-"""Until a step is tried again for which alone its target did not work: the target answered the next one."""
+"""Delay for a step whose target failed for this step only: the probe with another step succeeded."""
 FORGET_S = 600.0
-"""A target that no step waits for, and that nobody has tried for so long, is forgotten."""
+"""The row of a target is deleted if no step waits for it and its hold ended this long ago."""
 
 
 class State(StrEnum):
@@ -39,22 +40,23 @@ class State(StrEnum):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """A target did not work."""
+    """A failure of a target."""
 
     state: State
     error: str
     random: float
     retry_after: float | None = None
     setting: str | None = None
-    """What a person has to change."""
+    """The setting that the user must change."""
     owner: Owner | None = None
-    """Who alone may read the error, if it comes from a step of the owner's own."""
+    """The only owner who may read the error, if it comes from a custom step; None: all."""
     probe: Token | None = None
-    """Of the probe that found it out."""
+    """The token of the probe that failed."""
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """A step that waits for a target. With `failure` it has met it itself; else the worker knew before."""
+    """A step that waits for a target. `failure`: the failure that the step met; None: the worker knew that the target
+    is held."""
 
     step: Step
     name: str
@@ -69,19 +71,19 @@ class Hold(msgspec.Struct, frozen=True):
     error: str
     failures: int
     held_s: float
-    """Seconds until it may be probed; less than 0: now."""
+    """Seconds until it may be probed; negative: now."""
     age_s: float
-    """Seconds since it began."""
+    """Seconds since the outage began."""
 
 
 class Waits(msgspec.Struct, frozen=True):
     took: bool
     hold: Hold | None
-    """None: the target answered meanwhile, and the step waits for nothing."""
+    """None: the target works again, and the step does not wait."""
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """The holder of a table's lock gives it back, because the table cannot be used."""
+    """The holder of a table's lock releases it, because the table cannot be used."""
 
     key: str
     token: Token
@@ -91,33 +93,34 @@ class Pause(msgspec.Struct, frozen=True):
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """A worker wants to try a target with one step of the queues that it works on."""
+    """A worker's request to probe a target with one step of its queues."""
 
     name: str
     worker: WorkerId
     token: Token
     queues: tuple[str, ...]
     held: tuple[str, ...]
-    """Queues of which every step needs the target: if no step waits for it, one that has not begun will do."""
+    """Queues in which every step needs the target. If no suitable step waits for the target, a PENDING step of these
+    queues is used."""
     lease_s: float
 
 
 class Probed(msgspec.Struct, frozen=True):
     hold: Hold | None
-    """None: the target is not held any more."""
+    """None: the target is no longer held."""
     claimed: claims.Claimed | None = None
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """The probe with this token has come to an end."""
+    """The probe with this token has ended."""
 
     name: str
     token: Token
 
 
 def hold_s(failures: int, random: float, retry_after: float | None = None) -> float:
-    """How long a target is left alone, after so many failures in a row before this one. Exponential with full jitter
-    above the first wait; never shorter than what the target asked for."""
+    """Seconds for which a target is held after a failure. `failures`: the number of consecutive failures before it. The
+    time grows exponentially with full jitter above FIRST_S, and is never shorter than the target requested."""
     longest = min(LONGEST_S, FIRST_S * 2.0 ** min(failures, 20))
     seconds = FIRST_S + random * max(0.0, longest - FIRST_S)
     return seconds if retry_after is None else max(seconds, retry_after + random * FIRST_S)
@@ -147,8 +150,9 @@ def _hold_of(row: Row) -> Hold:
 
 
 def _fail(connection: Connection, name: str, failure: Failure, *, probes: bool = False) -> Hold:
-    """Opens the breaker. Of many steps that fail at once the first counts, later only what a probe finds; but all
-    obey what the target asks for."""
+    """Open the breaker, or extend its hold. If many steps fail at once, only the first failure is counted; after that,
+    only failures of probes. But every failure with `retry_after` can extend the hold. `probes`: treat this as the
+    failure of a probe."""
     values: dict[str, object] = {"name": name, "state": failure.state.value, "error": failure.error}
     values |= {"setting": failure.setting, "owner": failure.owner}
     while True:
@@ -156,7 +160,7 @@ def _fail(connection: Connection, name: str, failure: Failure, *, probes: bool =
         if connection.run(_OPEN, seconds=seconds, **values):
             return Hold(name, failure.state, failure.error, 1, seconds, 0.0)
         found = connection.run(_LOOK, name=name)
-        # Else somebody has closed it in between.
+        # Otherwise the breaker was closed in between.
         if found:
             break
     if probes or (failure.probe is not None and found[0][6] == failure.probe):
@@ -176,7 +180,7 @@ _WAIT = Statement(
 
 
 def _hold(connection: Connection, waits: Sequence[Wait]) -> list[Waits]:
-    """Nobody is to blame: the attempt is given back, and nothing is counted."""
+    """Let steps wait for their targets. The attempt is not counted."""
     holds: list[Hold | None] = []
     for wait in waits:
         if wait.failure is not None:
@@ -201,7 +205,8 @@ _REPAUSE = Statement("UPDATE locks SET paused_until = {now} + :seconds WHERE res
 
 
 def _pause(connection: Connection, pauses: Sequence[Pause]) -> list[Hold | None]:
-    """The same for what is behind a lock: whoever holds that is the one who probes. None: it was not ours any more."""
+    """Hold an index table and release its lock. Every holder of the lock counts as a probe. Returns None if the lock
+    was lost."""
     answers: list[Hold | None] = []
     for pause in pauses:
         hold = None
@@ -214,7 +219,7 @@ def _pause(connection: Connection, pauses: Sequence[Pause]) -> list[Hold | None]
     return answers
 
 
-# A probe lasts for as long as its step is leased under its token.
+# A probe lasts as long as its step has the lease token of the probe.
 _GRANT = Statement(
     "UPDATE targets SET probe_token = :token, probe_step = NULL WHERE name = :name AND held_until <= {now} "
     "AND (probe_token IS NULL OR NOT EXISTS (SELECT 1 FROM steps s WHERE s.id = targets.probe_step "
@@ -229,8 +234,8 @@ _FORGET = Statement(
     "DELETE FROM targets WHERE name = :name AND held_until < {now} - :forget_s AND NOT EXISTS "
     "(SELECT 1 FROM steps s WHERE s.status = 'ERROR' AND s.waiting_on = :name)"
 )
-# One that has not failed itself goes first, then the one that waits longest: a document for which alone the target
-# does not work must not be asked about it again and again.
+# Steps that have not failed themselves come first, then the step that waits longest. So a document for which alone the
+# target fails is not used for every probe.
 _PICK = Statement(
     "SELECT s.id, s.resource_key, s.error IS NULL FROM steps s JOIN {rows} ON coalesce(s.pool, s.kind) = r.queue "
     "WHERE s.status = 'ERROR' AND s.waiting_on = :name "
@@ -263,7 +268,7 @@ def _probe(connection: Connection, probes: Sequence[Probe]) -> list[Probed]:
 
 def _probe_one(connection: Connection, probe: Probe) -> Probed:
     claimed = None
-    # First hold the row: a statement that waits for it would look at the steps as they were before it waited.
+    # Lock the row first: a statement that waits for the row lock would see the steps as they were before it waited.
     connection.run(_LOOK, name=probe.name)
     if connection.run(_GRANT, name=probe.name, token=probe.token):
         claimed = _claim_one(connection, probe)
@@ -308,7 +313,8 @@ _LATER = Statement(
 
 
 def _answered(connection: Connection, answers: Sequence[Answered]) -> list[int | None]:
-    """How many steps go on now; None: the probe was not ours any more."""
+    """Close breakers after successful probes. Returns the number of steps that continue; None if the probe was no
+    longer valid."""
     counts: list[int | None] = []
     for answer in answers:
         closed = connection.run(_CLOSE, name=answer.name, token=answer.token)
@@ -316,7 +322,7 @@ def _answered(connection: Connection, answers: Sequence[Answered]) -> list[int |
             counts.append(None)
             continue
         if closed[0][0]:
-            # The first probe, with another step, was answered: those that failed may be the reason themselves.
+            # The first probe, with another step, succeeded: the steps that failed may have caused the failure.
             connection.run(_LATER, name=answer.name, seconds=AGAIN_S)
         going = [StepId(row[0]) for row in connection.run(_GO_ON, name=answer.name)]
         ready_steps(connection, going)
@@ -325,11 +331,11 @@ def _answered(connection: Connection, answers: Sequence[Answered]) -> list[int |
 
 
 def _end_probe(connection: Connection, answers: Sequence[Answered]) -> list[bool]:
-    """It has found out nothing: others may try, but not in a storm."""
+    """End probes without a result. Others may probe the target after FIRST_S."""
     return [bool(connection.run(_UNGRANT, name=a.name, token=a.token, seconds=FIRST_S)) for a in answers]
 
 
-# A target that has told us when to come back is not asked before.
+# A rate-limited target has named a time, and is not tried before it.
 _TRY_ALL = Statement("UPDATE targets SET held_until = 0 WHERE held_until > {now} AND state <> 'limited'")
 _TRY_TABLES = Statement("UPDATE locks SET paused_until = 0 WHERE paused_until > {now}")
 
@@ -345,7 +351,7 @@ def all_held(connection: Connection) -> list[Hold]:
     return [_hold_of(row) for row in connection.run(_ALL)]
 
 
-# What is behind a lock waits as PENDING, and so does what a worker does not claim because its queue is held.
+# Steps that wait for a lock are PENDING, and so are steps that workers do not claim because their queue is held.
 _LASTING = "({}.failures >= :tries OR {}.held_until > {{now}} + :longest_s)"
 _HELD_UP = Statement(
     f"SELECT o.name, o.error, o.setting, o.owner FROM targets o WHERE {_LASTING.format('o', 'o')} "
@@ -359,12 +365,12 @@ _HELD_UP = Statement(
 
 
 def held_up(connection: Connection, queues: Sequence[str] = ()) -> str | None:
-    """If all that is left to do waits for targets that failed again and again, or that asked for a long wait: what one
-    of them said. `queues`: those of which every step needs a target that is held."""
+    """The error of a target, if all remaining steps wait for targets that failed TRIES times in a row or are held for
+    longer than LONGEST_S; otherwise None. `queues`: queues in which every step needs a held target."""
     for name, error, setting, owner in connection.run(
         _HELD_UP, [(queue,) for queue in queues], tries=TRIES, longest_s=LONGEST_S
     ):
-        # What a step of an owner's own has said is not for all.
+        # The error of a custom step is shown only to its owner.
         said = error.rstrip(".") if owner is None else f"{name} is away"
         return said if setting is None else f"{said}. Set {setting}"
     return None
@@ -376,4 +382,5 @@ PROBE = Verb("probe", _probe)
 ANSWERED = Verb("answered", _answered, notifies=any)
 END_PROBE = Verb("end_probe", _end_probe)
 TRY_ALL = Verb("try_all", _try_all)
-"""Try all of it again now. It goes on failing where it left off: the next hold is no shorter."""
+"""Allow probes of all targets now, except rate-limited ones. The counts of failures are kept, so that the next hold is
+not shorter."""

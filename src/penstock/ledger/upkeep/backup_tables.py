@@ -165,8 +165,8 @@ _HOLDERS = Statement(
 
 
 def begin_again(path: Path, seen: Seen, runtime: Runtime) -> None:
-    """Prepare a copy for use as a ledger. Steps, locks and deliveries of its workers are released without counting an
-    attempt or a crash, and a new history begins."""
+    """Prepare a copy for use as a ledger. Steps, locks and deliveries of its workers are released, without counting a
+    crash, and a new history begins."""
     make_ledger(path, runtime)
     connection = SqliteConnection(path, runtime)
     try:
