@@ -78,7 +78,7 @@ def test_nobody_works_and_no_lock_is_held(cli: Cli) -> None:
     for force in ([], ["--force"]):
         answer = cli("lock", "release", KEY, *force, "--json")
         assert answer.code == 2
-        assert answer.json == {"error": f"nobody holds a lock '{KEY}': `penstock lock list` shows them"}
+        assert answer.json == {"error": f"the lock '{KEY}' is not held: `penstock lock list` shows the held locks"}
 
 
 def test_a_lock_is_shown_refused_and_taken_away(cli: Cli) -> None:
@@ -91,7 +91,7 @@ def test_a_lock_is_shown_refused_and_taken_away(cli: Cli) -> None:
         assert (lock["key"], lock["purpose"], lock["pid"], lock["worker"]) == (KEY, "hold", process.pid, worker["id"])
         refused = cli("lock", "release", KEY)
         assert refused.code == 2
-        assert f"pid {process.pid} (for: hold): wait for it, or take it away with --force" in refused.err
+        assert f"pid {process.pid} (for: hold): wait, or take it with --force" in refused.err
         assert cli("lock", "release", KEY, "--owner", "bert", "--force").code == 2
         assert len(cli("lock", "list", "--json").json["locks"]) == 1
         released = cli("lock", "release", KEY, "--force", "--json")
