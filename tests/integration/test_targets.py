@@ -1,6 +1,7 @@
 """Outages are nobody's fault: what a provider or a user's own service does while it is away, and when it is back."""
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,9 +16,12 @@ from penstock.app import App
 from penstock.cli.documents import counts
 from penstock.embedders.fake import FakeEmbedder
 from penstock.errors import Away, QuotaSpent, RateLimited, StorageError, Unauthorized
+from penstock.indexes.lance import LanceTable
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.engine import targets
 from penstock.model.items import Vectors
+from penstock.stages.index import INDEX as STAGE
+from penstock.stages.registry import GROUPED
 from penstock.worker.targets import LONGEST_S
 
 OWN = """\
@@ -38,7 +42,8 @@ steps: {validate: , note: {kind: enrich, method: tests.integration.away_steps.no
 _CLAIMS = Statement("SELECT coalesce(sum(epoch), 0), coalesce(max(attempts), 0), coalesce(max(errors), 0) FROM steps")
 _OF_KIND = Statement("SELECT coalesce(sum(epoch), 0) FROM steps WHERE kind = :kind")
 _DUE_NOW = Statement("UPDATE targets SET held_until = 0 RETURNING name")
-_LONG_AGO = Statement("UPDATE targets SET since = since - :seconds, held_until = 0 RETURNING name")
+_LONG_AGO = Statement("UPDATE targets SET since = since - :seconds, held_until = {now} RETURNING name")
+_NOT_ASKED = Statement("UPDATE targets SET since = since - :seconds, held_until = {now} - :seconds RETURNING name")
 
 Error = Callable[[], BaseException]
 
@@ -327,3 +332,95 @@ async def test_i9_whatever_a_step_says_about_its_target_it_waits_and_harms_nobod
     assert (await one.ingest(data=b"the weir", name="other.txt")).completed == 1
     service.error = None
     assert (await one.run()).completed == 2
+
+
+@pytest.mark.parametrize("name", [None, "fake", "service"])
+async def test_i10_what_one_owner_s_step_says_holds_no_other_owner(
+    one: App, service: type[away_steps.Service], name: str | None
+) -> None:
+    define(one, "id: own\nsteps: {validate: , call: {kind: enrich, method: tests.integration.away_steps.call}}\n")
+    service.error = lambda: RateLimited("come back", target=name, retry_after=3600)
+    mine, other = one.for_owner("ann"), one.for_owner("bob")
+    await mine.ingest(data=b"the weir", name="a.txt", workflow="own", wait=False)
+    async with working(one):
+        await until(failed(one, 1))
+        service.error = None
+        # The provider that everybody needs is known only now: no workflow had an embed step before.
+        await other.ingest(data=b"the weir", name="b.txt", wait=False)
+        await other.ingest(data=b"the mill", name="c.txt", workflow="own", wait=False)
+
+        async def is_done() -> bool:
+            return len(await other.list_documents(status="COMPLETED")) == 2
+
+        await until(is_done)
+    assert (await other.status()).away == []
+    [away] = (await mine.status()).away
+    assert away.target == (name or "enrich:tests.integration.away_steps.call")
+    assert away.error == "come back"
+
+
+async def test_a_target_that_nobody_needs_any_more_is_forgotten(
+    one: App, service: type[away_steps.Service], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "FORGET_S", 3.0)
+    define(one, OWN)
+    service.error = lambda: Away("my service is down")
+    await give(one, 1, "own")
+    async with working(one):
+        await until(failed(one, 1))
+        [document] = await one.list_documents()
+        await one.delete([document.id])
+
+        async def is_forgotten() -> bool:
+            return not await one.ledger.read(targets.all_held)
+
+        await until(is_forgotten, 20)
+
+
+async def test_throttling_that_nobody_asked_about_for_a_day_is_no_dead_letter(one: App, provider: Provider) -> None:
+    provider.error = KINDS["limited"]
+    async with asyncio.timeout(60):
+        with pytest.raises(StorageError, match="slow down"):
+            await one.ingest(data=b"the weir", name="a.txt")
+        await look(one, _NOT_ASKED, seconds=LONGEST_S)
+        with pytest.raises(StorageError, match="slow down"):
+            await one.run()
+    await nobody_is_blamed(one)
+
+
+async def test_an_index_that_says_itself_that_it_is_away_is_tried_again(
+    one: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, puts = LanceTable.put, 0
+
+    async def fails_once(self: LanceTable, *arguments: Any, **named: Any) -> None:
+        nonlocal puts
+        puts += 1
+        if puts == 1:
+            raise Away("no answer")
+        await put(self, *arguments, **named)
+
+    monkeypatch.setattr(LanceTable, "put", fails_once)
+    await give(one, 1)
+    async with working(one):
+        await until(all_are(one, "COMPLETED", 1))
+    await nobody_is_blamed(one)
+
+
+async def test_bytes_that_cannot_be_read_for_an_index_step_are_tried_again(
+    one: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load, loads = STAGE.load, 0
+
+    async def fails_once(ctx: Any) -> Any:
+        nonlocal loads
+        loads += 1
+        if loads == 1:
+            raise Away("no answer")
+        return await load(ctx)
+
+    monkeypatch.setitem(GROUPED, "index", dataclasses.replace(STAGE, load=fails_once))
+    await give(one, 1)
+    async with working(one):
+        await until(all_are(one, "COMPLETED", 1))
+    await nobody_is_blamed(one)

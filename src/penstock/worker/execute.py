@@ -86,7 +86,7 @@ def _upcoming(
     stage = services.stage(definition)
     if not chain(definition.queue) or key is not None or stage is None or not services.budget.fits(definition.kind):
         return upcoming
-    if services.targets.holds(definition) is not None:
+    if services.targets.holds(definition, ctx.step.owner) is not None:
         return upcoming
     made = artifact_fingerprint(services.ports, ctx.state, position, stage) if stage.codec is not None else None
     return msgspec.structs.replace(upcoming, token=Token(services.runtime.token()), fingerprint=made)

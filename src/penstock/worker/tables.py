@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from penstock import user_code
-from penstock.errors import LeaseLost, PenstockError, Permanent, StepError, StorageError, TableFailed
+from penstock.errors import Away, LeaseLost, PenstockError, Permanent, StepError, StorageError, TableFailed
 from penstock.indexes.base import Fence, Index, IndexRows, IndexTable, TableId, maintained
 from penstock.runtime import Runtime
 
@@ -59,7 +59,7 @@ class GuardedTable:
         except BaseException as error:
             if error in refused:
                 raise
-            if isinstance(error, OSError | StorageError) or not await self._is_readable():
+            if isinstance(error, OSError | StorageError | Away) or not await self._is_readable():
                 raise failed(error) from error
             raise
 

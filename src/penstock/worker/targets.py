@@ -12,7 +12,7 @@ from penstock.ledger.engine import targets
 from penstock.ledger.engine.claims import Claimed
 from penstock.ledger.engine.targets import Hold, State
 from penstock.metrics.base import Metrics
-from penstock.model.nouns import Step, StepDefinition, StepId, Token, WorkerId
+from penstock.model.nouns import Owner, Step, StepDefinition, StepId, Token, WorkerId
 from penstock.runtime import Runtime
 from penstock.worker.context import Context
 from penstock.worker.tables import Notices
@@ -22,8 +22,8 @@ BLOBS = "blobs:"
 TABLE = "table:"
 """The prefix for an index table without a lock whose server names no target."""
 RESERVED = (targets.TABLES, BLOBS, TABLE)
-OWN = "own:"
-"""The prefix for a target that a user's step names, if the name is also one of Penstock's own targets."""
+STAGE = "stage:"
+"""The prefix for a name that would otherwise look like a table with a lock, which is never probed by a step."""
 LONGEST_S = 86_400.0
 """A rate limit that lasts longer counts as an exhausted quota."""
 
@@ -68,10 +68,11 @@ class Targets:
         """When each held target may be tried again, by the clock of this process."""
         self._before: dict[str, int] = {}
         """How many failures each target had when this worker started."""
-        self._met: dict[str, str] = {}
-        """By method or kind: the target that its steps last waited for."""
+        self._met: dict[tuple[Owner | None, str], str] = {}
+        """By owner and method, or by kind: the target that such steps last waited for."""
         self._queues: dict[str, set[tuple[str, str | None]]] = {}
-        """For each queue, the method or kind and the declared target of every step in any workflow."""
+        """For each queue, the method or kind and the declared target of every step in any workflow. The owners of these
+        steps are not known, so a target that only one owner's function needs never holds a queue."""
         self._probing: dict[StepId, _Probing] = {}
 
     @property
@@ -120,14 +121,14 @@ class Targets:
 
     # which steps wait
 
-    def holds(self, definition: StepDefinition) -> str | None:
-        """Return the held target that such a step would have to wait for, or None."""
+    def holds(self, definition: StepDefinition, owner: Owner) -> str | None:
+        """Return the held target that such a step of this owner would have to wait for, or None."""
         if not self._held:
             return None
-        return self._needs(definition.method or definition.kind, self._declared(definition), self._held)
+        return self._needs(_met_by(definition, owner), self._declared(definition), self._held)
 
-    def _needs(self, works_by: str, declared: str | None, held: Iterable[str]) -> str | None:
-        names = (declared, self._met.get(works_by))
+    def _needs(self, met_by: tuple[Owner | None, str], declared: str | None, held: Iterable[str]) -> str | None:
+        names = (declared, self._met.get(met_by))
         return next((name for name in held if name in names or name.startswith(BLOBS)), None)
 
     def gate(self, ctx: Context) -> None:
@@ -140,7 +141,7 @@ class Targets:
             if self._declared(ctx.definition) is not None:
                 self._listen(ctx, probing)
             return
-        name = self.holds(ctx.definition)
+        name = self.holds(ctx.definition, ctx.step.owner)
         if name is not None:
             raise HeldTargets(f"{name} is away", target=name)
 
@@ -172,7 +173,7 @@ class Targets:
         return {
             queue
             for queue, steps in self._queues.items()
-            if all(self._needs(works_by, declared, held) is not None for works_by, declared in steps)
+            if all(self._needs((None, works_by), declared, held) is not None for works_by, declared in steps)
         }
 
     # what happens to a step
@@ -197,23 +198,26 @@ class Targets:
         return lasting or (asked is not None and asked > LONGEST_S)
 
     def _name(self, ctx: Context, error: Away, ours: bool) -> str:
-        declared = self._declared(ctx.definition)
+        """Return the name of the target. A target that a user's step names belongs to the owner of the step (I10)."""
         name = user_code.named(error, "target")
+        if name is not None and isinstance(error, HeldTargets):
+            return name
         if name is None and isinstance(error, TableFailed):
             return f"{TABLE}{ctx.step.owner}/{ctx.document.collection}/{ctx.generation.index_version}"
-        if name is None:
-            return declared or f"{ctx.step.kind}:{ctx.definition.method or ctx.step.name}"
-        if ours or isinstance(error, HeldTargets):
-            return name
-        known = {declared for steps in self._queues.values() for _, declared in steps}
-        return OWN + name if name in known or name.startswith(RESERVED) else name
+        name = name or self._declared(ctx.definition) or f"{ctx.step.kind}:{ctx.definition.method or ctx.step.name}"
+        if ctx.definition.method is not None and not (ours and self._is_ours(name)):
+            return targets.own(ctx.step.owner) + name
+        return STAGE + name if name.startswith(targets.TABLES) else name
+
+    def _is_ours(self, name: str) -> bool:
+        return name.startswith(RESERVED) or any(name == named for steps in self._queues.values() for _, named in steps)
 
     async def wait(self, ctx: Context, error: Away, ours: bool) -> bool:
         """Release the step with its attempt given back, until its target works. Return False if the lease is lost."""
         name = self._name(ctx, error, ours)
         probing = self._probing.get(ctx.step.lease.step_id)
         token = probing.token if probing is not None else None
-        failure = None if isinstance(error, HeldTargets) else self._failure(ctx, error, ours, token)
+        failure = None if isinstance(error, HeldTargets) else self._failure(ctx, error, name, token)
         if failure is not None and name not in self._held:
             # From now on no step of this worker calls it, even before the ledger has recorded it.
             self.knows(Hold(name, failure.state, failure.error, 1, targets.FIRST_S, 0.0))
@@ -221,7 +225,7 @@ class Targets:
         if failure is not None and probing is not None and probing.name == name:
             self._probing.pop(ctx.step.lease.step_id, None)
         if ctx.definition.method is not None or (isinstance(error, TableFailed) and not name.startswith(TABLE)):
-            self._met[ctx.definition.method or ctx.step.kind] = name
+            self._met[_met_by(ctx.definition, ctx.step.owner)] = name
         if answer.hold is None:
             self.forget(name)
             return answer.took
@@ -235,7 +239,7 @@ class Targets:
         self.changed.set()
         return answer.took
 
-    def _failure(self, ctx: Context, error: Away, ours: bool, token: Token | None) -> targets.Failure:
+    def _failure(self, ctx: Context, error: Away, name: str, token: Token | None) -> targets.Failure:
         state = State.AWAY
         if isinstance(error, Unauthorized):
             state = State.UNAUTHORIZED
@@ -247,7 +251,7 @@ class Targets:
             self._runtime.random(),
             user_code.retry_after(error, LONGEST_S),
             user_code.named(error, "setting"),
-            None if ours else ctx.step.owner,
+            ctx.step.owner if name.startswith(targets.OWN) else None,
             token,
         )
 
@@ -325,3 +329,7 @@ class Targets:
         if not self.exhausted:
             return None
         return await self._ledger.read(targets.held_up, sorted(self.queues()))
+
+
+def _met_by(definition: StepDefinition, owner: Owner) -> tuple[Owner | None, str]:
+    return (None, definition.kind) if definition.method is None else (owner, definition.method)

@@ -22,6 +22,8 @@ from penstock.ledger.engine.steps import STEP
 from penstock.model.nouns import Owner, Step, StepId, Token, WorkerId
 
 TABLES = "index:"
+OWN = "own:"
+"""The prefix for targets that users' steps name. The owner comes next."""
 FIRST_S, LONGEST_S = 0.5, 60.0
 TRIES = 3
 """Number of consecutive failures after which a call that has only steps waiting for the target ends."""
@@ -31,6 +33,8 @@ AGAIN_S = 10.0
 """Delay for a step whose target failed for this step only: the probe with another step succeeded."""
 FORGET_S = 600.0
 """The row of a target is deleted if no step waits for it and its hold ended this long ago."""
+UNTRIED_S = 3_600.0
+"""A rate limit counts as new if the target was not tried for this long."""
 
 
 class State(StrEnum):
@@ -116,6 +120,11 @@ class Answered(msgspec.Struct, frozen=True):
 
     name: str
     token: Token
+
+
+def own(owner: Owner) -> str:
+    """The prefix for the targets that an owner's steps name."""
+    return f"{OWN}{owner}/"
 
 
 def hold_s(failures: int, random: float, retry_after: float | None = None) -> float:
@@ -230,6 +239,10 @@ _UNGRANT = Statement(
     "UPDATE targets SET probe_token = NULL, probe_step = NULL, held_until = {now} + :seconds "
     "WHERE name = :name AND probe_token = :token RETURNING name"
 )
+# Nothing was tried: `held_until` stays, so that _FORGET can tell when the target was last tried.
+_NOT_TRIED = Statement(
+    "UPDATE targets SET probe_token = NULL, probe_step = NULL WHERE name = :name AND probe_token = :token"
+)
 _FORGET = Statement(
     "DELETE FROM targets WHERE name = :name AND held_until < {now} - :forget_s AND NOT EXISTS "
     "(SELECT 1 FROM steps s WHERE s.status = 'ERROR' AND s.waiting_on = :name)"
@@ -277,7 +290,7 @@ def _probe_one(connection: Connection, probe: Probe) -> Probed:
             connection.run(_GRANTED, name=probe.name, token=probe.token, step=step)
         else:
             connection.run(_FORGET, name=probe.name, forget_s=FORGET_S)
-            connection.run(_UNGRANT, name=probe.name, token=probe.token, seconds=0.0)
+            connection.run(_NOT_TRIED, name=probe.name, token=probe.token)
     found = connection.run(_LOOK, name=probe.name)
     return Probed(_hold_of(found[0]) if found else None, claimed)
 
@@ -337,11 +350,13 @@ def _end_probe(connection: Connection, answers: Sequence[Answered]) -> list[bool
 
 # A rate-limited target has named a time, and is not tried before it.
 _TRY_ALL = Statement("UPDATE targets SET held_until = 0 WHERE held_until > {now} AND state <> 'limited'")
+_FROM_NOW_ON = Statement("UPDATE targets SET since = {now} WHERE state = 'limited' AND held_until < {now} - :untried_s")
 _TRY_TABLES = Statement("UPDATE locks SET paused_until = 0 WHERE paused_until > {now}")
 
 
 def _try_all(connection: Connection, items: Sequence[None]) -> list[list[Hold]]:
     connection.run(_TRY_ALL)
+    connection.run(_FROM_NOW_ON, untried_s=UNTRIED_S)
     connection.run(_TRY_TABLES)
     holds = all_held(connection)
     return [holds for _ in items]

@@ -4,6 +4,7 @@ import msgspec
 
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.statements import Statement
+from penstock.ledger.engine import targets
 from penstock.ledger.engine.documents import WAITING_ON
 from penstock.ledger.engine.locks import prefixes
 from penstock.model.nouns import Owner
@@ -190,23 +191,23 @@ class AwayTarget(msgspec.Struct, frozen=True):
     """`away`, `limited` or `unauthorized`."""
     since: float
     failures: int
-    error: str | None
-    """None: it comes from a step of another owner."""
+    error: str
     setting: str | None
     """What to change, if the key was refused."""
     retry_at: float
     """When it may be tried again."""
 
 
-# Tables are shown to their owner alone.
+# Tables, and targets of an owner's own steps, are shown to their owner alone.
 _AWAY = Statement(
-    "SELECT name, state, since, failures, CASE WHEN owner IS NULL OR owner = :owner THEN error END, "
-    "CASE WHEN owner IS NULL OR owner = :owner THEN setting END, held_until FROM targets "
-    "WHERE (substr(name, 1, 6) <> 'index:' AND substr(name, 1, 6) <> 'table:') "
-    "OR substr(name, 1, length(:index)) = :index OR substr(name, 1, length(:table)) = :table ORDER BY name"
+    "SELECT CASE WHEN substr(name, 1, length(:own)) = :own THEN substr(name, length(:own) + 1) ELSE name END, state, "
+    "since, failures, error, setting, held_until FROM targets WHERE substr(name, 1, length(:index)) = :index "
+    "OR substr(name, 1, length(:table)) = :table OR substr(name, 1, length(:own)) = :own "
+    "OR (substr(name, 1, 6) NOT IN ('index:', 'table:') AND substr(name, 1, 4) <> 'own:') ORDER BY name"
 )
 
 
 def away(owner: Owner, connection: Connection) -> list[AwayTarget]:
-    rows = connection.run(_AWAY, owner=owner, index=f"index:{owner}/", table=f"table:{owner}/")
+    mine = {"index": f"index:{owner}/", "table": f"table:{owner}/", "own": targets.own(owner)}
+    rows = connection.run(_AWAY, **mine)
     return [AwayTarget(*row) for row in rows]
