@@ -108,7 +108,7 @@ def test_what_has_gone_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
             queue.pop()
             queue.add(waiting, 0)
     assert len(queue._documents) <= 52
-    assert len(queue._had) <= 600
+    assert len(queue._used_s) <= 600
     assert waiting in queue._documents
 
 

@@ -32,7 +32,7 @@ async def _plain(ctx: StepContext, start: int) -> AsyncIterator[list[CleanPage]]
     async for pages in ctx.inputs("extract", start):
         # A step whose worker died should record progress soon.
         for batch in _batches(pages, 1 if ctx.step.crashes else BATCH):
-            yield await _in_queue(ctx, batch, _clean, batch)
+            yield await _run_on_cpu(ctx, batch, _clean, batch)
 
 
 async def _printed(ctx: StepContext, start: int) -> AsyncIterator[list[CleanPage]]:
@@ -41,12 +41,12 @@ async def _printed(ctx: StepContext, start: int) -> AsyncIterator[list[CleanPage
     at = max(start - BLOCK, 0)
     before: list[Sheet] = []
     async for block in _blocks(ctx, at):
-        sheets = [s for part in _batches(block, BLOCK) for s in await _in_queue(ctx, part, _sheets, part)]
+        sheets = [s for part in _batches(block, BLOCK) for s in await _run_on_cpu(ctx, part, _sheets, part)]
         if at >= start:
-            spans = iter(await _in_queue(ctx, block, furniture, before, sheets))
+            spans = iter(await _run_on_cpu(ctx, block, furniture, before, sheets))
             cleaned: list[CleanPage] = []
             for part in _batches(block, BLOCK):
-                cleaned += await _in_queue(ctx, part, _clean, part, [next(spans) for _ in part])
+                cleaned += await _run_on_cpu(ctx, part, _clean, part, [next(spans) for _ in part])
             yield cleaned
         at += len(block)
         before = sheets
@@ -78,13 +78,13 @@ def _batches(pages: Sequence[Page], most: int) -> Iterator[list[Page]]:
         yield batch
 
 
-async def _in_queue(ctx: StepContext, pages: Sequence[Page], function: Callable[..., T], *args: object) -> T:
+async def _run_on_cpu(ctx: StepContext, pages: Sequence[Page], function: Callable[..., T], *args: object) -> T:
     ctx.raise_if_cancelled()
     return await ctx.runtime.run_sized("cpu", _size(pages), function, *args)
 
 
-def _clean(pages: list[Page], going: Sequence[Sequence[Span]] | None = None) -> list[CleanPage]:
-    return [clean_page(page, spans) for page, spans in zip(pages, going or [()] * len(pages), strict=True)]
+def _clean(pages: list[Page], removed: Sequence[Sequence[Span]] | None = None) -> list[CleanPage]:
+    return [clean_page(page, spans) for page, spans in zip(pages, removed or [()] * len(pages), strict=True)]
 
 
 def _sheets(pages: list[Page]) -> list[Sheet]:

@@ -191,7 +191,7 @@ def _composed(pairs: _Pairs, earlier: _Pairs, size: int) -> _Pairs:
     for (clean, middle), (until, limit) in zip(pairs, [*pairs[1:], (size, earlier[-1][0] + size)], strict=True):
         while known + 1 < len(earlier) and earlier[known + 1][0] <= middle:
             known += 1
-        _add_pair(composed, clean, _led(earlier, known, middle))
+        _add_pair(composed, clean, _map_offset(earlier, known, middle))
         reach = min(middle + until - clean, limit)
         while known + 1 < len(earlier) and earlier[known + 1][0] <= reach:
             known += 1
@@ -199,7 +199,7 @@ def _composed(pairs: _Pairs, earlier: _Pairs, size: int) -> _Pairs:
     return composed
 
 
-def _led(pairs: _Pairs, at: int, offset: int) -> int:
+def _map_offset(pairs: _Pairs, at: int, offset: int) -> int:
     """Map `offset` with pair `at`, at most to where the next pair begins."""
     clean, original = pairs[at]
     return min(original + offset - clean, pairs[at + 1][1]) if at + 1 < len(pairs) else original + offset - clean

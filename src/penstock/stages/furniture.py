@@ -86,15 +86,15 @@ def furniture(before: Sequence[Sheet], block: Sequence[Sheet]) -> list[list[Span
     evidence."""
     sheets = [*before, *block]
     heads, feet = _Evidence(sheets, at_foot=False), _Evidence(sheets, at_foot=True)
-    return [_spans(sheets[at], heads.going(at) | feet.going(at)) for at in range(len(before), len(sheets))]
+    return [_spans(sheets[at], heads.removable(at) | feet.removable(at)) for at in range(len(before), len(sheets))]
 
 
-def _spans(page: Sheet, going: dict[Span, _Mark]) -> list[Span]:
+def _spans(page: Sheet, lines: dict[Span, _Mark]) -> list[Span]:
     """Return the spans to remove. If they are all that the page has, none is removed, unless they are only page
     numbers."""
-    if any(mark.words for mark in going.values()) and len(going) == len({line.start for line in page.head + page.foot}):
+    if any(mark.words for mark in lines.values()) and len(lines) == len({line.start for line in page.head + page.foot}):
         return []
-    return sorted(going)
+    return sorted(lines)
 
 
 class _Evidence:
@@ -127,7 +127,7 @@ class _Evidence:
         self._growing = {words: _growing(numbers) for words, numbers in values.items() if len(numbers) >= _RUN}
         self._counts = {words for words, numbers in counted.items() if any(b - a == 1 for a, b in pairwise(numbers))}
 
-    def going(self, at: int) -> dict[Span, _Mark]:
+    def removable(self, at: int) -> dict[Span, _Mark]:
         """Return the lines to remove at this end of a page: from the edge on, as long as each line is recognised."""
         known = self._known(at, self._ends[at])
         if len(known) > DEPTH:

@@ -177,7 +177,7 @@ class Claiming:
         hold = await services.ledger.write(targets.PAUSE, pause)
         if hold is not None:
             services.metrics.incr("index_failed")
-            services.targets.knows(hold)
+            services.targets.record(hold)
             services.notices.fails(key, error, "Its documents wait")
 
     async def _measured(self, pool: str, claim: Awaitable[list[T]]) -> list[T]:

@@ -38,12 +38,12 @@ class FairQueue(Generic[T]):
         self._quick_s = quick_s
         self._waiting: dict[str, dict[FlowKey, deque[T]]] = {}
         self._documents: dict[FlowKey, _Document] = {}
-        self._had: dict[str, float] = {}
+        self._used_s: dict[str, float] = {}
         """Virtual seconds used, by owner."""
-        self._taken: dict[str, int] = {}
-        self._front = 0.0
+        self._served: dict[str, int] = {}
+        self._virtual_time = 0.0
         """The virtual time of the owner that was served last. No owner starts below it."""
-        self._clock = count()
+        self._counter = count()
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -62,8 +62,8 @@ class FairQueue(Generic[T]):
     def add(self, flow: FlowKey, item: T, *, again: bool = False) -> None:
         """Add an item. `again` means that the item was already taken and was returned for a reason outside it: it is
         placed before the other items of its document."""
-        self._know(flow)
-        self._had[flow.owner] = max(self._had.get(flow.owner, 0.0), self._front)
+        self._document(flow)
+        self._used_s[flow.owner] = max(self._used_s.get(flow.owner, 0.0), self._virtual_time)
         items = self._waiting.setdefault(flow.owner, {}).setdefault(flow, deque())
         (items.appendleft if again else items.append)(item)
 
@@ -72,32 +72,32 @@ class FairQueue(Generic[T]):
         items = self._waiting.get(flow.owner, {}).get(flow)
         if items is not None and item in items:
             items.remove(item)
-            self._tidy(flow)
+            self._remove_if_empty(flow)
 
     def pop(self) -> T:
-        owner = min(self._waiting, key=lambda owner: self._had[owner])
-        self._front = max(self._front, self._had[owner])
+        owner = min(self._waiting, key=lambda owner: self._used_s[owner])
+        self._virtual_time = max(self._virtual_time, self._used_s[owner])
         flow = self._next_of(owner)
         item = self._waiting[owner][flow].popleft()
-        self._tidy(flow)
+        self._remove_if_empty(flow)
         return item
 
     def used(self, flow: FlowKey, seconds: float) -> None:
-        self._know(flow).used_s += seconds
-        self._had[flow.owner] = max(self._had.get(flow.owner, 0.0), self._front) + seconds
+        self._document(flow).used_s += seconds
+        self._used_s[flow.owner] = max(self._used_s.get(flow.owner, 0.0), self._virtual_time) + seconds
 
     def _next_of(self, owner: str) -> FlowKey:
         flows = self._waiting[owner]
-        self._taken[owner] = taken = self._taken.get(owner, 0) + 1
+        self._served[owner] = taken = self._served.get(owner, 0) + 1
         quick = [flow for flow in flows if self._documents[flow].used_s <= self._quick_s]
         return min(flows if taken % LONG_EVERY == 0 else quick or flows, key=lambda flow: self._documents[flow].came)
 
-    def _know(self, flow: FlowKey) -> _Document:
+    def _document(self, flow: FlowKey) -> _Document:
         found = self._documents.get(flow)
         if found is None:
             if len(self._documents) >= REMEMBERED:
                 self._forget()
-            found = self._documents[flow] = _Document(next(self._clock))
+            found = self._documents[flow] = _Document(next(self._counter))
         return found
 
     def _forget(self) -> None:
@@ -107,11 +107,15 @@ class FairQueue(Generic[T]):
         old = [flow for flow in self._documents if flow not in waiting][: REMEMBERED // 2]
         for flow in old:
             del self._documents[flow]
-        for owner in [owner for owner, had in self._had.items() if owner not in self._waiting and had <= self._front]:
-            del self._had[owner]
-            self._taken.pop(owner, None)
+        for owner in [
+            owner
+            for owner, used_s in self._used_s.items()
+            if owner not in self._waiting and used_s <= self._virtual_time
+        ]:
+            del self._used_s[owner]
+            self._served.pop(owner, None)
 
-    def _tidy(self, flow: FlowKey) -> None:
+    def _remove_if_empty(self, flow: FlowKey) -> None:
         flows = self._waiting[flow.owner]
         if not flows[flow]:
             del flows[flow]

@@ -19,7 +19,7 @@ from penstock.model.states import DocumentStatus
 from penstock.worker.activity import StepActivity
 
 BEAT_S = 0.5
-KNOWN_BEATS = 4
+REGISTERED_BEATS = 4
 """How many heartbeats lie between two checks that the worker is still registered."""
 RETURN_S = 3.0
 """After a lost connection, other workers may have lost theirs. They have this long to reconnect before they are
@@ -104,8 +104,8 @@ class Heartbeat:
             try:
                 if self.leases or self.locks:
                     self._beat(self._connect())
-                if beats % KNOWN_BEATS == 0:
-                    self._stay_known(self._connect())
+                if beats % REGISTERED_BEATS == 0:
+                    self._stay_registered(self._connect())
                     versions.still_ours(self._connect(), self._ledger.database)
             except LedgerTooNew as error:
                 # Heartbeats continue for the steps that are being released.
@@ -117,7 +117,7 @@ class Heartbeat:
                 if self._connection is None or not self._connection.is_busy(error):
                     self._drop()
 
-    def _stay_known(self, connection: Connection) -> None:
+    def _stay_registered(self, connection: Connection) -> None:
         """Register again if another worker removed this one after a lost connection. It continues under the same id,
         and others must be able to notice when it dies."""
         if not workers.is_known(connection, self.worker):

@@ -16,7 +16,7 @@ from penstock.worker.tables import GuardedTable, opened
 
 COMPACT_EVERY = 64
 """How many groups one worker writes to a table between two compactions."""
-TIDY_AGAIN_S = 60.0
+MAINTAIN_AGAIN_S = 60.0
 """How long maintenance of a table is not tried again after it failed."""
 
 
@@ -25,7 +25,7 @@ class Indexer:
         self._services = services
         self._bound: set[tuple[str, str, int]] = set()
         self._commits: dict[str, int] = {}
-        self._tidy_after: dict[str, float] = {}
+        self._maintain_after: dict[str, float] = {}
 
     async def open(self, contexts: Sequence[Context]) -> Target:
         """Open the table of a group. An error here concerns all of its steps."""
@@ -41,7 +41,7 @@ class Indexer:
         """Maintain the table after the group was written."""
         began = self._services.runtime.clock()
         assert isinstance(target.table, GuardedTable)
-        await self._tidy(_key(contexts[0]), target.table, target.fence)
+        await self._maintain(_key(contexts[0]), target.table, target.fence)
         self._services.record.counters.worked(INDEX, 0, began, self._services.runtime.clock())
 
     def fence(self, key: str, token: Token) -> Fence:
@@ -100,11 +100,11 @@ class Indexer:
             self._services.metrics.incr("claim_lost_race", gone, pool=INDEX)
         return [Member(ctx, resumed) for ctx, resumed in zip(contexts, answers, strict=True) if resumed is not None]
 
-    async def _tidy(self, key: str, table: GuardedTable, fence: Fence) -> None:
+    async def _maintain(self, key: str, table: GuardedTable, fence: Fence) -> None:
         """Update the text index, and compact the table from time to time, while the lock is held."""
         self._commits[key] = self._commits.get(key, 0) + 1
         clock = self._services.runtime.clock
-        if clock() < self._tidy_after.get(key, 0.0):
+        if clock() < self._maintain_after.get(key, 0.0):
             return
         try:
             await table.optimize(fence)
@@ -117,10 +117,10 @@ class Indexer:
             raise
         except BaseException as error:
             # The documents are complete here too: a table accepts rows even if its text index cannot be updated.
-            self._tidy_after[key] = clock() + TIDY_AGAIN_S
-            self._services.notices.fails(_tidying(key), error, "New text is found a little slower")
+            self._maintain_after[key] = clock() + MAINTAIN_AGAIN_S
+            self._services.notices.fails(_maintenance_of(key), error, "New text is found a little slower")
         else:
-            self._services.notices.works(_tidying(key))
+            self._services.notices.works(_maintenance_of(key))
 
 
 def _key(ctx: Context) -> str:
@@ -129,5 +129,5 @@ def _key(ctx: Context) -> str:
     return ctx.step.lease.resource_key or locks.index_key(*place)
 
 
-def _tidying(key: str) -> str:
+def _maintenance_of(key: str) -> str:
     return f"{key}, text index and compaction"

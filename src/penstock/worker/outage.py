@@ -72,7 +72,7 @@ class Outage:
         return await self._runtime.run_blocking("io", self._can_write)
 
     def _can_write(self) -> bool:
-        return all(_takes(folder) for folder in self._folders if folder.exists())
+        return all(_is_writable(folder) for folder in self._folders if folder.exists())
 
     async def _sleep(self, seconds: float) -> None:
         until = self._runtime.clock() + seconds
@@ -80,7 +80,7 @@ class Outage:
             await self._runtime.sleep(min(left, SLICE_S))
 
 
-def _takes(folder: Path) -> bool:
+def _is_writable(folder: Path) -> bool:
     """Whether a file of PROBE_BYTES can be written to the folder."""
     place = folder / f"{PROBE}-{os.getpid()}"
     try:

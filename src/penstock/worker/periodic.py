@@ -48,14 +48,14 @@ class Periodic:
                         self._running.wake()
                 if runtime.clock() >= next_reap:
                     next_reap = runtime.clock() + min(UPKEEP_S, services.lease_s / 4)
-                    await self._look_around()
+                    await self._run_chores()
             except Exception as error:
                 services.fail(error)
                 return
             rest = next_reap - runtime.clock()
             await runtime.wait(services.backed_off, rest if due_in is None else min(rest, max(due_in, SOON_S)))
 
-    async def _look_around(self) -> None:
+    async def _run_chores(self) -> None:
         await self.reap()
         if await self._claiming.learn():
             self._running.wake()

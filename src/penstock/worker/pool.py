@@ -183,7 +183,7 @@ class Worker:
         busy = bool(self._running.tasks)
         if (not busy and await done() and await self._is_delivered()) or self.services.budget.spent:
             return True
-        error = None if self._running.tasks else await self.services.targets.held_up()
+        error = None if self._running.tasks else await self.services.targets.blocking_error()
         if error is not None:
             # The caller waits for the end of this call: report the target now.
             self._fail(StorageError(f"{error.rstrip('.')}. Completed work is kept; the rest waits for it"))

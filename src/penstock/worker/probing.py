@@ -21,7 +21,7 @@ class Probing:
         known, runtime = self._services.targets, self._services.runtime
         while not self._running.stopping:
             known.changed.clear()
-            if await known.hear():
+            if await known.close_answered():
                 self._running.wake()
             for name in known.take_due():
                 await self._try(name)

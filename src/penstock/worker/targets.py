@@ -90,24 +90,24 @@ class Targets:
         fails."""
         holds = await self._ledger.write(targets.TRY_ALL, None)
         self._before = {hold.name: hold.failures for hold in holds}
-        self._see(holds)
+        self._record_all(holds)
 
     async def refresh(self) -> bool:
         """Read the held targets from the ledger. Return whether steps that waited may continue."""
         before = set(self._held)
-        self._see(await self._ledger.read(targets.all_held))
+        self._record_all(await self._ledger.read(targets.all_held))
         over = before - set(self._held)
         for name in over:
             self._before.pop(name, None)
             self._notices.works(name)
         return bool(over)
 
-    def _see(self, holds: Sequence[Hold]) -> None:
+    def _record_all(self, holds: Sequence[Hold]) -> None:
         self._held, self._due = {}, {}
         for hold in holds:
-            self.knows(hold)
+            self.record(hold)
 
-    def knows(self, hold: Hold) -> None:
+    def record(self, hold: Hold) -> None:
         self._held[hold.name] = hold
         self._due[hold.name] = self._runtime.clock() + max(0.0, hold.held_s)
         self.changed.set()
@@ -139,13 +139,13 @@ class Targets:
         if probing is not None:
             probing.ran = True
             if self._declared(ctx.definition) is not None:
-                self._listen(ctx, probing)
+                self._watch_checkpoint(ctx, probing)
             return
         name = self.holds(ctx.definition, ctx.step.owner)
         if name is not None:
             raise HeldTargets(f"{name} is away", target=name)
 
-    def _listen(self, ctx: Context, probing: _Probing) -> None:
+    def _watch_checkpoint(self, ctx: Context, probing: _Probing) -> None:
         """Note the next checkpoint of a probe. A stage with a declared target has stored an answer of the target then,
         and other steps need not wait for its end."""
         before = ctx.on_checkpoint
@@ -220,7 +220,7 @@ class Targets:
         failure = None if isinstance(error, HeldTargets) else self._failure(ctx, error, name, token)
         if failure is not None and name not in self._held:
             # From now on no step of this worker calls it, even before the ledger has recorded it.
-            self.knows(Hold(name, failure.state, failure.error, 1, targets.FIRST_S, 0.0))
+            self.record(Hold(name, failure.state, failure.error, 1, targets.FIRST_S, 0.0))
         answer = await self._ledger.write(targets.HOLD, targets.Wait(ctx.step, name, failure))
         if failure is not None and probing is not None and probing.name == name:
             self._probing.pop(ctx.step.lease.step_id, None)
@@ -229,7 +229,7 @@ class Targets:
         if answer.hold is None:
             self.forget(name)
             return answer.took
-        self.knows(answer.hold)
+        self.record(answer.hold)
         if failure is not None:
             setting = f"Set {failure.setting}. " if failure.setting else ""
             self._notices.fails(name, error, f"{setting}Its documents wait")
@@ -280,17 +280,17 @@ class Targets:
         if answer.hold is None:
             self.forget(name)
         elif answer.hold.held_s > 0:
-            self.knows(answer.hold)
+            self.record(answer.hold)
         if answer.claimed is not None:
             self._probing[answer.claimed.step.lease.step_id] = _Probing(name, token)
         return answer.claimed
 
-    async def hear(self) -> bool:
+    async def close_answered(self) -> bool:
         """Close the breakers of targets that running probes have found to work. Return whether there was any."""
-        heard = [step for step, probing in self._probing.items() if probing.kept]
-        for step in heard:
+        answered = [step for step, probing in self._probing.items() if probing.kept]
+        for step in answered:
             await self._answered(self._probing.pop(step))
-        return bool(heard)
+        return bool(answered)
 
     async def ended(self, ctx: Context) -> bool:
         """Called when a step has ended. If it was a probe that completed, its target works; return True. If it gave no
@@ -324,7 +324,7 @@ class Targets:
             for hold in self._held.values()
         )
 
-    async def held_up(self) -> str | None:
+    async def blocking_error(self) -> str | None:
         """Return the error of a target if all remaining work waits for held targets, else None."""
         if not self.exhausted:
             return None

@@ -192,7 +192,7 @@ class Child:
             self._pool.remove_child(self, blamed, self._exit_error(errors))
 
     async def _start(self) -> asyncio.subprocess.Process:
-        environment = {name: value for name, value in os.environ.items() if _passed_on(name)}
+        environment = {name: value for name, value in os.environ.items() if _is_inherited(name)}
         seconds = math.ceil(self._pool.timeout_s) + SPARE_S
         self._documents, theirs = socket.socketpair()
         self._documents.setblocking(False)
@@ -304,7 +304,7 @@ class Child:
         return ParserBreach(f"the parser crashed ({end}) {errors}".rstrip(), reason="parser_crash")
 
 
-def _passed_on(name: str) -> bool:
+def _is_inherited(name: str) -> bool:
     return name in _ENVIRONMENT or name.startswith(_ENVIRONMENT_FAMILIES)
 
 
