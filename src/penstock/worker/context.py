@@ -47,6 +47,10 @@ def reader(ledger: Ledger, blobs: Blobs) -> ArtifactReader:
     return ArtifactReader(blobs, list_segments)
 
 
+def _do_nothing() -> None:
+    pass
+
+
 @dataclass
 class RunState:
     """What a worker knows about a run while it executes it. It is passed from step to step."""
@@ -219,7 +223,7 @@ class Context:
         """The step belongs to a group of steps, which share a task."""
         self.timed_out = False
         """The step exceeded its timeout, and its task was cancelled for that reason."""
-        self.on_checkpoint: Callable[[], object] = lambda: None
+        self.on_checkpoint: Callable[[], object] = _do_nothing
         """Called when a checkpoint has reset the failure counters."""
         self.activity = StepActivity(runtime.clock, self.definition.timeout)
         self._ledger = ledger
@@ -232,7 +236,6 @@ class Context:
         self.began = runtime.clock()
         """When the step got its slot."""
         self._counted = 0
-        self._reader = reader(ledger, blobs)
         self._checkpoint: Checkpoint[Any] | None = None
         self.opened: checkpoints.Opened | None = None
         """The artifact, if the claim opened it."""
@@ -347,7 +350,8 @@ class Context:
         if cached is not None and start == 0:
             yield cached
             return
-        async for items in self._reader.items(artifact, kind, start, self.state.segments.get(artifact.id)):
+        stored = reader(self._ledger, self._blobs)
+        async for items in stored.items(artifact, kind, start, self.state.segments.get(artifact.id)):
             await self._reacquire_slot()
             yield items
 

@@ -8,6 +8,8 @@ from penstock.worker.slots import SlotHold
 
 
 class Presence:
+    __slots__ = ("_activity", "_clock", "_delegates", "_in_batch", "_reacquiring", "_reported", "hold")
+
     def __init__(self, activity: StepActivity, clock: Callable[[], float]) -> None:
         self.hold: SlotHold | None = None
         """The slot of the step, if it may release it for a while; else None."""
