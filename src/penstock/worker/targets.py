@@ -31,7 +31,7 @@ Declared = Callable[[StepDefinition], str | None]
 """Returns the target that the stage of a step declares."""
 
 
-class HeldTargets(Away):
+class TargetHeld(Away):
     """Raised before a stage would use a target that is held. The target was not called."""
 
 
@@ -132,7 +132,7 @@ class Targets:
         return next((name for name in held if name in names or name.startswith(BLOBS)), None)
 
     def gate(self, ctx: Context) -> None:
-        """Called right before a stage runs. Raises `HeldTargets` if a target that the stage needs is held."""
+        """Called right before a stage runs. Raises `TargetHeld` if a target that the stage needs is held."""
         if not self.anything:
             return
         probing = self._probing.get(ctx.step.lease.step_id)
@@ -143,7 +143,7 @@ class Targets:
             return
         name = self.holds(ctx.definition, ctx.step.owner)
         if name is not None:
-            raise HeldTargets(f"{name} is away", target=name)
+            raise TargetHeld(f"{name} is away", target=name)
 
     def _watch_checkpoint(self, ctx: Context, probing: _Probing) -> None:
         """Note the next checkpoint of a probe. A stage with a declared target has stored an answer of the target then,
@@ -200,7 +200,7 @@ class Targets:
     def _name(self, ctx: Context, error: Away, ours: bool) -> str:
         """Return the name of the target. A target that a user's step names belongs to the owner of the step (I10)."""
         name = user_code.named(error, "target")
-        if name is not None and isinstance(error, HeldTargets):
+        if name is not None and isinstance(error, TargetHeld):
             return name
         if name is None and isinstance(error, TableFailed):
             return f"{TABLE}{ctx.step.owner}/{ctx.document.collection}/{ctx.generation.index_version}"
@@ -217,7 +217,7 @@ class Targets:
         name = self._name(ctx, error, ours)
         probing = self._probing.get(ctx.step.lease.step_id)
         token = probing.token if probing is not None else None
-        failure = None if isinstance(error, HeldTargets) else self._failure(ctx, error, name, token)
+        failure = None if isinstance(error, TargetHeld) else self._failure(ctx, error, name, token)
         if failure is not None and name not in self._held:
             # From now on no step of this worker calls it, even before the ledger has recorded it.
             self.record(Hold(name, failure.state, failure.error, 1, targets.FIRST_S, 0.0))
