@@ -315,6 +315,22 @@ async def test_a_step_of_one_s_own_may_say_that_its_service_is_away(
     await nobody_is_blamed(one)
 
 
+async def test_a_step_that_names_a_new_target_at_each_error_does_not_spin(
+    one: App, service: type[away_steps.Service]
+) -> None:
+    define(one, OWN)
+    service.error = lambda: Away("down", target=f"api-{service.calls}")
+    await give(one, 2, "own")
+    async with asyncio.timeout(30):
+        with pytest.raises(StorageError, match="Completed work is kept"):
+            await one.run()
+    assert service.calls <= 2 * (targets.TRIES + 2)
+    await nobody_is_blamed(one)
+    assert len(await one.ledger.read(targets.all_held)) <= 2
+    service.error = None
+    assert (await one.run()).completed == 2
+
+
 @pytest.mark.parametrize("name", sorted(away_steps.RUBBISH))
 async def test_i9_whatever_a_step_says_about_its_target_it_waits_and_harms_nobody(
     one: App, service: type[away_steps.Service], name: str

@@ -54,7 +54,7 @@ async def ingest(
     given = _Given(
         scope, arguments.paths(paths), include, exclude, data, name, source, key, arguments.metadata(metadata)
     )
-    spec = _order(scope, collection, workflow, params, priority, batch, retry, password)
+    spec = _run_spec(scope, collection, workflow, params, priority, batch, retry, password)
     job = Job(scope.owner, scope.ledger, scope.runtime)
     known = _InCollection(scope, spec.collection)
     if prune:
@@ -103,7 +103,7 @@ async def submit(
     given = _Given(
         scope, arguments.paths(paths), include, exclude, data, name, source, key, arguments.metadata(metadata)
     )
-    spec = _order(scope, collection, workflow, params, priority, batch, retry, password)
+    spec = _run_spec(scope, collection, workflow, params, priority, batch, retry, password)
     intake = Intake(scope.ledger, scope.blobs, scope.runtime)
     began = False
     try:
@@ -120,7 +120,7 @@ async def submit(
         yield refusal(problem)
 
 
-def _order(
+def _run_spec(
     scope: Scope,
     collection: str | None,
     workflow: str | None,

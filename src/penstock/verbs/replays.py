@@ -78,7 +78,7 @@ class Replayer:
         """Retry documents, however their runs ended."""
         origins = await self._ledger.read(lambda c: documents.origins(self._owner, c, ids))
         for origin in set(origins.values()):
-            await self._order(origin)
+            await self._run_spec(origin)
         done: set[DocumentId] = set()
         for i in range(0, len(ids), BATCH):
             done |= await self._again({document: origins[document] for document in ids[i : i + BATCH]})
@@ -89,7 +89,7 @@ class Replayer:
         self.answer.dry_run = dry_run
         # Validate first: if a value is not valid for one of the workflows, nothing is changed.
         for word, origin, count in await self._waiting(letters, reason):
-            spec = await self._order(origin) if origin is not None else None
+            spec = await self._run_spec(origin) if origin is not None else None
             if dry_run:
                 self._tell(word, origin, spec, count)
         if not dry_run:
@@ -98,7 +98,7 @@ class Replayer:
                 done = await self._again({x.document_id: x.origin for x in page if x.origin is not None})
                 for letter in page:
                     if letter.origin is not None and letter.document_id in done:
-                        self._tell(letter.reason, letter.origin, await self._order(letter.origin), 1)
+                        self._tell(letter.reason, letter.origin, await self._run_spec(letter.origin), 1)
                         self.answer.replayed += [letter.document_id] if self.answer.count <= LISTED else []
         return self.answer
 
@@ -124,7 +124,7 @@ class Replayer:
             answer.started += 0 if _goes_on(origin, spec) else count
         answer.by_reason[reason] = answer.by_reason.get(reason, 0) + count
 
-    async def _order(self, origin: Origin) -> RunSpec:
+    async def _run_spec(self, origin: Origin) -> RunSpec:
         origin = _any_format(origin)
         if origin not in self._run_specs:
             body = await self._ledger.read(work.snapshot, origin.snapshot)
@@ -140,7 +140,7 @@ class Replayer:
             alike.setdefault(_any_format(origin), []).append(document)
         done: set[DocumentId] = set()
         for origin, ids in alike.items():
-            spec = await self._order(origin)
+            spec = await self._run_spec(origin)
             part = submission(spec, tuple(_again(document, RunId(self._runtime.ulid())) for document in ids))
             retried = await self._ledger.write(restarts.RETRY, restarts.Retry(part))
             done |= retried

@@ -216,6 +216,9 @@ class Targets:
         """Release the step with its attempt given back, until its target works. Return False if the lease is lost."""
         name = self._name(ctx, error, ours)
         probing = self._probing.get(ctx.step.lease.step_id)
+        if probing is not None and name.startswith(targets.OWN) and probing.name.startswith(targets.OWN):
+            # A step that names a new target at each error would otherwise never reach the limit of failures.
+            name = probing.name
         token = probing.token if probing is not None else None
         failure = None if isinstance(error, TargetHeld) else self._failure(ctx, error, name, token)
         if failure is not None and name not in self._held:
