@@ -18,7 +18,7 @@ from penstock.errors import UsageError
 from penstock.indexes.base import IndexRows
 from penstock.ledger.engine import generations
 from penstock.model.items import Chunk
-from penstock.search.query import FETCH_LEAST, Mode
+from penstock.search.ranking import FETCH_LEAST, Mode
 
 Files = Callable[..., Path]
 

@@ -13,7 +13,8 @@ from penstock.cli.output import Answer, as_data, encode, readable, visible, widt
 
 if TYPE_CHECKING:
     from penstock.model.items import Block, Chunk, Page
-    from penstock.search.query import Hit, Mode
+    from penstock.search.query import Hit
+    from penstock.search.ranking import Mode
     from penstock.verbs.owner import OwnerScope
 
 SNIPPET = 300

@@ -1,30 +1,20 @@
-"""Search. It uses one read snapshot of the ledger, excludes hidden generations, fetches more hits than requested, and
-keeps those whose generation is active in the snapshot (I5)."""
+"""Search. It uses one read snapshot of the ledger, excludes hidden generations, and keeps the hits whose generation is
+active in the snapshot (I5)."""
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from penstock.embedders.base import Embedder, Model
 from penstock.errors import UsageError
-from penstock.indexes.base import Filter, Index, IndexHit, IndexTable, Query, TableId, TextQuery, Traits, VectorQuery
+from penstock.indexes.base import Filter, Index, TableId, Traits
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import generations, index_versions
 from penstock.model.items import Vector
 from penstock.model.nouns import GenerationId, Owner
-from penstock.search.fuse import fuse
-
-Mode = Literal["hybrid", "vector", "text"]
-
-Visible = Callable[[list[GenerationId]], Awaitable[dict[GenerationId, generations.Visible]]]
-"""Returns which generations are active in the snapshot and complete in the version that is searched."""
-FETCH_LEAST = 50
-FETCH_ALL = 1 << 40
-"""More rows than any table can have."""
+from penstock.search.ranking import Asked, Candidate, Mode, rank
 
 
 class Hit(msgspec.Struct, frozen=True):
@@ -69,16 +59,12 @@ async def search(
         table = await index.open(TableId(owner, collection, version.version))
         if table is None:
             return []
-        queries: list[Query] = []
-        if vector is not None:
-            queries.append(VectorQuery(vector))
-        if mode != "vector":
-            queries.append(TextQuery(query))
 
         async def visible(found: list[GenerationId]) -> dict[GenerationId, generations.Visible]:
             return await snapshot.read(partial(generations.visible, owner), version.version, found)
 
-        return await _fetch(table, queries, k, hidden, visible, index.traits.max_hits)
+        ranked = await rank(table, index.traits, Asked(query, mode, vector), k, Filter(hidden), visible)
+        return [_hit(candidate) for candidate in ranked]
 
 
 def _possible(mode: Mode, traits: Traits) -> Mode:
@@ -100,33 +86,10 @@ def _must_be_of(collection: str, version: index_versions.IndexVersion, model: Mo
         )
 
 
-async def _fetch(
-    table: IndexTable,
-    queries: Sequence[Query],
-    k: int,
-    hidden: list[GenerationId],
-    visible: Visible,
-    most: int | None,
-) -> list[Hit]:
-    """Fetch more until k hits are active in the snapshot, or the index has no more. `most`: the maximum number of hits
-    that one search can return."""
-    most = most or FETCH_ALL
-    count = min(max(4 * k, FETCH_LEAST), most)
-    where = Filter(hidden)
-    while True:
-        rankings: list[list[IndexHit]] = await asyncio.gather(*(table.search(one, count, where) for one in queries))
-        found = sorted({GenerationId(hit.generation) for ranking in rankings for hit in ranking})
-        active = await visible(found)
-        kept = [[hit for hit in ranking if hit.generation in active] for ranking in rankings]
-        fused = fuse(kept) if len(kept) > 1 else kept[0]
-        if len(fused) >= k or count == most or all(len(ranking) < count for ranking in rankings):
-            return [_hit(hit, active[GenerationId(hit.generation)]) for hit in fused[:k]]
-        count = min(4 * count, most)
-
-
-def _hit(hit: IndexHit, document: generations.Visible) -> Hit:
+def _hit(candidate: Candidate) -> Hit:
+    hit, document = candidate.hit, candidate.document
     return Hit(
-        hit.score,
+        candidate.score,
         document.document_id,
         document.name,
         hit.page,

@@ -7,7 +7,8 @@ from penstock.verbs import arguments
 from penstock.verbs.scope import Scope, chosen_collection
 
 if TYPE_CHECKING:
-    from penstock.search.query import Hit, Mode
+    from penstock.search.query import Hit
+    from penstock.search.ranking import Mode
 
 
 async def search(
