@@ -17,7 +17,7 @@ install: $(INSTALLED) ## Create .venv from requirements.lock (again only when th
 # Compiled by all cores afterwards: pip does it on one, and where no bytecode is written every start would compile anew.
 $(INSTALLED): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --no-compile --require-hashes -r requirements.lock
+	@$(PYTHON) scripts/install.py $(BIN)/pip requirements.lock
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
 	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib src || true
 	@touch $@

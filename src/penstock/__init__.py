@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from penstock.verbs.replays import Discard, Replay
     from penstock.verbs.views import Counts, DocumentDetails, DocumentView
 
+__version__ = "0.1.0"
+
 __all__ = [
     "App",
     "Away",

@@ -60,9 +60,9 @@ def links(page: str) -> list[Path]:
     return [(ROOT / page).parent / target for target in re.findall(r"\]\(([^)#:]+)(?:#[\w-]*)?\)", _read(page))]
 
 
-def run_session(page: str, folder: Path, replace: Mapping[str, str]) -> None:
+def run_session(page: str, folder: Path, replace: Mapping[str, str], bin: Path | None = None) -> None:
     """All commands of a page in one shell, in `folder`, with some words of them replaced. A command that fails must be
-    followed by `$ echo $?`."""
+    followed by `$ echo $?`. `bin`: the folder of the commands, instead of those of this checkout."""
     commands = session(page)
     # Where nothing is searched, vectors need no meaning, and a model need not be loaded.
     searches = any("penstock search" in shown.command for shown in commands)
@@ -73,7 +73,7 @@ def run_session(page: str, folder: Path, replace: Mapping[str, str]) -> None:
         text = text.replace(old, new)
     script.write_text(text)
     done = subprocess.run(
-        ["bash", str(script)], cwd=folder, env=_environment(folder.parent) | settings, timeout=120,
+        ["bash", str(script)], cwd=folder, env=_environment(folder.parent, bin) | settings, timeout=120,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     parts = done.stdout.split(_MARK)
@@ -121,14 +121,17 @@ def _shape(text: str) -> str:
     return text.strip()
 
 
-def _environment(folder: Path) -> dict[str, str]:
-    """The commands of this checkout come first in the path."""
-    bin = folder / "bin"
-    bin.mkdir()
-    for name, arguments in (("penstock", "-m penstock.cli.main"), ("python", "")):
-        (bin / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n')
-        (bin / name).chmod(0o755)
+def _environment(folder: Path, bin: Path | None) -> dict[str, str]:
+    """The commands of this checkout, or those of `bin`, come first in the path."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    if bin is None:
+        bin = folder / "bin"
+        bin.mkdir()
+        for name, arguments in (("penstock", "-m penstock.cli.main"), ("python", "")):
+            (bin / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n')
+            (bin / name).chmod(0o755)
+    else:
+        inherited.pop("PYTHONPATH", None)
     return {**inherited, "PATH": f"{bin}:{inherited.get('PATH', '')}"}
 
 

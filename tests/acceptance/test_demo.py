@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from tests.kit.cli import COMMAND, Cli, finish
 
+from penstock.cli import demo
 from penstock.demo import story as told
 from penstock.demo.printer import Printer
 from penstock.demo.samples import HANDBOOK, HANDBOOK_PAGES, question
@@ -244,3 +245,24 @@ def test_stores_that_differ_are_noticed() -> None:
     story = wrong(ok=False, problems=["a blob is gone"])
     asyncio.run(story._check())
     assert not story.ok
+
+
+def test_the_end_of_the_demo_names_a_command_that_the_shell_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bin = tmp_path / ".venv" / "bin"
+    bin.mkdir(parents=True)
+    for name in ("python", "penstock", "activate"):
+        (bin / name).touch()
+        (bin / name).chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(bin / "python"))
+    monkeypatch.setenv("PATH", "/usr/bin")
+    monkeypatch.chdir(tmp_path)
+    assert demo._command() == ".venv/bin/penstock"
+    assert demo._command(absolute=True) == str(bin / "penstock")
+    assert ". .venv/bin/activate" in demo._activate()
+    monkeypatch.setenv("PATH", f"{bin}:/usr/bin")
+    assert demo._command() == demo._command(absolute=True) == "penstock"
+    assert demo._activate() == ""
+    (bin / "penstock").unlink()
+    assert demo._command() == f"{bin / 'python'} -m penstock.cli.main"

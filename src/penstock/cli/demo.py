@@ -38,9 +38,9 @@ async def demo(call: Call, keep: bool) -> Answer:
         teller.chapter("Accepted is safe. Done is kept. Half-done is never seen.")
         teller.say(_end(result))
         teller.say(
-            f"To continue: cd {folder} and run `penstock list`."
+            f"To continue: cd {folder} and run `{_command(absolute=True)} list`."
             if keep
-            else "Try it with your own files: `penstock ingest FOLDER`."
+            else f"Try it with your own files: `{_command()} ingest FOLDER`{_activate()}."
         )
     finally:
         if not keep:
@@ -55,6 +55,25 @@ def _empty(folder: Path) -> Path:
         raise UsageError(f"{folder}: the demo needs a new or empty folder")
     folder.mkdir(parents=True, exist_ok=True)
     return folder.absolute()
+
+
+def _command(*, absolute: bool = False) -> str:
+    """How the user can call this installation: by name if the shell finds it, else by its path."""
+    script = Path(sys.executable).parent / "penstock"
+    found = shutil.which("penstock")
+    if found is not None and Path(found).parent == script.parent:
+        return "penstock"
+    if not script.exists():
+        return f"{sys.executable} -m penstock.cli.main"
+    inside = not absolute and script.is_relative_to(Path.cwd())
+    return str(script.relative_to(Path.cwd()) if inside else script)
+
+
+def _activate() -> str:
+    activate = Path(sys.executable).parent / "activate"
+    if _command() == "penstock" or not activate.is_relative_to(Path.cwd()) or not activate.exists():
+        return ""
+    return f" (or `. {activate.relative_to(Path.cwd())}` once, then `penstock ingest FOLDER`)"
 
 
 def _end(result: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from penstock import __version__
 from penstock.cli import bench, demo, dlq, documents, groups, reading, settings, system, upkeep, work, worker, workflow
 from penstock.cli.call import Call, InOrder, Notes, shared
 from penstock.cli.output import repair_streams
@@ -16,7 +17,7 @@ from penstock.cli.signals import Interrupted
 
 
 @click.group(cls=InOrder)
-@click.version_option(package_name="penstock", message="penstock %(version)s")
+@click.version_option(__version__, message="penstock %(version)s")
 @shared
 @click.pass_obj
 def penstock(call: Call, /, **values: Any) -> int:

@@ -17,7 +17,10 @@ class PrometheusMetrics:
         try:
             from prometheus_client import REGISTRY, Counter, Histogram
         except ImportError as error:
-            raise ConfigError("PrometheusMetrics needs the metrics extra: pip install 'penstock[metrics]'") from error
+            raise ConfigError(
+                "PrometheusMetrics needs the metrics extra: pip install 'penstock-rag[metrics]' (in a checkout: "
+                "pip install '.[metrics]')"
+            ) from error
         where = REGISTRY if registry is None else registry
         self._counters = {
             name: Counter(name, metric.help, metric.labels, namespace="penstock", registry=where)

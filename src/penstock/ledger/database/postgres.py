@@ -225,7 +225,8 @@ def _psycopg() -> Any:
         import psycopg
     except ImportError as error:
         raise ConfigError(
-            "a postgresql:// database needs the postgres extra: pip install 'penstock[postgres]'"
+            "a postgresql:// database needs the postgres extra: pip install 'penstock-rag[postgres]' (in a checkout: "
+            "pip install '.[postgres]')"
         ) from error
     return psycopg
 
