@@ -9,13 +9,34 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.kit import pdfs
+from tests.kit import ole, parts, pdfs
 from tests.kit.office import BREAK, make, par, run, styled
 
 from penstock.errors import StepError
 from penstock.extractors import formats
 from penstock.extractors.base import Extracted, Extractor
-from penstock.extractors.formats import DOCX, FORMATS, HTML, MARKDOWN, PDF, PLAIN, Format, Ole, Text
+from penstock.extractors.formats import (
+    DOC,
+    DOCX,
+    EML,
+    EPUB,
+    FORMATS,
+    HTML,
+    MARKDOWN,
+    MSG,
+    ODP,
+    ODS,
+    ODT,
+    PDF,
+    PLAIN,
+    PPTX,
+    RTF,
+    XLS,
+    XLSX,
+    Format,
+    Ole,
+    Text,
+)
 from penstock.extractors.media import detect
 from penstock.extractors.text import TextExtractor
 from penstock.runtime import Runtime
@@ -35,12 +56,34 @@ def word(path: Path) -> bytes:
     return make(path, styled("Otters", "Heading1") + "".join(pages)).read_bytes()
 
 
+def rows() -> list[list[str]]:
+    return [["Otter", "Note"], *([f"otter{i}", "And so on."] for i in range(COUNT))]
+
+
+def ods_rows() -> str:
+    cell = '<table:table-cell office:value-type="string"><text:p>{}</text:p></table:table-cell>'
+    return "".join(f"<table:table-row>{''.join(map(cell.format, row))}</table:table-row>" for row in rows())
+
+
 SAMPLES: dict[str, Callable[[Path], bytes]] = {
     PLAIN: lambda path: "\n\n".join(paragraphs()).encode(),
     MARKDOWN: lambda path: ("# Otters\n\n" + "\n\n".join(paragraphs("## "))).encode(),
     HTML: lambda path: f"<html><body><h1>Otters</h1><p>{'<p>'.join(paragraphs())}</body></html>".encode(),
     PDF: lambda path: pdfs.pdf(*pdfs.numbered(COUNT, "otter")),
     DOCX: word,
+    PPTX: lambda path: parts.pptx([parts.shape(parts.paragraph(text), "") for text in paragraphs()]),
+    XLSX: lambda path: parts.xlsx({"Otters": rows()}),
+    XLS: lambda path: ole.excel({"Otters": rows()}),
+    ODS: lambda path: parts.opendocument("spreadsheet", f'<table:table table:name="O">{ods_rows()}</table:table>'),
+    ODT: lambda path: parts.opendocument("text", "".join(f"<text:p>{text}</text:p>" for text in paragraphs())),
+    ODP: lambda path: parts.opendocument(
+        "presentation", "".join(f"<draw:page><text:p>{text}</text:p></draw:page>" for text in paragraphs())
+    ),
+    EPUB: lambda path: parts.epub({f"c{i}": f"<p>{text}" for i, text in enumerate(paragraphs())}),
+    EML: lambda path: parts.message("Otters", "\n\n".join(paragraphs())).as_bytes(),
+    MSG: lambda path: ole.outlook("Otters", "\r\n\r\n".join(paragraphs())),
+    DOC: lambda path: ole.word("\r".join(paragraphs()) + "\r"),
+    RTF: lambda path: ("{\\rtf1\\ansi " + "\\par ".join(paragraphs()) + "}").encode(),
 }
 
 

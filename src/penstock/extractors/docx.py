@@ -1,7 +1,6 @@
 """Read a Word document as pieces: paragraphs, lists and tables in order, with notes and comments after the paragraph
 that refers to them."""
 
-import posixpath
 import zipfile
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -11,7 +10,10 @@ from xml.etree.ElementTree import Element
 
 from penstock.extractors.docx_styles import Numbering, Styles, marker, numeral, on
 from penstock.extractors.omml import child, linear, local, value
-from penstock.extractors.pieces import BREAK, Piece, table, tidy
+from penstock.extractors.ooxml import by_kind, read_part, relations
+from penstock.extractors.pieces import BREAK, Piece, render, table, tidy
+from penstock.extractors.text import markdown_pages
+from penstock.model.items import Page
 
 _UNSEEN = {
     "pPr",
@@ -34,13 +36,18 @@ _MOST_SPANNED = 100
 _NEW_PAGE = {None, "nextPage", "evenPage", "oddPage"}
 
 
+def pages(archive: zipfile.ZipFile) -> list[Page]:
+    """The pages of a document, divided at its page breaks."""
+    return markdown_pages(render(pieces(archive)))
+
+
 def pieces(archive: zipfile.ZipFile) -> Iterator[Piece]:
     main, related = _main_part(archive)
-    numbering = Numbering(_part(archive, related.get("numbering")))
+    numbering = Numbering(read_part(archive, related.get("numbering")))
     reader = _Reader(
-        Styles(_part(archive, related.get("styles")), numbering),
+        Styles(read_part(archive, related.get("styles")), numbering),
         numbering,
-        {kind: _entries(_part(archive, related.get(f"{kind}s"))) for kind in ("footnote", "endnote", "comment")},
+        {kind: _entries(read_part(archive, related.get(f"{kind}s"))) for kind in ("footnote", "endnote", "comment")},
     )
     with archive.open(main) as stream:
         yield from _joined(piece for block in _blocks(stream) for piece in reader.block(block))
@@ -57,25 +64,8 @@ def _joined(found: Iterable[Piece]) -> Iterator[Piece]:
 
 def _main_part(archive: zipfile.ZipFile) -> tuple[str, dict[str, str]]:
     """The name of the part with the text, and the names of its related parts by kind."""
-    main = _relations(archive, "").get("officeDocument", "word/document.xml")
-    return main, _relations(archive, main)
-
-
-def _relations(archive: zipfile.ZipFile, part: str) -> dict[str, str]:
-    folder, name = posixpath.split(part)
-    root = _part(archive, posixpath.join(folder, "_rels", f"{name}.rels"))
-    found: dict[str, str] = {}
-    for relation in root if root is not None else ():
-        target = posixpath.normpath(posixpath.join("/", folder, relation.get("Target", ""))).lstrip("/")
-        found.setdefault(relation.get("Type", "").rpartition("/")[2], target)
-    return found
-
-
-def _part(archive: zipfile.ZipFile, name: str | None) -> Element | None:
-    if name is None or name not in archive.NameToInfo:
-        return None
-    with archive.open(name) as stream:
-        return ElementTree.parse(stream).getroot()
+    main = by_kind(relations(archive, "")).get("officeDocument", "word/document.xml")
+    return main, by_kind(relations(archive, main))
 
 
 def _entries(root: Element | None) -> dict[str | None, Element]:

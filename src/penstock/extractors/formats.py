@@ -20,6 +20,14 @@ HTML = "text/html"
 PDF = "application/pdf"
 _OOXML = "application/vnd.openxmlformats-officedocument."
 DOCX = _OOXML + "wordprocessingml.document"
+PPTX = _OOXML + "presentationml.presentation"
+XLSX = _OOXML + "spreadsheetml.sheet"
+_ODF = "application/vnd.oasis.opendocument."
+ODT, ODS, ODP = _ODF + "text", _ODF + "spreadsheet", _ODF + "presentation"
+EPUB = "application/epub+zip"
+RTF = "application/rtf"
+DOC, XLS = "application/msword", "application/vnd.ms-excel"
+EML, MSG = "message/rfc822", "application/vnd.ms-outlook"
 
 DETECTOR = "charset-normalizer"
 """The library that detects legacy encodings."""
@@ -50,6 +58,10 @@ class Ole(NamedTuple):
     """An old Office file. All of them begin with the same bytes; the suffix of the name decides."""
 
 
+class Named(NamedTuple):
+    """A zip file whose first member names the media type."""
+
+
 class Reader(NamedTuple):
     """A module that reads a file, or a part of one, in a parser process."""
 
@@ -66,7 +78,7 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     """The common name."""
     suffixes: tuple[str, ...] = ()
     """Suffixes of file names, in lower case and without the dot."""
-    sign: Text | Mark | Office | Ole | None = None
+    sign: Text | Mark | Office | Ole | Named | None = None
     """How the format is detected; None: by the library for magic numbers."""
     adapter: str | None = None
     """`module:function` that creates the extractor from the row and the `Parts`; None: detected, but not read."""
@@ -101,6 +113,21 @@ class Parts(NamedTuple):
 _HTML = re.compile(
     r"(?:\s|<\?xml[^>]*>|<!--.*?-->)*+<(?:!doctype\s+html\b|(?:html|head|body)[\s>])", re.IGNORECASE | re.DOTALL
 )
+
+# A message begins with headers. Two of these together are not the beginning of another text.
+_MESSAGE = re.compile(
+    r"(?:From [^\n]+\n)?(?=(?:[!-9;-~]+:[^\n]*\n(?:[ \t][^\n]*\n)*)*?(?:From|Received|Return-Path|Message-ID):)"
+    r"(?=(?:[!-9;-~]+:[^\n]*\n(?:[ \t][^\n]*\n)*)*?(?:MIME-Version|Subject|Date|To):)",
+    re.IGNORECASE,
+)
+
+_OFFICE = Reader(
+    "office",
+    "penstock.extractors.office",
+    late=(*(f"penstock.extractors.{name}" for name in ("docx", "pptx", "opendocument", "epub")), "charset_normalizer"),
+)
+_SHEETS = Reader("sheets", "penstock.extractors.sheets", late=("python_calamine",))
+_MAIL = Reader("mail", "penstock.extractors.mail", late=("penstock.extractors.msg", "olefile", "striprtf.striprtf"))
 
 FORMATS = (
     Format(
@@ -150,36 +177,138 @@ FORMATS = (
         suffixes=("docx",),
         sign=Office(b"wordprocessingml.", b"word"),
         adapter="penstock.extractors.whole:make",
-        reader=Reader("office", "penstock.extractors.office"),
+        reader=_OFFICE,
         version="office-1",
         markdown=True,
     ),
     Format(media_type="text/csv", label="CSV", suffixes=("csv",), sign=Text()),
     Format(media_type="application/xml", label="XML", suffixes=("xml",), sign=Text()),
     Format(media_type="application/json", label="JSON", suffixes=("json",), sign=Text()),
-    Format(media_type="application/rtf", label="RTF", suffixes=("rtf",), sign=Mark(b"{\\rtf")),
+    Format(
+        media_type=RTF,
+        label="RTF",
+        suffixes=("rtf",),
+        sign=Mark(b"{\\rtf"),
+        adapter="penstock.extractors.whole:make",
+        reader=Reader("rtf", "penstock.extractors.rtf", late=("striprtf.striprtf",)),
+        version="rtf-1",
+        libraries=("striprtf",),
+        markdown=True,
+    ),
     Format(media_type="application/postscript", label="PostScript", suffixes=("ps",), sign=Mark(b"%!PS-Adobe")),
     Format(
-        media_type=_OOXML + "presentationml.presentation",
+        media_type=PPTX,
         label="PowerPoint (PPTX)",
         suffixes=("pptx",),
         sign=Office(b"presentationml.", b"ppt"),
+        adapter="penstock.extractors.whole:make",
+        reader=_OFFICE,
+        version="pptx-1",
+        markdown=True,
     ),
     Format(
-        media_type=_OOXML + "spreadsheetml.sheet",
+        media_type=XLSX,
         label="Excel (XLSX)",
-        suffixes=("xlsx",),
+        suffixes=("xlsx", "xlsm"),
         sign=Office(b"spreadsheetml.", b"xl"),
+        adapter="penstock.extractors.whole:make",
+        reader=_SHEETS,
+        version="sheets-1",
+        libraries=("python-calamine",),
+        markdown=True,
     ),
-    Format(media_type="application/msword", label="Word of the old format (DOC)", suffixes=("doc",), sign=Ole()),
-    Format(media_type="application/vnd.ms-excel", label="Excel of the old format (XLS)", suffixes=("xls",), sign=Ole()),
+    Format(
+        media_type=XLS,
+        label="Excel of the old format (XLS)",
+        suffixes=("xls",),
+        sign=Ole(),
+        adapter="penstock.extractors.whole:make",
+        reader=_SHEETS,
+        version="sheets-1",
+        libraries=("python-calamine",),
+        markdown=True,
+    ),
+    Format(
+        media_type=ODS,
+        label="OpenDocument spreadsheet (ODS)",
+        suffixes=("ods",),
+        sign=Named(),
+        adapter="penstock.extractors.whole:make",
+        reader=_SHEETS,
+        version="sheets-1",
+        libraries=("python-calamine",),
+        markdown=True,
+    ),
+    Format(
+        media_type=ODT,
+        label="OpenDocument text (ODT)",
+        suffixes=("odt",),
+        sign=Named(),
+        adapter="penstock.extractors.whole:make",
+        reader=_OFFICE,
+        version="odf-1",
+        markdown=True,
+    ),
+    Format(
+        media_type=ODP,
+        label="OpenDocument presentation (ODP)",
+        suffixes=("odp",),
+        sign=Named(),
+        adapter="penstock.extractors.whole:make",
+        reader=_OFFICE,
+        version="odf-1",
+        markdown=True,
+    ),
+    Format(
+        media_type=EPUB,
+        label="e-book (EPUB)",
+        suffixes=("epub",),
+        sign=Named(),
+        adapter="penstock.extractors.whole:make",
+        reader=_OFFICE,
+        version="epub-1",
+        libraries=(DETECTOR, "webencodings"),
+        markdown=True,
+    ),
+    Format(
+        media_type=EML,
+        label="e-mail (EML)",
+        suffixes=("eml",),
+        sign=Text(_MESSAGE),
+        adapter="penstock.extractors.whole:make",
+        reader=_MAIL,
+        version="mail-1",
+        libraries=(DETECTOR, "webencodings"),
+        markdown=True,
+    ),
+    Format(
+        media_type=MSG,
+        label="Outlook message (MSG)",
+        suffixes=("msg",),
+        sign=Ole(),
+        adapter="penstock.extractors.whole:make",
+        reader=_MAIL,
+        version="mail-1",
+        libraries=(DETECTOR, "webencodings", "olefile", "striprtf"),
+        markdown=True,
+    ),
+    Format(
+        media_type=DOC,
+        label="Word of the old format (DOC)",
+        suffixes=("doc",),
+        sign=Ole(),
+        adapter="penstock.extractors.whole:make",
+        reader=Reader("doc", "penstock.extractors.doc", late=("olefile",)),
+        version="doc-1",
+        libraries=("olefile",),
+        markdown=True,
+    ),
     Format(
         media_type="application/vnd.ms-powerpoint",
         label="PowerPoint of the old format (PPT)",
         suffixes=("ppt",),
         sign=Ole(),
     ),
-    Format(media_type="application/vnd.ms-outlook", label="Outlook message (MSG)", suffixes=("msg",), sign=Ole()),
 )
 
 _BY_MEDIA_TYPE = {row.media_type: row for row in FORMATS}

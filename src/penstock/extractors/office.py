@@ -1,47 +1,66 @@
-"""Word documents (.docx), read as whole files in a parser process."""
+"""Office documents that are zip files of XML (Word, PowerPoint, OpenDocument text and presentations) and EPUB, read as
+whole files in a parser process."""
 
 import zipfile
 import zlib
+from collections.abc import Callable
+from importlib import import_module
 from typing import BinaryIO
 from xml.etree.ElementTree import ParseError
 
 from penstock.errors import Permanent
-from penstock.extractors import docx
-from penstock.extractors.pieces import render
-from penstock.extractors.text import markdown_pages
+from penstock.extractors import formats
 from penstock.model.items import Page
 
-_OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
 # Exceptions of zipfile and the XML parser for damaged files.
 _DAMAGES = (zipfile.BadZipFile, zlib.error, ParseError, KeyError, ValueError, EOFError, OSError, RuntimeError)
 
+_MODULES = {
+    formats.DOCX: "penstock.extractors.docx",
+    formats.PPTX: "penstock.extractors.pptx",
+    formats.ODT: "penstock.extractors.opendocument",
+    formats.ODP: "penstock.extractors.opendocument",
+    formats.EPUB: "penstock.extractors.epub",
+}
+"""Modules with a function `pages(archive)`."""
+
 
 def read(document: BinaryIO, media_type: str) -> list[Page]:
-    """The pages of a document, divided at its page breaks."""
-    _refuse_old_files(document)
+    label = formats.of(media_type).label
+    refuse_containers(document, label)
+    pages: Callable[[zipfile.ZipFile], list[Page]] = import_module(_MODULES[media_type]).pages
     try:
         with zipfile.ZipFile(document) as archive:
-            return markdown_pages(render(docx.pieces(archive)))
+            return pages(archive)
     except _DAMAGES as error:
-        raise Permanent(
-            f"the Word document is damaged and cannot be read ({error}): open it in a word processor, save it as a new "
-            ".docx and submit that",
-            reason="damaged",
-        ) from error
+        raise damaged(label, error) from error
 
 
-def _refuse_old_files(document: BinaryIO) -> None:
+def damaged(label: str, error: object) -> Permanent:
+    return Permanent(
+        f"the file ({label}) is damaged and cannot be read ({error}): open it in the program that made it, save it as "
+        "a new file and submit that",
+        reason="damaged",
+    )
+
+
+def encrypted(label: str) -> Permanent:
+    return Permanent(
+        f"the file ({label}) is encrypted, and Penstock cannot decrypt it: save it without a password and submit that",
+        reason="encrypted",
+    )
+
+
+def refuse_containers(document: BinaryIO, label: str) -> None:
     """Raises Permanent for old Office files and for encrypted new ones. Both use the same container."""
-    if document.read(len(_OLE)) != _OLE:
+    if document.read(len(OLE)) != OLE:
         return
     if _ENCRYPTED in document.read():
-        raise Permanent(
-            "the Word document is encrypted, and Penstock cannot decrypt it: save it without a password "
-            "and submit that",
-            reason="encrypted",
-        )
+        raise encrypted(label)
     raise Permanent(
-        "it is named .docx but is a Word document of the old format: save it as .docx and submit the new file",
+        f"its name says {label}, but it is an Office file of the old format: save it in the new format and submit the "
+        "new file",
         reason="unsupported_type",
     )

@@ -1,0 +1,62 @@
+"""E-books (EPUB): one or more pages for each chapter, in reading order. Chapters are read like HTML files."""
+
+import posixpath
+import zipfile
+from collections.abc import Iterator
+from urllib.parse import unquote
+from xml.etree.ElementTree import Element
+
+from penstock.errors import Permanent
+from penstock.extractors.charsets import decoded
+from penstock.extractors.html import markdown
+from penstock.extractors.labelled import labelled_pages
+from penstock.extractors.omml import child, local
+from penstock.extractors.ooxml import read_part
+from penstock.model.items import Page
+
+_HTML = ("application/xhtml+xml", "text/html", "application/x-dtbook+xml")
+_ALGORITHM = "EncryptionMethod"
+_FONTS = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")
+"""Ways to obfuscate fonts. The text of such a book is not encrypted."""
+_LONGEST_LABEL = 80
+
+
+def pages(archive: zipfile.ZipFile) -> list[Page]:
+    _refuse_encrypted(read_part(archive, "META-INF/encryption.xml"))
+    return labelled_pages(_chapters(archive))
+
+
+def _refuse_encrypted(root: Element | None) -> None:
+    for found in root.iter() if root is not None else ():
+        if local(found) == _ALGORITHM and found.get("Algorithm") not in _FONTS:
+            raise Permanent(
+                "the book is protected (DRM), and Penstock cannot decrypt it: submit a copy without protection",
+                reason="encrypted",
+            )
+
+
+def _chapters(archive: zipfile.ZipFile) -> Iterator[tuple[str, str]]:
+    for number, name in enumerate(_order(archive), 1):
+        if name in archive.NameToInfo:
+            text = markdown(decoded(archive.read(name)))
+            first = text.partition("\n")[0]
+            title = first.lstrip("#").strip() if first.startswith("#") else ""
+            yield title[:_LONGEST_LABEL] or f"chapter {number}", text
+
+
+def _order(archive: zipfile.ZipFile) -> list[str]:
+    """The names of the chapters in reading order; all HTML files if the book has no such list."""
+    container = read_part(archive, "META-INF/container.xml")
+    listed = container.iter() if container is not None else ()
+    main = next((found.get("full-path") for found in listed if local(found) == "rootfile"), None)
+    package = read_part(archive, main)
+    if main is None or package is None:
+        return sorted(name for name in archive.namelist() if name.endswith((".xhtml", ".html", ".htm")))
+    folder = posixpath.dirname(main)
+    manifest, spine = child(package, "manifest"), child(package, "spine")
+    items = {
+        item.get("id"): posixpath.normpath(posixpath.join(folder, unquote(item.get("href", ""))))
+        for item in (manifest if manifest is not None else ())
+        if item.get("media-type") in _HTML
+    }
+    return [items[ref.get("idref")] for ref in (spine if spine is not None else ()) if ref.get("idref") in items]

@@ -1,0 +1,123 @@
+"""E-mail messages (EML, MSG), read in a parser process: headers, then the text of the message, and the messages that it
+encloses. Attachments are named, not read."""
+
+from collections.abc import Iterator
+from email import policy
+from email.message import EmailMessage
+from email.parser import BytesParser
+from typing import BinaryIO, NamedTuple
+
+from penstock.extractors import formats
+from penstock.extractors.charsets import decoded
+from penstock.extractors.html import markdown
+from penstock.extractors.labelled import labelled_pages
+from penstock.extractors.office import damaged
+from penstock.extractors.pieces import Piece, render
+from penstock.model.items import Page
+
+HEADERS = ("From", "To", "Cc", "Date")
+_DEEPEST = 16
+"""Messages within messages. Files made to break readers nest more."""
+
+
+class Message(NamedTuple):
+    subject: str
+    headers: list[tuple[str, str]]
+    body: str
+    """Markdown."""
+    attachments: list[str]
+    """Names."""
+
+    def markdown(self) -> str:
+        lines = [f"{name}: {value}" for name, value in self.headers if value]
+        named = [Piece("item", name, 0, "-") for name in self.attachments]
+        head = render([Piece("heading", self.subject, 1), Piece("paragraph", "\n".join(lines))])
+        tail = render([Piece("paragraph", "Attachments:"), *named]) if named else ""
+        return "\n\n".join(part for part in (head, self.body.strip("\n"), tail) if part.strip())
+
+
+def read(document: BinaryIO, media_type: str) -> list[Page]:
+    if media_type == formats.MSG:
+        from penstock.extractors import msg
+
+        found = msg.messages(document)
+    else:
+        # Without the newest policy, headers are not decoded and bodies have no encoding.
+        parsed = BytesParser(policy=policy.default.clone(raise_on_defect=False)).parse(document)
+        assert isinstance(parsed, EmailMessage)
+        found = messages(parsed)
+    try:
+        labels = ("message", *(f"enclosed message {number}" for number in range(1, 10_000)))
+        return labelled_pages((label, one.markdown()) for label, one in zip(labels, found, strict=False))
+    except (ValueError, LookupError, RecursionError) as error:
+        raise damaged(formats.of(media_type).label, error) from error
+
+
+def messages(message: EmailMessage, depth: int = 0) -> Iterator[Message]:
+    """The message, then the messages that it encloses."""
+    plain: list[str] = []
+    attachments: list[str] = []
+    enclosed: list[EmailMessage] = []
+    _collect(message, plain, attachments, enclosed)
+    yield Message(
+        _header(message, "Subject"),
+        [(name, _header(message, name)) for name in HEADERS],
+        "\n\n".join(text for text in plain if text.strip()),
+        attachments,
+    )
+    for one in enclosed if depth < _DEEPEST else ():
+        yield from messages(one, depth + 1)
+
+
+def _collect(part: EmailMessage, texts: list[str], attachments: list[str], enclosed: list[EmailMessage]) -> None:
+    kind = part.get_content_type()
+    if kind == "message/rfc822":
+        enclosed += [one for one in part.get_payload() if isinstance(one, EmailMessage)]
+    elif part.is_multipart():
+        inner = [one for one in part.iter_parts() if isinstance(one, EmailMessage)]
+        if kind == "multipart/alternative" and inner:
+            inner = [_best(inner)]
+        for one in inner:
+            _collect(one, texts, attachments, enclosed)
+    elif part.get_content_disposition() == "attachment" or not kind.startswith("text/"):
+        if name := _filename(part):
+            attachments.append(name)
+    else:
+        texts.append(_text(part, html=kind == "text/html"))
+
+
+def _best(parts: list[EmailMessage]) -> EmailMessage:
+    """Of alternatives, plain text if there is any, because HTML in messages is mostly layout; else the last."""
+    plain = (one for one in parts if one.get_content_type() == "text/plain" and _text(one, html=False).strip())
+    return next(plain, parts[-1])
+
+
+def _text(part: EmailMessage, html: bool) -> str:
+    data = part.get_payload(decode=True)
+    content = data if isinstance(data, bytes) else b""
+    charset = part.get_content_charset() or ""
+    try:
+        text = content.decode(charset) if charset else decoded(content)
+    except (LookupError, ValueError):
+        text = decoded(content)
+    if html:
+        return markdown(text)
+    paragraphs = text.replace("\r\n", "\n").replace("\f", " ").split("\n\n")
+    return render(Piece("paragraph", one) for one in paragraphs)
+
+
+def _header(message: EmailMessage, name: str) -> str:
+    """The value of a header. The parser of headers fails on some damaged ones; then the raw value is used."""
+    try:
+        value = str(message.get(name) or "")
+    except Exception:
+        raw = next((value for key, value in message.raw_items() if key.lower() == name.lower()), "")
+        value = str(raw).encode("ascii", "replace").decode()
+    return " ".join(value.encode("utf-8", "replace").decode().split())
+
+
+def _filename(part: EmailMessage) -> str:
+    try:
+        return " ".join((part.get_filename() or "").encode("utf-8", "replace").decode().split())
+    except Exception:
+        return ""
