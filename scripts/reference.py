@@ -15,7 +15,7 @@ from penstock.bench.queue import Figures
 from penstock.cli.call import SHARED
 from penstock.cli.main import penstock
 from penstock.config import Config
-from penstock.extractors.formats import FORMATS, PLAIN, Format, Mark, Office, Text
+from penstock.extractors.formats import FORMATS, PLAIN, Format, Mark, Named, Office, Ole, Text
 from penstock.ledger.engine.dead_letters import DeadLetter
 from penstock.ledger.reads.batches import Batch, Group
 from penstock.ledger.reads.stats import ListedLock, ListedStep, LockRelease, WaitingEvents
@@ -349,11 +349,15 @@ def sign(row: Format) -> str:
         case Text(None):
             return "its name, if it is text" if row.media_type != PLAIN else "any other name, if it is text"
         case Text():
-            return "its first tags, or its name, if it is text"
+            return "its first lines, or its name, if it is text"
         case Mark(start):
             return f"`{start.decode('ascii')}` at its beginning"
         case Office(_, folder):
             return f"the list of contents of a zip file, or its folder `{folder.decode('ascii')}/`"
+        case Ole():
+            return "its first bytes, and its name"
+        case Named():
+            return "the media type in its first member"
         case _:
             return "its first bytes"
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.kit import ole, parts
 from tests.kit.office import make, par
 from tests.kit.parsers import PATHS, Listener
 from tests.kit.pdfs import numbered, pdf
@@ -19,6 +20,7 @@ from tests.kit.pdfs import numbered, pdf
 from penstock.app import open_app
 from penstock.config import Config
 from penstock.errors import ParserBreach, Permanent, Transient
+from penstock.extractors.formats import DOC, DOCX, EML, EPUB, FORMATS, HTML, MSG, ODT, PPTX, RTF, XLSX, of
 from penstock.model.items import Page
 from penstock.worker.parsers import filters, isolation, process
 from penstock.worker.parsers.pool import ParserPool
@@ -111,17 +113,33 @@ async def test_readers_need_nothing_that_was_taken_from_them(
     """Their modules are loaded when a document needs them; where no folder holds just code, before."""
     monkeypatch.setenv("PYTHON_WITHOUT", without)
     russian = "Съешь же ещё этих мягких французских булок, да выпей чаю. "
-    html = tmp_path / "a.html"
-    html.write_bytes(f"<p>{russian * 20}</p>".encode("koi8_r"))
-    cases = {
-        "html": (html, "мягких"),
-        "office": (make(tmp_path / "a.docx", par("wordword")), "wordword"),
+    wide = "".join(f"<text:p>{word}</text:p>" for word in ("wordword", "more"))
+    samples = {
+        HTML: f"<p>{russian * 20}wordword</p>".encode("koi8_r"),
+        DOCX: make(tmp_path / "a.docx", par("wordword")).read_bytes(),
+        PPTX: parts.pptx([parts.shape(parts.paragraph("wordword"))]),
+        XLSX: parts.xlsx({"a": [["wordword"]]}),
+        ODT: parts.opendocument("text", wide),
+        EPUB: parts.epub({"a": f"<p>{russian * 20}wordword</p>".encode("koi8_r").decode("latin-1")}),
+        EML: parts.message("a", "wordword").as_bytes(),
+        MSG: ole.outlook("a", "wordword"),
+        DOC: ole.word("wordword"),
+        RTF: rb"{\rtf1 wordword}",
     }
+    assert {row.reader.name for row in FORMATS if row.reader} == {
+        reader.name for name in samples if (reader := of(name).reader)
+    } | {"pdf"}, "every reader"
     pool = ParserPool(children=1, memory_mb=256, timeout_s=30)
     try:
-        for reader, (path, word) in cases.items():
-            answer = await pool.call(reader, {"media_type": ""}, source=Listener(), document=path)
-            assert word in msgspec.msgpack.decode(answer, type=list[Page])[0].text
+        for media_type, data in samples.items():
+            path = tmp_path / "sample"
+            path.write_bytes(data)
+            reader = of(media_type).reader
+            assert reader is not None
+            answer = await pool.call(reader.name, {"media_type": media_type}, source=Listener(), document=path)
+            text = msgspec.msgpack.decode(answer, type=list[Page])[0].text
+            assert "wordword" in text, media_type
+            assert media_type != HTML or "мягких" in text
     finally:
         await pool.close()
 

@@ -83,7 +83,15 @@ def test_groups_nested_without_end_do_not_break_the_reader() -> None:
 
 
 def test_sheets_are_pages_and_rows_are_tables() -> None:
-    rows = [["Ducks"], [], ["Year", "Count", "Wild"], [2020, 12.5, True], [2021, None, False], [], [None, "far"]]
+    rows: list[list[object]] = [
+        ["Ducks"],
+        [],
+        ["Year", "Count", "Wild"],
+        [2020, 12.5, True],
+        [2021, None, False],
+        [],
+        [None, "far"],
+    ]
     pages = read(parts.xlsx({"Ponds": rows, "Empty": [], "Last": [["x"]]}), formats.XLSX)
     assert [page.label for page in pages] == ["Ponds", "Last"]
     table = "| Year | Count | Wild |\n| --- | --- | --- |\n| 2020 | 12.5 | TRUE |\n| 2021 |  | FALSE |"
@@ -91,7 +99,9 @@ def test_sheets_are_pages_and_rows_are_tables() -> None:
 
 
 def test_a_long_table_repeats_its_first_row_on_every_page() -> None:
-    pages = texts(parts.xlsx({"Long": [["Number", "Square"], *([n, n * n] for n in range(1200))]}), formats.XLSX)
+    pages = texts(
+        parts.xlsx({"Long": [["Number", "Square"], *([str(n), str(n * n)] for n in range(1200))]}), formats.XLSX
+    )
     assert len(pages) == 3
     assert all(page.startswith("# Long\n\n| Number | Square |\n| --- | --- |\n") for page in pages)
     lines = [line for page in pages for line in page.splitlines()[4:]]

@@ -127,7 +127,7 @@ _OFFICE = Reader(
     late=(*(f"penstock.extractors.{name}" for name in ("docx", "pptx", "opendocument", "epub")), "charset_normalizer"),
 )
 _SHEETS = Reader("sheets", "penstock.extractors.sheets", late=("python_calamine",))
-_MAIL = Reader("mail", "penstock.extractors.mail", late=("penstock.extractors.msg", "olefile", "striprtf.striprtf"))
+_MAIL = Reader("mail", "penstock.extractors.mail", late=("olefile", "striprtf.striprtf", "charset_normalizer"))
 
 FORMATS = (
     Format(

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from email import policy
 from email.message import EmailMessage
 from email.parser import BytesParser
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
-from penstock.extractors import formats
+from penstock.extractors import formats, msg
 from penstock.extractors.charsets import decoded
 from penstock.extractors.html import markdown
 from penstock.extractors.labelled import labelled_pages
+from penstock.extractors.message import Message, plain_markdown
 from penstock.extractors.office import damaged
-from penstock.extractors.pieces import Piece, render
 from penstock.model.items import Page
 
 HEADERS = ("From", "To", "Cc", "Date")
@@ -20,26 +20,8 @@ _DEEPEST = 16
 """Messages within messages. Files made to break readers nest more."""
 
 
-class Message(NamedTuple):
-    subject: str
-    headers: list[tuple[str, str]]
-    body: str
-    """Markdown."""
-    attachments: list[str]
-    """Names."""
-
-    def markdown(self) -> str:
-        lines = [f"{name}: {value}" for name, value in self.headers if value]
-        named = [Piece("item", name, 0, "-") for name in self.attachments]
-        head = render([Piece("heading", self.subject, 1), Piece("paragraph", "\n".join(lines))])
-        tail = render([Piece("paragraph", "Attachments:"), *named]) if named else ""
-        return "\n\n".join(part for part in (head, self.body.strip("\n"), tail) if part.strip())
-
-
 def read(document: BinaryIO, media_type: str) -> list[Page]:
     if media_type == formats.MSG:
-        from penstock.extractors import msg
-
         found = msg.messages(document)
     else:
         # Without the newest policy, headers are not decoded and bodies have no encoding.
@@ -102,8 +84,7 @@ def _text(part: EmailMessage, html: bool) -> str:
         text = decoded(content)
     if html:
         return markdown(text)
-    paragraphs = text.replace("\r\n", "\n").replace("\f", " ").split("\n\n")
-    return render(Piece("paragraph", one) for one in paragraphs)
+    return plain_markdown(text)
 
 
 def _header(message: EmailMessage, name: str) -> str:

@@ -10,9 +10,8 @@ from penstock.extractors import rtf
 from penstock.extractors.charsets import decoded
 from penstock.extractors.compressed_rtf import decompress
 from penstock.extractors.html import markdown
-from penstock.extractors.mail import Message
+from penstock.extractors.message import Message, plain_markdown
 from penstock.extractors.office import damaged
-from penstock.extractors.pieces import Piece, render
 
 _SUBJECT, _SENDER, _SENDER_ADDRESS, _TO, _CC = "0037", "0C1A", "5D01", "0E04", "0E03"
 _BODY, _HTML, _RTF, _CLASS = "1000", "1013", "1009", "001A"
@@ -95,8 +94,7 @@ def _message(folder: _Folder, depth: int) -> Iterator[Message]:
 
 def _body(folder: _Folder) -> str:
     if text := folder.text(_BODY).strip():
-        paragraphs = text.replace("\r\n", "\n").replace("\f", " ").split("\n\n")
-        return render(Piece("paragraph", one) for one in paragraphs)
+        return plain_markdown(text)
     if html := folder.stream(f"__substg1.0_{_HTML}0102") or folder.text(_HTML).encode():
         return markdown(decoded(html))
     if packed := folder.stream(f"__substg1.0_{_RTF}0102"):

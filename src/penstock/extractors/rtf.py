@@ -1,7 +1,8 @@
 """Rich text (RTF), read with striprtf in a parser process."""
 
 import re
-from typing import BinaryIO
+from importlib import import_module
+from typing import Any, BinaryIO
 
 from penstock.extractors.office import damaged
 from penstock.extractors.pieces import Piece, render, table
@@ -19,10 +20,9 @@ def read(document: BinaryIO, media_type: str) -> list[Page]:
 
 
 def markdown(data: bytes) -> str:
-    from striprtf.striprtf import rtf_to_text
-
+    library: Any = import_module("striprtf.striprtf")
     # The file is ASCII; its other characters are escapes, which striprtf decodes by the code page that the file names.
-    text = rtf_to_text(data.decode("latin-1"), errors="replace")
+    text = library.rtf_to_text(data.decode("latin-1"), errors="replace")
     # Escapes outside the first plane are written as two surrogates.
     text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return render(_pieces(re.split(r"\r\n|\r|\n", text)))

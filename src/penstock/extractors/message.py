@@ -1,0 +1,27 @@
+"""A message, whatever file it comes from, as Markdown."""
+
+from typing import NamedTuple
+
+from penstock.extractors.pieces import Piece, render
+
+
+class Message(NamedTuple):
+    subject: str
+    headers: list[tuple[str, str]]
+    body: str
+    """Markdown."""
+    attachments: list[str]
+    """Names."""
+
+    def markdown(self) -> str:
+        lines = [f"{name}: {value}" for name, value in self.headers if value]
+        named = [Piece("item", name, 0, "-") for name in self.attachments]
+        head = render([Piece("heading", self.subject, 1), Piece("paragraph", "\n".join(lines))])
+        tail = render([Piece("paragraph", "Attachments:"), *named]) if named else ""
+        return "\n\n".join(part for part in (head, self.body.strip("\n"), tail) if part.strip())
+
+
+def plain_markdown(text: str) -> str:
+    """Plain text as Markdown: empty lines separate its paragraphs."""
+    paragraphs = text.replace("\r\n", "\n").replace("\f", " ").split("\n\n")
+    return render(Piece("paragraph", one) for one in paragraphs)
