@@ -122,6 +122,31 @@ class Runtime:
         self._executors.clear()
 
 
+async def opened(runtime: Runtime, connect: Callable[[], T], close: Callable[[T], object]) -> T:
+    """Connect in a thread. If the caller is cancelled meanwhile, the thread closes the connection: the event loop may
+    have ended by then."""
+    lock, abandoned, made = threading.Lock(), False, list[T]()
+
+    def connect_and_check() -> T:
+        connection = connect()
+        with lock:
+            made.append(connection)
+            unwanted = abandoned
+        if unwanted:
+            close(connection)
+        return connection
+
+    try:
+        return await runtime.run_blocking("read", connect_and_check)
+    except asyncio.CancelledError:
+        with lock:
+            abandoned = True
+            unwanted = list(made)
+        for connection in unwanted:
+            close(connection)
+        raise
+
+
 def shielded(work: "Coroutine[Any, Any, T]") -> "asyncio.Future[T]":
     """Like `asyncio.shield`, but if the caller is cancelled, a later error of the work is not reported as a traceback
     on standard error."""

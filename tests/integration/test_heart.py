@@ -1,6 +1,7 @@
 """A worker on PostgreSQL is alive as long as its connection holds a lock; what happens to that connection."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,8 +12,10 @@ from tests.integration import own_steps
 from tests.kit.apps import until
 
 from penstock.app import App
+from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.database import Database
 from penstock.ledger.database.liveness import AdvisoryLiveness
+from penstock.ledger.database.store import Ledger
 from penstock.model.nouns import WorkerId
 from penstock.runtime import Runtime
 
@@ -106,3 +109,42 @@ def test_a_worker_takes_its_lock_from_a_connection_that_only_it_has_lost(postgre
     asyncio.run(until(is_dead, 5))
     for connection in (lost, others):
         connection.close()
+
+
+@pytest.mark.parametrize("how", ["read", "snapshot"])
+async def test_a_cancelled_read_that_ends_after_the_ledger_was_closed_leaves_no_connection(
+    how: str, postgres: str, runtime: Runtime
+) -> None:
+    database = Database(postgres, runtime)
+    ledger = Ledger(database)
+    await ledger.open()
+    begun, go_on = threading.Event(), threading.Event()
+    made: list[Connection] = []
+    connect = database.connect
+
+    def slowly(*, hot: bool = False) -> Connection:
+        begun.set()
+        assert go_on.wait(30)
+        made.append(connect(hot=hot))
+        return made[-1]
+
+    ledger._drain()
+    database.connect = slowly  # type: ignore[method-assign]
+
+    async def use() -> None:
+        if how == "read":
+            await ledger.read(lambda c: c.script("SELECT 1"))
+        else:
+            async with ledger.snapshot():
+                raise AssertionError("unreachable")
+
+    reading = asyncio.create_task(use())
+    assert await asyncio.to_thread(begun.wait, 30)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    await ledger.close()
+    go_on.set()
+    runtime.close()
+    [connection] = made
+    assert connection.broken

@@ -2,15 +2,14 @@
 poll `data_version`, a number that changes with every commit of another connection."""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from penstock.errors import StorageError
 from penstock.ledger.database.connection import Connection, Row
 from penstock.ledger.database.database import Database
 from penstock.ledger.database.statements import Statement
-
-T = TypeVar("T", bound="Closable")
+from penstock.runtime import opened
 
 NOTIFY_EVERY_S = 0.01
 LOOK_S = 0.05
@@ -79,23 +78,8 @@ def listener(database: Database) -> Listener:
     return PostgresListener(database) if database.dialect == "postgres" else SqliteListener(database)
 
 
-class Closable(Protocol):
-    def close(self) -> None: ...
-
-
-async def _opened(database: Database, connect: Callable[[], T]) -> T:
-    """A connection. If the caller is cancelled while it opens, it is closed again."""
-    opening = asyncio.ensure_future(database.runtime.run_blocking("read", connect))
-    try:
-        return await asyncio.shield(opening)
-    except asyncio.CancelledError:
-        opening.add_done_callback(_close)
-        raise
-
-
-def _close(opening: "asyncio.Future[Any]") -> None:
-    if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()
+def _close(connection: Any) -> None:
+    connection.close()
 
 
 class SqliteListener:
@@ -110,7 +94,7 @@ class SqliteListener:
 
     async def open(self) -> None:
         self.close()
-        self._connection = await _opened(self._database, self._database.connect)
+        self._connection = await opened(self._database.runtime, self._database.connect, _close)
         self._seen = []
 
     async def change(self) -> None:
@@ -139,7 +123,7 @@ class PostgresListener:
 
     async def open(self) -> None:
         self.close()
-        self._connection = await _opened(self._database, self._connect)
+        self._connection = await opened(self._database.runtime, self._connect, _close)
         self._lost = False
         # There may be work from before LISTEN.
         self._heard.set()

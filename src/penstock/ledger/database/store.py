@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from queue import Empty, SimpleQueue
+from threading import Lock
 from typing import Concatenate, ParamSpec, TypeVar
 
 from penstock.errors import LedgerAway
@@ -14,7 +15,7 @@ from penstock.ledger.database.histories import NOTICE, Seen, SetBack, is_behind
 from penstock.ledger.database.writer import Item, Result, Verb, Writer
 from penstock.metrics.base import NULL_METRICS, Metrics
 from penstock.redaction import make_private_file, tighten
-from penstock.runtime import Runtime
+from penstock.runtime import Runtime, opened, shielded
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -26,6 +27,8 @@ class Ledger:
         self._runtime: Runtime = database.runtime
         self._writer = Writer(database, metrics)
         self._idle: SimpleQueue[Connection] = SimpleQueue()
+        self._closed = False
+        self._closing = Lock()
 
     @property
     def commits(self) -> int:
@@ -75,11 +78,11 @@ class Ledger:
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator["Snapshot"]:
         """Reads that all see the same snapshot of the ledger, until the block ends."""
-        connection = await self._runtime.run_blocking("read", self._begin)
+        connection = await opened(self._runtime, self._begin, self._end)
         try:
             yield Snapshot(connection, self._runtime)
         finally:
-            await self._runtime.run_blocking("read", self._end, connection)
+            await shielded(self._runtime.run_blocking("read", self._end, connection))
 
     async def still_ours(self) -> None:
         """Raises `LedgerTooNew` if the ledger was migrated to an unknown version meanwhile."""
@@ -96,7 +99,17 @@ class Ledger:
     async def close(self) -> None:
         self.database.outage_wait.give_up()
         self._writer.close()
+        with self._closing:
+            self._closed = True
         self._drain()
+
+    def _give_back(self, connection: Connection) -> None:
+        """Keep a connection for the next read. A read whose caller was cancelled may end after `close`."""
+        with self._closing:
+            if not self._closed:
+                self._idle.put(connection)
+                return
+        connection.close()
 
     def _drain(self) -> None:
         while True:
@@ -124,7 +137,7 @@ class Ledger:
             except BaseException:
                 connection.close()
                 raise
-            self._idle.put(connection)
+            self._give_back(connection)
             return answer
 
     def _take(self) -> tuple[Connection, bool]:
@@ -154,7 +167,7 @@ class Ledger:
         except Exception:
             connection.close()
             return
-        self._idle.put(connection)
+        self._give_back(connection)
 
     def _open(self, migrate: bool) -> None:
         if self.database.dialect == "sqlite":
