@@ -3,9 +3,10 @@
 import ast
 import inspect
 import textwrap
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import click
 import msgspec
@@ -15,6 +16,7 @@ from penstock.bench.queue import Figures
 from penstock.cli.call import SHARED
 from penstock.cli.main import penstock
 from penstock.config import Config
+from penstock.config_values import bounds
 from penstock.extractors.formats import FORMATS, PLAIN, Format, Mark, Named, Office, Ole, Text
 from penstock.ledger.engine.dead_letters import DeadLetter
 from penstock.ledger.reads.batches import Batch, Group
@@ -289,13 +291,23 @@ def _inner(hint: Any) -> type[msgspec.Struct] | None:
 
 
 def _settings(struct: type[msgspec.Struct], prefix: str) -> Iterator[tuple[str, ...]]:
-    hints = get_type_hints(struct)
-    for name, (kind, about) in documented(struct).items():
+    hints = get_type_hints(struct, include_extras=True)
+    for name, (_, about) in documented(struct).items():
         if _inner(hints[name]) is not None:
             continue
         place = f"{prefix}.{name}" if prefix else name
         variable = "PENSTOCK_" + place.upper().replace(".", "__")
-        yield f"`{place}`", kind.replace(" | None", ""), _value(struct, name), f"`{variable}`", _sentence(about)
+        yield f"`{place}`", _kind(hints[name]), _value(struct, name), f"`{variable}`", _sentence(about)
+
+
+def _kind(hint: Any) -> str:
+    """The type of a setting, with its range."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return " | ".join(_kind(part) for part in get_args(hint) if part is not type(None))
+    if get_origin(hint) is Annotated:
+        kind, meta = get_args(hint)
+        return f"{_kind(kind)} {bounds(meta)}"
+    return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
 
 
 def _value(struct: type[msgspec.Struct], name: str) -> str:

@@ -3,16 +3,21 @@ read once and passed down."""
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec import Meta
 
+from penstock.config_values import GivenValues, wrong
 from penstock.errors import ConfigError
 from penstock.model.events import EventKind
+from penstock.yaml_file import Place, suggestion
 
+UNITS = {"characters": (1000, 200), "tokens": (512, 50)}
+"""The default size and overlap of a chunk, by unit."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+-]{0,99}")
 
 
@@ -25,10 +30,17 @@ class ChunkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     unit: str = "characters"
     """`characters` or `tokens`."""
-    size: int | None = None
+    size: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     """Maximum size of a chunk. Default: 1000 characters, or 512 tokens."""
-    overlap: int | None = None
+    overlap: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
     """How much of a chunk the next one repeats. Default: 200 characters, or 50 tokens; at most a fifth of the size."""
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Size and overlap, with the defaults of the unit."""
+        size, overlap = UNITS[self.unit]
+        size = self.size if self.size is not None else size
+        return size, self.overlap if self.overlap is not None else min(overlap, size // 5)
 
 
 class CollectionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,7 +59,7 @@ class CollectionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RetentionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What `penstock prune` and workers remove."""
 
-    history_days: float = 30.0
+    history_days: Annotated[float, Meta(gt=0, le=100_000)] = 30.0
     """Days for which replaced runs, closed dead letters and records of forced lock releases are kept. The last run of
     a document is always kept."""
 
@@ -55,11 +67,11 @@ class RetentionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of each process that executes steps: `ingest`, `run` and `worker`."""
 
-    slots: int = 8
+    slots: Annotated[int, Meta(ge=1, le=1_024)] = 8
     """Number of steps that run concurrently."""
-    lease_s: float = 15.0
+    lease_s: Annotated[float, Meta(gt=0, le=86_400)] = 15.0
     """Seconds after which other workers take the steps of a worker that sends no heartbeats."""
-    metrics_port: int | None = None
+    metrics_port: Annotated[int, Meta(ge=0, le=65_535)] | None = None
     """Port on which `penstock worker` serves its metrics, at /metrics; 0: any free port."""
     metrics_host: str = "127.0.0.1"
     """Address of that port. There is no access control."""
@@ -74,9 +86,9 @@ class WebhookConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The key that signs the requests."""
     events: tuple[str, ...] = ("group_end", "item_failed")
     """Events of all new runs that are posted. If empty, only workflows that name this webhook use it."""
-    retries: int = 8
+    retries: Annotated[int, Meta(ge=1, le=1_000)] = 8
     """Maximum number of attempts."""
-    timeout: float = 10.0
+    timeout: Annotated[float, Meta(gt=0, le=3_600)] = 10.0
     """Seconds for one attempt."""
 
     def __repr__(self) -> str:
@@ -86,22 +98,22 @@ class WebhookConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ParsersConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the parser processes, which read PDF, HTML and Office files."""
 
-    children: int | None = None
+    children: Annotated[int, Meta(ge=1, le=1_024)] | None = None
     """Number of parser processes. Default: one per core."""
-    memory_mb: int = 1024
+    memory_mb: Annotated[int, Meta(ge=0, le=10_000_000)] = 1024
     """Memory limit of each process, in addition to the memory of its libraries; 0: no limit."""
-    timeout_s: float = 60.0
+    timeout_s: Annotated[float, Meta(gt=0, le=86_400)] = 60.0
     """Time limit for one batch of pages, or for a file that is read as a whole."""
 
 
 class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits for each document. A document that exceeds one fails; a retry with a higher limit continues it."""
 
-    megabytes: int = 10_000
+    megabytes: Annotated[int, Meta(ge=1, le=MOST)] = 10_000
     """Maximum file size."""
-    pages: int = 100_000
+    pages: Annotated[int, Meta(ge=1, le=MOST)] = 100_000
     """Maximum number of pages."""
-    parser_s: float = 7200.0
+    parser_s: Annotated[float, Meta(gt=0, le=MOST)] = 7200.0
     """Maximum total time of parser processes, over all attempts, in seconds."""
 
 
@@ -184,20 +196,12 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return None
         if chosen == "until_completed":
             return 0.0
-        if not re.fullmatch(r"[1-9]\d{0,5}", str(chosen)):
-            raise ConfigError(f"keep_artifacts {chosen!r}: use always, until_completed, or a number of days")
         return float(chosen)
 
     def chunk_parameters(self, collection: str) -> dict[str, Any]:
         own = self.collections.get(collection)
         chosen = own.chunk if own is not None and own.chunk is not None else self.chunk
-        if chosen.unit not in ("characters", "tokens"):
-            raise ConfigError(f"chunk unit {chosen.unit!r}: use characters or tokens")
-        size, overlap = (1000, 200) if chosen.unit == "characters" else (512, 50)
-        size = chosen.size if chosen.size is not None else size
-        overlap = chosen.overlap if chosen.overlap is not None else min(overlap, size // 5)
-        if size < 1 or not 0 <= overlap < size:
-            raise ConfigError(f"chunk size {size} with overlap {overlap}: the overlap must be smaller than the size")
+        size, overlap = chosen.sizes
         return {"unit": chosen.unit, "size": size, "overlap": overlap}
 
 
@@ -212,21 +216,6 @@ def check_url(url: str) -> None:
         raise ConfigError("the URL must begin with http:// or https:// and name a host")
 
 
-def _check_webhook(name: str, webhook: WebhookConfig) -> None:
-    check_name("webhook", name)
-    try:
-        check_url(webhook.url)
-    except ConfigError as error:
-        raise ConfigError(f"webhook {name}: {error}") from error
-    if not webhook.secret:
-        raise ConfigError(f"webhook {name}: it needs a `secret`, which signs the requests")
-    if webhook.retries < 1 or not 0 < webhook.timeout <= 3600:
-        raise ConfigError(f"webhook {name}: retries must be at least 1, and the timeout at most 3600 seconds")
-    known = [kind.lower() for kind in EventKind]
-    if unknown := [event for event in webhook.events if event not in known]:
-        raise ConfigError(f"webhook {name}: unknown event {unknown[0]!r}: use some of {', '.join(known)}")
-
-
 def _local_folder(url: str, scheme: str) -> Path | None:
     path = url.removeprefix(scheme)
     return Path(path).expanduser().absolute() if url.startswith(scheme) and path else None
@@ -239,43 +228,103 @@ def load_config(
     file: Path | None = None,
 ) -> Config:
     """Read the settings. `flags` override the environment, which overrides the file (./penstock.yaml, or the one that
-    PENSTOCK_CONFIG names)."""
+    PENSTOCK_CONFIG names). Raise ConfigError with the place of each wrong value."""
     environment = os.environ if environment is None else environment
-    values: dict[str, Any] = {}
+    given = GivenValues(Config)
     named = file or (Path(environment["PENSTOCK_CONFIG"]) if environment.get("PENSTOCK_CONFIG") else None)
     path = named or Path("penstock.yaml")
     if named is not None or path.exists():
-        values.update(_read(path))
-    _merge(values, _from_environment(environment))
-    values.update({key: value for key, value in (flags or {}).items() if value is not None})
-    try:
-        config = msgspec.convert(values, Config, strict=False)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"the configuration is wrong: {error} ({path} and PENSTOCK_* variables)") from error
-    check_name("owner", config.owner)
-    check_name("collection", config.collection)
-    for name in (config.collection, *config.collections):
-        check_name("collection", name)
-        config.chunk_parameters(name)
-        config.keep_days(name)
-    config.keep_days("")
-    if not 0 < config.retention.history_days < float("inf"):
-        raise ConfigError(f"retention.history_days {config.retention.history_days}: use a number of days above 0")
-    for name in LimitsConfig.__struct_fields__:
-        if not 0 < (limit := getattr(config.limits, name)) <= MOST:
-            raise ConfigError(f"limits.{name} {limit}: use a number above 0, at most {MOST:,}")
-    for name, webhook in config.webhooks.items():
-        _check_webhook(name, webhook)
+        given.add_file(path)
+    given.add_environment(environment)
+    given.add_keywords(flags or {})
+    return _checked(given)
+
+
+def check_config(config: object) -> Config:
+    """Check settings that a program has made itself. Raise ConfigError if one is wrong."""
+    if not isinstance(config, Config):
+        raise ConfigError(f"{config!r} is not a Config: use open_app(home=…), or open_app(load_config(…))")
+    given = GivenValues(Config)
+    given.add_keywords({name: getattr(config, name) for name in Config.__struct_fields__})
+    return _checked(given)
+
+
+def _checked(given: GivenValues) -> Config:
+    config: Config = given.convert()
+    for path, message in _problems(config):
+        given.complain(path, message)
+    given.refuse()
     return config
 
 
-def _merge(values: dict[str, Any], over: Mapping[str, Any]) -> None:
-    """Merge nested settings: a variable for one setting of a section keeps the others."""
-    for key, value in over.items():
-        if isinstance(value, dict) and isinstance(values.get(key), dict):
-            _merge(values[key], value)
-        else:
-            values[key] = value
+def _problems(config: Config) -> Iterator[tuple[Place, str]]:
+    """What the types of the settings do not say."""
+    yield from _name_problem(("owner",), "owner", config.owner)
+    yield from _name_problem(("collection",), "collection", config.collection)
+    yield from chunk_problems(config.chunk, ("chunk",))
+    yield from _keep_problem(("keep_artifacts",), config.keep_artifacts)
+    for name, own in config.collections.items():
+        place = ("collections", name)
+        yield from _name_problem(place, "collection", name)
+        if own.chunk is not None:
+            yield from chunk_problems(own.chunk, (*place, "chunk"))
+        if own.keep_artifacts is not None:
+            yield from _keep_problem((*place, "keep_artifacts"), own.keep_artifacts)
+    for name, webhook in config.webhooks.items():
+        yield from _webhook_problems(("webhooks", name), name, webhook)
+
+
+def _name_problem(path: Place, what: str, name: str) -> Iterator[tuple[Place, str]]:
+    try:
+        check_name(what, name)
+    except ConfigError as error:
+        yield path, str(error)
+
+
+def chunk_problems(chunk: ChunkConfig, path: Place) -> Iterator[tuple[Place, str]]:
+    if chunk.unit not in UNITS:
+        yield (*path, "unit"), f"chunk unit {chunk.unit!r}: use characters or tokens"
+        return
+    size, overlap = chunk.sizes
+    if overlap >= size:
+        where = "size" if chunk.overlap is None else "overlap"
+        yield (
+            (*path, where),
+            f"chunk size {size} with overlap {overlap}: the overlap must be smaller than the size: set both",
+        )
+
+
+def chunk_parameter_problems(parameters: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
+    """What is wrong with the parameters of a chunk step, with the place of each in them."""
+    try:
+        chosen = msgspec.convert(parameters, ChunkConfig)
+    except msgspec.ValidationError:
+        found = wrong(parameters, ChunkConfig, ("chunk",))
+    else:
+        found = chunk_problems(chosen, ("chunk",))
+    for path, message in found:
+        yield path[1:], message
+
+
+def _keep_problem(path: Place, chosen: int | str) -> Iterator[tuple[Place, str]]:
+    if chosen not in ("always", "until_completed") and not re.fullmatch(r"[1-9]\d{0,5}", str(chosen)):
+        yield path, f"keep_artifacts {chosen!r}: use always, until_completed, or a number of days"
+
+
+def _webhook_problems(path: Place, name: str, webhook: WebhookConfig) -> Iterator[tuple[Place, str]]:
+    yield from _name_problem(path, "webhook", name)
+    try:
+        check_url(webhook.url)
+    except ConfigError as error:
+        yield (*path, "url"), f"webhook {name}: {error}"
+    if not webhook.secret:
+        yield path, f"webhook {name}: it needs a `secret`, which signs the requests"
+    known = [kind.lower() for kind in EventKind]
+    for number, event in enumerate(webhook.events):
+        if event not in known:
+            meant = suggestion(event, known)
+            hint = f"did you mean {meant!r}?" if meant else f"use some of {', '.join(known)}"
+            yield (*path, "events", number), f"webhook {name}: unknown event {event!r}: {hint}"
 
 
 def check_name(what: str, name: object) -> str:
@@ -285,41 +334,3 @@ def check_name(what: str, name: object) -> str:
             f"{what} {name!r}: use at most 100 letters, digits and _ . @ + -, beginning with a letter or a digit"
         )
     return name
-
-
-def _read(path: Path) -> dict[str, Any]:
-    import yaml
-
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except OSError as error:
-        raise ConfigError(f"{path} could not be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path} must be a mapping of settings")
-    return values
-
-
-_NO_SETTINGS = ("PENSTOCK_CONFIG", "PENSTOCK_PASSWORD")
-"""Variables that are not settings: the settings file, and the password of documents."""
-
-
-def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Settings from variables. Two underscores stand for a dot: PENSTOCK_WORKER__SLOTS=4."""
-    values: dict[str, Any] = {}
-    known = set(Config.__struct_fields__)
-    for variable, value in environment.items():
-        if not variable.startswith("PENSTOCK_") or variable in _NO_SETTINGS:
-            continue
-        first, *rest = variable.removeprefix("PENSTOCK_").lower().split("__")
-        if first not in known:
-            raise ConfigError(f"{variable} is not a setting: `penstock config show` lists them")
-        place = values
-        for name, following in zip([first, *rest], rest, strict=False):
-            place = place.setdefault(name, {})
-            del following
-        place[[first, *rest][-1]] = value
-    return values

@@ -303,21 +303,31 @@ def test_a_damaged_segment_is_a_sentence_and_no_half_answer(cli: Cli, tmp_path: 
 
 def test_a_failed_document_is_tried_again_with_other_values(cli: Cli) -> None:
     write(cli.folder / "files", a__txt="A few words.")
-    (cli.folder / "narrow.yaml").write_text("id: narrow\nconfig: {chunk: {size: 100}}\n")
+    (cli.folder / "narrow.yaml").write_text("id: narrow\nconfig: {gate: {width: 1}, chunk: {size: 100, overlap: 9}}\n")
+    (cli.folder / "narrow_gate.py").write_text(
+        "from penstock import Permanent\n\n\nasync def run(ctx):\n"
+        "    if ctx.params['width'] < 2:\n        raise Permanent('too narrow', reason='narrow')\n"
+    )
+    (cli.folder / "gated.yaml").write_text(
+        "id: gated\nsteps: {validate: , gate: {kind: enrich, method: narrow_gate.run}, extract: , clean: , chunk: }\n"
+    )
+    cli.settings["PENSTOCK_WORKFLOW"] = "gated.yaml"
     assert cli("ingest", "files", "--params", "narrow.yaml").code == 1
     letter = cli("dlq", "show", "1", "--json").json
-    assert (letter["workflow"], letter["params"]) == ("default", str(cli.folder / "narrow.yaml"))
+    assert (letter["workflow"], letter["params"]) == ("gated", str(cli.folder / "narrow.yaml"))
     assert letter["parameters"]["chunk"]["size"] == 100
     assert "chunk.size=100" in cli("dlq", "show", "1").out
+    refused = cli("retry", letter["document_id"], "--set", "chunk.overlap=200")
+    assert (refused.code, "overlap must be smaller than the size" in refused.err) == (2, True)
     for wrong in ("chunk", "chunk=3", "chunk.size", ".size=3", "chunk.=3", "chunk.x=[1]", "chunk.x={", "chunk.x=.nan"):
         for command in (["retry", letter["document_id"]], ["dlq", "replay", "1"]):
             refused = cli(*command, "--set", wrong)
             assert (refused.code, "--set" in refused.err) == (2, True), wrong
     assert cli("retry", letter["document_id"], "--set", "chunks.size=1").code == 2
-    would = cli("dlq", "replay", "--reason", "bad_settings", "--set", "chunk.overlap=20", "--dry-run", "--json").json
+    would = cli("dlq", "replay", "--reason", "narrow", "--set", "gate.width=2", "--dry-run", "--json").json
     assert (would["count"], would["started"], would["replayed"], would["dry_run"]) == (1, 1, [], True)
     (cli.folder / "narrow.yaml").unlink()
-    retried = cli("retry", letter["document_id"], "--set", "chunk.overlap=20", "--json").json
+    retried = cli("retry", letter["document_id"], "--set", "gate.width=2", "--json").json
     assert retried["retried"] == [letter["document_id"]]
     assert "narrow.yaml" in retried["notes"][0]
     assert cli("run").code == 0

@@ -301,9 +301,12 @@ def test_config_show_masks_what_a_webhook_hides(tmp_path: Path) -> None:
         ({"url": "http://h/a b", "secret": "s"}, "name a host"),
         ({"url": "http://h/"}, "needs a `secret`"),
         ({"url": "http://h/", "secret": "s", "events": ["item_ends"]}, "unknown event 'item_ends'"),
-        ({"url": "http://h/", "secret": "s", "retries": 0}, "retries must be at least 1"),
-        ({"url": "http://h/", "secret": "s", "timeout": 0}, "timeout at most 3600"),
-        ({"url": "http://h/", "secret": "s", "colour": "red"}, "unknown field `colour`"),
+        ({"url": "http://h/", "secret": "s", "retries": 0}, r"webhooks\.ops\.retries 0: use a whole number from 1"),
+        (
+            {"url": "http://h/", "secret": "s", "timeout": 0},
+            r"webhooks\.ops\.timeout 0: use a number above 0, at most 3,600",
+        ),
+        ({"url": "http://h/", "secret": "s", "colour": "red"}, "unknown setting `webhooks.ops.colour`"),
     ],
 )
 def test_a_wrong_webhook_is_refused_without_telling_its_url(webhook: dict[str, Any], complaint: str) -> None:

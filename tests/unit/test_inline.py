@@ -115,7 +115,7 @@ def test_a_file_is_looked_for_beside_the_one_that_names_it(catalog: Catalog, tmp
         (
             {"x": 'id: x\nsteps:\n  validate: {next: "workflow:y"}\n', "y": "id: y\nsteps:\n  shred:\n"},
             "x.yaml:3",
-            "y.yaml:3: unknown kind 'shred'",
+            "y.yaml:3:3: unknown kind 'shred'",
         ),
         (
             {"x": 'id: x\nsteps:\n  last.index: {kind: index, next: "workflow:last"}\n'},

@@ -11,7 +11,7 @@ from penstock.workflows import read
 from penstock.workflows.catalog import Catalog
 from penstock.workflows.load import decode, encode, with_defaults, with_parameters
 from penstock.workflows.routing import following
-from penstock.workflows.yaml_file import YamlFile
+from penstock.yaml_file import YamlFile
 
 FOREIGN = """\
 id: batch
@@ -181,7 +181,7 @@ def test_a_method_that_cannot_be_imported_is_told_with_its_line(tmp_path: Path) 
         (9, "'no.such.module' cannot be imported"),
         (10, "'os.getcwd' is not an `async def` function"),
     ]
-    assert str(found[0]).startswith(f"{file}:6: ")
+    assert str(found[0]).startswith(f"{file}:6:5: ")
 
 
 def test_a_name_leads_to_the_folder_then_to_what_ships(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_name_leads_to_the_folder_then_to_what_ships(tmp_path: Path) -> None:
     assert len(catalog.workflow("default").steps) == 1
     (tmp_path / "bad.yaml").write_text("id: bad\nsteps: {shred: }\n")
     assert len(catalog.workflow("default").steps) == 1, "another file's fault is none of this one's"
-    with pytest.raises(ConfigError, match=r"bad.yaml:2: .*unknown kind 'shred'"):
+    with pytest.raises(ConfigError, match=r"bad.yaml:2:\d+: .*unknown kind 'shred'"):
         catalog.workflow("bad")
     with pytest.raises(ConfigError, match="no workflow 'none'"):
         catalog.workflow("none")
@@ -217,3 +217,30 @@ def test_the_way_of_a_run() -> None:
     assert following(strict, 1, None) is DocumentStatus.COMPLETED
     with pytest.raises(Permanent, match="neither that nor `default`"):
         following(strict, 0, "b")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("id: a\nsteps:\n  embed: {method: shop.vectors}\n", 3, "an embed step cannot have a `method`"),
+        ("id: a\nsteps:\n  mine: {kind: embed, method: shop.vectors}\n", 3, "entry point `penstock.embedders`"),
+        ("id: a\nsteps:\n  index: {method: shop.rows}\n", 3, "an index step cannot have a `method`"),
+        ("id: a\nsteps:\n  chunk: {parameters: {size: 0}}\n", 3, "chunk.size 0: use a whole number from 1"),
+        ("id: a\nsteps:\n  chunk:\n    parameters:\n      sise: 9\n", 5, "did you mean `chunk.size`?"),
+        ("id: a\nsteps:\n  chunk: {parameters: {size: 9, overlap: 9}}\n", 3, "overlap must be smaller"),
+        ("id: a\nsteps:\n  chunk: {timeout: .nan}\n", 3, "timeout must be a number above zero"),
+        ("id: a\nsteps:\n  chunk: {retries: 1000000}\n", 3, "retries must be a number above zero, at most 1,000"),
+        ("id: a\nsteps:\n  chunk: {retires: 1}\n", 3, "unknown key 'retires': did you mean 'retries'?"),
+        ("id: a\nsteps:\n  chnk:\n", 3, "unknown kind 'chnk': did you mean 'chunk'?"),
+    ],
+)
+def test_what_would_fail_later_is_refused_now(text: str, line: int, words: str) -> None:
+    source = YamlFile(text, "w.yaml")
+    assert read.workflow(source) is None
+    assert any(problem.line == line and words in problem.message for problem in source.problems), source.problems
+
+
+def test_chunk_values_of_a_parameter_set_are_checked() -> None:
+    source = YamlFile("id: a\nconfig:\n  chunk: {chunk_size: 5, chunk_overlap: 7}\n", "p.yaml")
+    assert read.parameter_set(source) is None
+    assert "overlap must be smaller" in source.problems[0].message

@@ -20,7 +20,15 @@ from penstock.stages.registry import STAGES
 from penstock.verbs import arguments
 from penstock.verbs.changes import Changes
 from penstock.workflows.catalog import Catalog
-from penstock.workflows.load import encode, merged, remember, with_defaults, with_parameters, with_webhooks
+from penstock.workflows.load import (
+    encode,
+    merged,
+    refuse_wrong_chunks,
+    remember,
+    with_defaults,
+    with_parameters,
+    with_webhooks,
+)
 
 
 class RunSpecs:
@@ -46,7 +54,7 @@ class RunSpecs:
         found = self._catalog.workflow(asked.workflow)
         found = with_defaults(found, {"chunk": self._config.chunk_parameters(collection)})
         found = with_webhooks(found, self._config.webhooks)
-        return self._with_values(found, asked.params, asked.values)
+        return refuse_wrong_chunks(self._with_values(found, asked.params, asked.values))
 
     def start(
         self,
@@ -82,7 +90,8 @@ class RunSpecs:
             if changes.workflow is not None:
                 raise
             # The old definition is missing. This raises if the parameter set that was given now is missing too.
-            chosen = remember(self._with_values(snapshot, changes.params, changes.values), asked)
+            found = refuse_wrong_chunks(self._with_values(snapshot, changes.params, changes.values))
+            chosen = remember(found, asked)
             note = (
                 f"documents of {snapshot.id!r} go on with the workflow and the values that they started with: {error}"
             )

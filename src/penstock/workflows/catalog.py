@@ -5,12 +5,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from penstock import yaml_file
 from penstock.config import Config
 from penstock.errors import NoDefinition
 from penstock.model.nouns import ParameterSet, Workflow
-from penstock.workflows import read, yaml_file
+from penstock.workflows import read
 from penstock.workflows.inline import inline
-from penstock.workflows.yaml_file import SUFFIXES, Problem, YamlFile
+from penstock.yaml_file import SUFFIXES, Problem, YamlFile
 
 T = TypeVar("T", Workflow, ParameterSet)
 

@@ -9,7 +9,7 @@ from penstock.errors import ConfigError
 from penstock.model.nouns import StepDefinition, Workflow
 from penstock.workflows.read import ELSEWHERE, ENDINGS
 from penstock.workflows.routing import END
-from penstock.workflows.yaml_file import SUFFIXES, Place, YamlFile
+from penstock.yaml_file import SUFFIXES, Place, YamlFile
 
 DEPTH = 4
 """Maximum number of workflows in a chain, including the first."""

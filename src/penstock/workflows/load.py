@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from penstock.artifacts.fingerprints import fingerprint
-from penstock.config import WebhookConfig
+from penstock.config import WebhookConfig, chunk_parameter_problems
 from penstock.errors import ConfigError
 from penstock.model.nouns import Handler, StepDefinition, Workflow, WorkflowRef
-from penstock.workflows.yaml_file import SUFFIXES
+from penstock.yaml_file import SUFFIXES
 
 
 def with_parameters(workflow: Workflow, parameters: Mapping[str, Mapping[str, Any]], what: str) -> Workflow:
@@ -46,6 +46,15 @@ def _merged(workflow: Workflow, parameters: Callable[[StepDefinition], dict[str,
 
 def _of(parameters: Mapping[str, Mapping[str, Any]], step: StepDefinition) -> dict[str, Any]:
     return {**parameters.get(step.kind, {}), **parameters.get(step.name, {})}
+
+
+def refuse_wrong_chunks(workflow: Workflow) -> Workflow:
+    """Return the workflow. Raise ConfigError if a chunk step has values that no document can be chunked with."""
+    for step in workflow.steps:
+        if step.kind == "chunk" and step.method is None:
+            for _, message in chunk_parameter_problems(step.parameters):
+                raise ConfigError(f"workflow {workflow.id!r}, step {step.name!r}: {message}")
+    return workflow
 
 
 def merged(*all_values: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any
 from penstock import user_code
 from penstock.errors import ConfigError
 from penstock.model.nouns import Workflow
-from penstock.workflows.yaml_file import YamlFile
+from penstock.yaml_file import YamlFile
 
 
 def load(method: str) -> Callable[..., Any]:

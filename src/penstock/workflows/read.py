@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from penstock.config import chunk_parameter_problems
 from penstock.model.nouns import Handler, ParameterSet, StepDefinition, Workflow
-from penstock.workflows.yaml_file import Place, YamlFile
+from penstock.yaml_file import Place, YamlFile, suggestion
 
 SHIPPED_KINDS = ("fetch", "validate", "extract", "clean", "chunk", "embed", "index")
 OPEN_KINDS = ("enrich", "route")
@@ -18,6 +19,8 @@ KINDS = (*SHIPPED_KINDS, *OPEN_KINDS)
 EVENTS = (
     "group_start", "group_end", "item_start", "item_end", "item_failed", "step_start", "step_end", "step_failed",
 )  # fmt: skip
+
+MOST = {"retries": 1_000, "timeout": 7 * 86_400}
 
 T = TypeVar("T")
 
@@ -73,7 +76,9 @@ def parameter_set(source: YamlFile) -> ParameterSet | None:
     _unknown(source, (), values, _SET_KEYS)
     config = _mapping(source, ("config",)) or {}
     for step in config:
-        _mapping(source, ("config", step))
+        given = _mapping(source, ("config", step))
+        if step == "chunk" and given:
+            _check_chunk(source, ("config", step), _parameters("chunk", given))
     renamed = {
         _KIND_WORDS.get(step, step): _parameters(_KIND_WORDS.get(step, step), given) for step, given in config.items()
     }
@@ -137,23 +142,49 @@ def _check_step(source: YamlFile, place: Place, step: dict[str, Any]) -> None:
     _unknown(source, place, step, _STEP_KEYS)
     kind = step["kind"]
     if kind not in KINDS:
-        source.complain((*place, "kind"), f"unknown kind {kind!r}: use one of {', '.join(KINDS)}")
+        meant = suggestion(str(kind), KINDS)
+        hint = f"did you mean {meant!r}?" if meant else f"use one of {', '.join(KINDS)}"
+        source.complain((*place, "kind"), f"unknown kind {kind!r}: {hint}")
     elif kind in OPEN_KINDS and not step.get("method"):
         source.complain(place, f"a step of kind {kind} needs a `method`, the dotted path of your function")
     if kind == "route" and not step.get("choices"):
         source.complain(place, "a route needs `choices`: the next step for each choice")
     if kind != "route" and step.get("choices"):
         source.complain((*place, "choices"), "only a step of kind route can have choices")
+    if kind == "embed" and step.get("method"):
+        source.complain(
+            (*place, "method"),
+            "an embed step cannot have a `method`: a search would embed its query with another embedder. Add your own "
+            "embedder instead, by the entry point `penstock.embedders`, and choose it with the setting `embedder` "
+            "(docs/how-to/adapters.md)",
+        )
+    if kind == "index" and step.get("method"):
+        source.complain(
+            (*place, "method"),
+            "an index step cannot have a `method`: a search would not find its documents. Add your own index instead, "
+            "by the entry point `penstock.indexes`, and choose it with the setting `index` (docs/how-to/adapters.md)",
+        )
+    if kind == "chunk" and not step.get("method"):
+        _check_chunk(source, (*place, "parameters"), step["parameters"])
     _check_numbers(source, place, step)
     _check_pool(source, place, step)
     _check_resource_key(source, place, step)
 
 
+def _check_chunk(source: YamlFile, place: Place, parameters: Mapping[str, Any]) -> None:
+    for path, message in chunk_parameter_problems(parameters):
+        source.complain((*place, *path), message)
+
+
 def _check_numbers(source: YamlFile, place: Place, given: Mapping[str, Any]) -> None:
     for name in ("retries", "timeout"):
         value = given.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value <= 0):
-            source.complain((*place, name), f"{name} must be a number above zero, not {value!r}")
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MOST[name]:
+            source.complain(
+                (*place, name), f"{name} must be a number above zero, at most {MOST[name]:,}, not {value!r}"
+            )
 
 
 def is_pool_name(value: object) -> bool:
@@ -264,7 +295,9 @@ def _at(values: Any, path: Place) -> Any:
 def _unknown(source: YamlFile, path: Place, given: Mapping[str, Any], known: set[str]) -> None:
     for key in given:
         if key not in known:
-            source.complain((*path, key), f"unknown key {key!r}: use {', '.join(sorted(known))}")
+            meant = suggestion(key, known)
+            hint = f"did you mean {meant!r}?" if meant else f"use {', '.join(sorted(known))}"
+            source.complain((*path, key), f"unknown key {key!r}: {hint}")
 
 
 def _convert(source: YamlFile, raw: dict[str, Any], kind: type[T]) -> T | None:
