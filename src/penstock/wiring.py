@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from penstock.blobs.base import Blobs
-    from penstock.embedders.base import Embedder
+    from penstock.embedders.base import Embedder, Relevance
     from penstock.extractors.base import Extractor
     from penstock.indexes.base import Index
     from penstock.sources.base import Source
@@ -208,6 +208,14 @@ def make_embedder(config: Config, runtime: Runtime) -> "Embedder":
     return EMBEDDERS.make(config.embedder, config, runtime)
 
 
+def make_relevance(runtime: Runtime) -> "Relevance":
+    """Make what compares passages with a query. It uses the token vectors of the default embedder, whatever embedder
+    made the vectors of the index."""
+    from penstock.embedders.wordllama import WordLlamaEmbedder
+
+    return WordLlamaEmbedder(runtime)
+
+
 def make_blobs(config: Config, runtime: Runtime) -> "Blobs":
     return BLOBS.make(config.blobs_url, config, runtime)
 
@@ -243,4 +251,5 @@ def make_ports(config: Config, runtime: Runtime, parsers: "ParserPool") -> "Port
         embedder=make_embedder(config, runtime),
         make_index=lambda: make_index(config, runtime),
         limits=config.limits,
+        make_relevance=lambda: make_relevance(runtime),
     )

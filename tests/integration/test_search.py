@@ -18,7 +18,7 @@ from penstock.errors import UsageError
 from penstock.indexes.base import IndexRows
 from penstock.ledger.engine import generations
 from penstock.model.items import Chunk
-from penstock.search.ranking import FETCH_LEAST, Mode
+from penstock.search.ranking import DEPTH, Mode
 
 Files = Callable[..., Path]
 
@@ -153,10 +153,10 @@ async def test_vectors_are_not_indexed_under_the_name_of_another_model(
 async def test_i5_hits_are_found_although_hidden_rows_match_best(app: App, files: Files, tmp_path: Path) -> None:
     """A hundred replaced versions of one document match better than the k that are to be found."""
     await app.ingest([files(**{f"{i}.txt": f"The otter number{i} swims among other words." for i in range(8)})])
-    for version in range(FETCH_LEAST + 30):
+    for version in range(DEPTH + 30):
         await app.ingest(data=b"otter " * 20 + str(version).encode(), name="loud.txt")
     await app.ingest(data=b"now it speaks of nothing at all", name="loud.txt")
-    assert len(sql(tmp_path / "home", "SELECT 1 FROM generations WHERE state = 'SUPERSEDED'")) == FETCH_LEAST + 30
+    assert len(sql(tmp_path / "home", "SELECT 1 FROM generations WHERE state = 'SUPERSEDED'")) == DEPTH + 30
     for mode in ("text", "hybrid", "vector"):
         hits = await app.search("otter", 8, mode=mode)
         assert len(hits) == 8

@@ -301,7 +301,7 @@ async def test_index_segments_stay_few_and_the_newest_are_merged(
     for generation in range(1, 14):
         await table.put([rows(generation, 10)], held, fresh=True)
         await table.optimize(held)
-    statistics = lance.dataset(str(table.path)).stats.index_stats(upkeep.TEXT)
+    statistics = lance.dataset(str(table.path)).stats.index_stats("words")
     assert statistics["num_indexed_rows_per_delta"] == [80, 40, 10]
 
 

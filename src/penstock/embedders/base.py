@@ -24,6 +24,9 @@ class Model:
     """Maximum number of texts in one call of `embed_documents`."""
     max_tokens: int | None = None
     """Maximum number of tokens of all texts in one call; None: no limit."""
+    static: bool = False
+    """Whether a vector is the mean of the vectors of its tokens. Such vectors say less than those of a language model,
+    and search gives them less weight."""
     remote: bool = False
     """Whether calls use a network. If so, texts of several documents are sent in one call."""
     paid: bool = False
@@ -51,6 +54,16 @@ class Embedder(Protocol):
     async def embed_query(self, text: str) -> Vector:
         """The unit vector of a search query: float32, (dimensions,). Some models embed queries and documents
         differently."""
+
+
+class Relevance(Protocol):
+    """Compares the tokens of texts with those of a query."""
+
+    async def density(self, query: str) -> float:
+        """Characters for each token."""
+
+    async def relevance(self, query: str, texts: Sequence[str]) -> list[float]:
+        """How well each text covers the tokens of the query, from 0 to 1."""
 
 
 def unit(vectors: "NDArray[Any]") -> Vectors:

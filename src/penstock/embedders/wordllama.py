@@ -39,7 +39,8 @@ class WordLlamaEmbedder:
     def model(self) -> Model:
         """The fingerprint contains the hash of weights and tokenizer, because a later package may contain others."""
         fingerprint = f"{_NAME}:{digest(*model_files(_MODEL, _DIMENSIONS))}"
-        return Model(fingerprint, _DIMENSIONS, (_NAME,) if fingerprint == f"{_NAME}:{_FIRST}" else ())
+        former = (_NAME,) if fingerprint == f"{_NAME}:{_FIRST}" else ()
+        return Model(fingerprint, _DIMENSIONS, former, static=True)
 
     async def warm_up(self) -> None:
         await self.embed_query("warm")
@@ -57,12 +58,23 @@ class WordLlamaEmbedder:
             parts.append(await self._runtime.run_sized("cpu", size, self._embed, part))
         return parts[0] if len(parts) == 1 else _joined(parts)
 
+    async def density(self, query: str) -> float:
+        """The characters of a query for each of its tokens."""
+        return await self._runtime.run_blocking("cpu", lambda: self._loaded().density(query))
+
+    async def relevance(self, query: str, texts: Sequence[str]) -> list[float]:
+        """How well each text covers the tokens of the query, from 0 to 1."""
+        return await self._runtime.run_blocking("cpu", lambda: self._loaded().relevance(query, texts))
+
     def _embed(self, texts: Sequence[str]) -> Vectors:
+        return self._loaded().embed(texts)
+
+    def _loaded(self) -> "Weights":
         if self._weights is None:
             from penstock.embedders.wordllama_model import load
 
             self._weights = load(*model_files(_MODEL, _DIMENSIONS))
-        return self._weights.embed(texts)
+        return self._weights
 
 
 def model_files(name: str, dimensions: int) -> tuple[Path, Path]:

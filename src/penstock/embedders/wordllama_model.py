@@ -2,6 +2,7 @@
 embedded."""
 
 from collections.abc import Sequence
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,33 @@ class Weights:
             [_pooled(self._rows, tokens[start : start + _POOLED]) for start in range(0, len(tokens), _POOLED)]
         )
 
+    def density(self, text: str) -> float:
+        """The characters of a text for each of its tokens."""
+        return len(text) / max(1, len(self._tokens([text])[0]))
 
+    def relevance(self, query: str, texts: Sequence[str]) -> list[float]:
+        """For each text, the mean over the query's tokens of the best cosine with a token of the text, weighted by the
+        length of the token's vector: long vectors belong to rare words."""
+        asked, *tokens = (np.unique(np.asarray(ids, dtype=np.int64)) for ids in self._tokens([query, *texts]))
+        if not len(asked):
+            return [0.0] * len(texts)
+        used = np.unique(np.concatenate(tokens)) if texts else asked
+        lengths = np.linalg.norm(self._rows[asked], axis=1)
+        cosines = unit(self._rows[asked]) @ unit(self._rows[used]).T
+        total = float(lengths.sum()) or 1.0
+        found = []
+        for ids in tokens:
+            best = cosines[:, np.searchsorted(used, ids)].max(axis=1) if len(ids) else np.zeros(len(asked))
+            found.append(min(1.0, max(0.0, float(lengths @ best) / total)))
+        return found
+
+    def _tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        last = len(self._rows) - 1
+        encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [[min(token, last) for token in one.ids] for one in encoded]
+
+
+@cache
 def load(weights_file: Path, tokenizer_file: Path) -> Weights:
     from safetensors.numpy import load_file
     from tokenizers import Tokenizer

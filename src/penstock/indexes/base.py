@@ -21,6 +21,8 @@ from penstock.model.items import Chunk, Vector, Vectors
 
 Fence = Callable[[], Awaitable[None]]
 Mode = Literal["vector", "text"]
+TextField = Literal["words", "grams"]
+"""What a text query compares: the words of a chunk and its headings, or their character grams (`indexes/grams.py`)."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class Traits:
     Otherwise index steps are claimed like other steps, and only the leases of its steps fence a write."""
     modes: frozenset[Mode] = frozenset({"vector", "text"})
     """The kinds of query that `search` accepts."""
+    text_fields: frozenset[TextField] = frozenset({"words"})
+    """The fields that a text query can name."""
     filters: frozenset[str] = frozenset({"generation"})
     """The parts of a `Filter` that the adapter applies. For the other parts, the search code removes hits from the
     result and fetches more."""
@@ -93,6 +97,7 @@ class VectorQuery(NamedTuple):
 class TextQuery(NamedTuple):
     text: str
     """Words to search for. Every text is valid; there is no query syntax."""
+    field: TextField = "words"
 
 
 Query = VectorQuery | TextQuery

@@ -129,6 +129,8 @@ class LanceTable:
                 await self._update(functools.partial(upkeep.update_index, name=kind), fence)
 
     async def compact(self, fence: Fence) -> None:
+        if await self._run("index", lambda: upkeep.lacks_columns(self._writer.latest())):
+            await self._update(upkeep.add_text_columns, fence)
         await self._rewrite("compact", None, fence)
         await self.optimize(fence, force=True)
         if await self._run("index", lambda: upkeep.outgrown(self._writer.latest())):
@@ -145,7 +147,7 @@ class LanceTable:
         if isinstance(query, VectorQuery):
             vector = np.asarray(query.vector, dtype=np.float32)
             return await self._run("read", lambda: self._reader.search_vector(vector, k, where.hidden))
-        return await self._run("read", lambda: self._reader.search_text(query.text, k, where.hidden))
+        return await self._run("read", lambda: self._reader.search_text(query, k, where.hidden))
 
     async def scan(self) -> AsyncIterator[list[StoredRow]]:
         batches = await self._run("read", self._reader.batches)
@@ -248,7 +250,7 @@ class LanceIndex:
     @property
     def traits(self) -> Traits:
         # Two processes that merge the same ids create duplicate rows without an error.
-        return Traits(single_writer=True)
+        return Traits(single_writer=True, text_fields=frozenset({"words", "grams"}))
 
     async def open(self, table: TableId) -> LanceTable | None:
         handle = self._handle(table)

@@ -10,8 +10,9 @@ from penstock.errors import IndexBroken, StorageError, is_panic
 from penstock.indexes import lance_checksum as checksum
 from penstock.indexes import lance_files as files
 from penstock.indexes import lance_rows as rows
-from penstock.indexes.base import IndexHit, TableState
-from penstock.indexes.lance_upkeep import PROBES
+from penstock.indexes.base import IndexHit, TableState, TextQuery
+from penstock.indexes.grams import distinct_grams
+from penstock.indexes.lance_upkeep import PROBES, text_column
 from penstock.model.items import Vectors
 
 QUERY_LENGTH = 4_000
@@ -114,16 +115,19 @@ class LanceReader:
 
         return self._best(nearest, "_distance", lambda distance: 1.0 - distance, k, hidden)
 
-    def search_text(self, query: str, k: int, hidden: Sequence[int]) -> list[IndexHit]:
+    def search_text(self, query: TextQuery, k: int, hidden: Sequence[int]) -> list[IndexHit]:
         from lance.query import MatchQuery
 
-        readable = query.encode("utf-8", "replace").decode()
+        readable = query.text.encode("utf-8", "replace").decode()
         words = " ".join(dict.fromkeys(readable.split()))[:QUERY_LENGTH]
-        if not words:
+        if query.field == "grams":
+            words = distinct_grams(words)
+        column: str | None = self._latest(lambda dataset: text_column(dataset, query.field))
+        if not words or column is None:
             return []
 
         def match(fetch: int) -> dict[str, Any]:
-            return {"full_text_query": MatchQuery(words, "text"), "limit": fetch}
+            return {"full_text_query": MatchQuery(words, column), "limit": fetch}
 
         return self._best(match, "_score", float, k, hidden)
 

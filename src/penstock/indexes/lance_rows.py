@@ -8,6 +8,7 @@ import numpy as np
 
 from penstock.errors import Permanent
 from penstock.indexes.base import IndexHit, IndexRows, StoredRow, row_digest
+from penstock.indexes.grams import grams
 from penstock.model.items import Chunk
 
 HIT_COLUMNS = ["generation", "ordinal", "document_id", "text", "page", "page_end", "start", "end", "headings"]
@@ -32,8 +33,29 @@ def schema(dimensions: int) -> Any:
             ("headings", pa.list_(pa.string())),
             ("text", pa.string()),
             ("vector", pa.list_(pa.float32(), dimensions)),
+            ("words", pa.string()),
+            ("grams", pa.string()),
         ]
     )
+
+
+LEXICAL = ("words", "grams")
+"""Columns that only text search uses. They are made from the others, and tables of the first versions lack them."""
+
+
+def lexical(headings: Sequence[str], text: str) -> tuple[str, str]:
+    """The columns `words` and `grams` of a chunk: its headings and its text."""
+    words = "\n".join([*headings, text])
+    return words, grams(words)
+
+
+def add_lexical(batch: Any) -> Any:
+    """The columns that a table of the first versions lacks, for a batch of its columns `headings` and `text`."""
+    import pyarrow as pa
+
+    columns = zip(batch["headings"].to_pylist(), batch["text"].to_pylist(), strict=True)
+    made = [lexical(headings, text) for headings, text in columns]
+    return pa.RecordBatch.from_arrays([pa.array([row[at] for row in made], pa.string()) for at in (0, 1)], LEXICAL)
 
 
 def numbers(values: Iterable[int]) -> str:
@@ -58,6 +80,8 @@ def check_schema(dataset: Any) -> None:
     """Raises ValueError or KeyError if the dataset does not have the expected columns."""
     there = dataset.schema
     for field in schema(dimensions_of(dataset)):
+        if field.name in LEXICAL and field.name not in there.names:
+            continue
         if there.field(field.name).type != field.type:
             raise ValueError(f"column {field.name!r} is {there.field(field.name).type}, not {field.type}")
 
@@ -66,9 +90,11 @@ def dimensions_of(dataset: Any) -> int:
     return int(dataset.schema.field("vector").type.list_size)
 
 
-def arrow_table(rows: Sequence[IndexRows], dimensions: int) -> Any:
+def arrow_table(rows: Sequence[IndexRows], dataset: Any) -> Any:
+    """The rows with the columns that the dataset has."""
     import pyarrow as pa
 
+    dimensions = dimensions_of(dataset)
     lengths = [len(part.chunks) for part in rows]
     chunks = list(itertools.chain.from_iterable(part.chunks for part in rows))
     vectors = np.concatenate([np.asarray(part.vectors, dtype=np.float32) for part in rows])
@@ -89,7 +115,12 @@ def arrow_table(rows: Sequence[IndexRows], dimensions: int) -> Any:
         pa.array([chunk.text for chunk in chunks], pa.string()),
         pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), dimensions),
     ]
-    return pa.Table.from_arrays(columns, schema=schema(dimensions))
+    wanted = schema(dimensions)
+    if LEXICAL[0] not in dataset.schema.names:
+        return pa.Table.from_arrays(columns, schema=pa.schema([field for field in wanted if field.name not in LEXICAL]))
+    made = [lexical(chunk.headings, chunk.text) for chunk in chunks]
+    columns += [pa.array([row[at] for row in made], pa.string()) for at in (0, 1)]
+    return pa.Table.from_arrays(columns, schema=wanted)
 
 
 def width(rows: Sequence[IndexRows]) -> int:

@@ -8,8 +8,11 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-TEXT = "text"
+from penstock.indexes import lance_rows
+
 VECTOR = "vector"
+FIRST_TEXT = "text"
+"""The text index of the first versions. It is on the column `text`, without headings."""
 
 TEXT_EVERY = 4_000
 """Number of new rows after which the text index is updated. A text search reads rows outside the index one by one,
@@ -27,9 +30,9 @@ TRAINED = 128
 PROBES = 160
 """Number of partitions that a search reads: all of them up to 100,000 rows, and more than half of 256 above."""
 
-# Stop words are kept and English is stemmed: hybrid R@5 on 300 SQuAD questions is 0.930, without stop words 0.920.
+# Stop words are kept and English is stemmed: in trials with 300 SQuAD questions this was better than without.
 # ICU splits Chinese, Japanese and Thai into words; `simple` treats a sentence of these languages as one word.
-TOKENIZER = {
+WORDS = {
     "base_tokenizer": "icu/split",
     "language": "English",
     "stem": True,
@@ -38,6 +41,17 @@ TOKENIZER = {
     "ascii_folding": True,
     "with_position": False,
 }
+# Grams are cut by us, and are compared as they are.
+GRAMS = {
+    "base_tokenizer": "whitespace",
+    "stem": False,
+    "remove_stop_words": False,
+    "lower_case": False,
+    "ascii_folding": False,
+    "with_position": False,
+}
+TEXT: dict[str, dict[str, Any]] = {"words": WORDS, "grams": GRAMS}
+"""The text indexes: each has the name of its column."""
 
 
 def tail(sizes: Sequence[int]) -> int:
@@ -51,10 +65,48 @@ def tail(sizes: Sequence[int]) -> int:
     return count
 
 
-def create_text_index(dataset: Any) -> None:
-    """Create an empty text index. Rows outside the index are found too, with the tokenizer of the index; `optimize`
-    adds them."""
-    dataset.create_scalar_index("text", "INVERTED", name=TEXT, replace=True, train=False, **TOKENIZER)
+def create_text_indexes(dataset: Any) -> None:
+    """Create empty text indexes. Rows outside an index are found too, with its tokenizer; `optimize` adds them."""
+    for name in TEXT:
+        create_text_index(dataset, name)
+
+
+def create_text_index(dataset: Any, name: str) -> None:
+    column, tokenizer = name, TEXT.get(name, WORDS)
+    dataset.create_scalar_index(column, "INVERTED", name=name, replace=True, train=False, **tokenizer)
+
+
+def text_column(dataset: Any, field: str) -> str | None:
+    """The column that a text query searches; None if the table has no grams. A table of the first versions has none,
+    and its words have no headings. Raises ValueError if the table has no index of words: then it is damaged."""
+    names = {index.name for index in dataset.describe_indices()}
+    if field in names:
+        return field
+    if field == "words" and FIRST_TEXT not in names:
+        raise ValueError("it has lost its text index")
+    return FIRST_TEXT if field == "words" else None
+
+
+def lacks_columns(dataset: Any) -> bool:
+    """Whether this is a table of the first versions, or one whose change to the present columns was interrupted."""
+    if dataset is None:
+        return False
+    names = {index.name for index in dataset.describe_indices()}
+    return not names.issuperset(TEXT) or FIRST_TEXT in names
+
+
+def add_text_columns(dataset: Any) -> None:
+    """Change a table of the first versions to the present columns and indexes. Each commit leaves a table that can be
+    searched: a query uses the first index until the new ones exist."""
+    if not set(lance_rows.LEXICAL).issubset(dataset.schema.names):
+        dataset.add_columns(lance_rows.add_lexical, read_columns=["headings", "text"])
+    present = {index.name for index in dataset.describe_indices()}
+    for name in TEXT:
+        if name not in present:
+            create_text_index(dataset, name)
+            dataset.optimize.optimize_indices(index_names=[name])
+    if FIRST_TEXT in present:
+        dataset.drop_index(FIRST_TEXT)
 
 
 def create_vector_index(dataset: Any) -> None:
@@ -101,13 +153,14 @@ def due(dataset: Any, force: bool) -> list[str]:
         return []
     rows = dataset.count_rows()
     indexed = {index.name: index.num_rows_indexed for index in dataset.describe_indices()}
-    text = rows - indexed.get(TEXT, 0)
     vector = rows - indexed.get(VECTOR, 0)
     found = []
     if len(dataset.fragment_ids()) >= SMALL_FILES and small_files(dataset):
         found.append("files")
-    if text >= TEXT_EVERY or (force and text > 0):
-        found.append(TEXT)
+    for name in (*TEXT, FIRST_TEXT):
+        text = rows - indexed.get(name, rows)
+        if text >= TEXT_EVERY or (force and text > 0):
+            found.append(name)
     if vector >= VECTOR_EVERY or (force and vector > 0 and VECTOR in indexed):
         found.append(VECTOR)
     return found
@@ -124,13 +177,11 @@ def small_files(dataset: Any) -> list[int]:
 def update_index(dataset: Any, name: str) -> None:
     """Write the rows outside the index into a new segment, merged with the newest segments that are not larger."""
     index = _described(dataset, name)
-    if index is None and name == VECTOR:
+    if index is None:
         create_vector_index(dataset)
         return
-    if index is None:
-        create_text_index(dataset)
     rows = {fragment.fragment_id: fragment.count_rows() for fragment in dataset.get_fragments()}
-    segments = [sum(rows.pop(one, 0) for one in part.fragment_ids) for part in (index.segments if index else [])]
+    segments = [sum(rows.pop(one, 0) for one in part.fragment_ids) for part in index.segments]
     dataset.optimize.optimize_indices(
         index_names=[name], num_indices_to_merge=tail([*segments, sum(rows.values())]) - 1
     )

@@ -60,7 +60,7 @@ class LanceWriter:
                 raise rows.mismatch(present, dimensions)
             return None
         make_folder(workshop.parent, self._top)
-        upkeep.create_text_index(lance.write_dataset(rows.schema(dimensions).empty_table(), str(workshop)))
+        upkeep.create_text_indexes(lance.write_dataset(rows.schema(dimensions).empty_table(), str(workshop)))
         for folder in (*files.FOLDERS, "_indices"):
             (workshop / folder).mkdir(exist_ok=True)
         files.sync(workshop, files.everything(workshop))
@@ -167,7 +167,7 @@ class LanceWriter:
     def _write(self, dataset: Any, new: Sequence[IndexRows]) -> Any:
         from lance.fragment import write_fragments
 
-        fragments = write_fragments(rows.arrow_table(new, rows.dimensions_of(dataset)), dataset, mode="append")
+        fragments = write_fragments(rows.arrow_table(new, dataset), dataset, mode="append")
         files.sync(self._path, [f"data/{file.path}" for part in fragments for file in part.files])
         return fragments
 

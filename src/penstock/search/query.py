@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.embedders.base import Embedder, Model
+from penstock.embedders.base import Embedder, Model, Relevance
 from penstock.errors import UsageError
 from penstock.indexes.base import Filter, Index, TableId, Traits
 from penstock.ledger.database.store import Ledger
@@ -19,6 +19,7 @@ from penstock.search.ranking import Asked, Candidate, Mode, rank
 
 class Hit(msgspec.Struct, frozen=True):
     score: float
+    """Orders the hits of one search."""
     document_id: str
     name: str
     page: int
@@ -29,10 +30,20 @@ class Hit(msgspec.Struct, frozen=True):
     metadata: dict[str, Any]
     headings: tuple[str, ...]
     source: str
+    relevance: float | None = None
+    """How well the passage covers the query, from 0 to 1. Comparable between searches; below 0.58 it is often wrong."""
 
 
 async def search(
-    ledger: Ledger, index: Index, embedder: Embedder, owner: Owner, query: str, k: int, collection: str, mode: Mode
+    ledger: Ledger,
+    index: Index,
+    embedder: Embedder,
+    relevance: Relevance,
+    owner: Owner,
+    query: str,
+    k: int,
+    collection: str,
+    mode: Mode,
 ) -> list[Hit]:
     if k < 1:
         raise UsageError(f"k is {k}: it must be at least 1")
@@ -63,7 +74,8 @@ async def search(
         async def visible(found: list[GenerationId]) -> dict[GenerationId, generations.Visible]:
             return await snapshot.read(partial(generations.visible, owner), version.version, found)
 
-        ranked = await rank(table, index.traits, Asked(query, mode, vector), k, Filter(hidden), visible)
+        asked = Asked(query, mode, vector, static=embedder.model.static)
+        ranked = await rank(table, index.traits, asked, k, Filter(hidden), visible, relevance)
         return [_hit(candidate) for candidate in ranked]
 
 
@@ -100,4 +112,5 @@ def _hit(candidate: Candidate) -> Hit:
         json.loads(document.metadata),
         hit.headings,
         document.source,
+        candidate.relevance,
     )

@@ -1,24 +1,51 @@
-"""Ranks the rows of a table for a query. It fetches more rows than wanted, and keeps those whose generation is active
-(I5)."""
+"""Ranks the rows of a table for a query.
+
+A hybrid search takes the best rows of three rankings: BM25 of words, BM25 of character grams, and cosine of vectors. It
+scales each to 0…1 and adds them with fixed weights. Then it reranks the best of these by their relevance. The numbers
+were chosen by measurement (decision 16). All depths are fixed: the first hits do not depend on how many are wanted.
+
+More rows than needed are fetched, until enough of them belong to active generations (I5).
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from penstock.embedders.base import Relevance
 from penstock.indexes.base import Filter, IndexHit, IndexTable, Query, TextQuery, Traits, VectorQuery
 from penstock.ledger.engine import generations
 from penstock.model.items import Vector
 from penstock.model.nouns import GenerationId
 
 Mode = Literal["hybrid", "vector", "text"]
+Part = Literal["words", "grams", "cosine"]
 
 Visible = Callable[[list[GenerationId]], Awaitable[dict[GenerationId, generations.Visible]]]
 """Returns which generations are active in the snapshot and complete in the version that is searched."""
-FETCH_LEAST = 50
-FETCH_ALL = 1 << 40
-"""More rows than any table can have."""
 
-Id = tuple[int, int]
+DEPTH = 50
+"""Rows of each ranking that are combined. If more hits are wanted, deeper rows follow, each time four times as many."""
+RERANKED = 20
+"""Hits that are reranked by relevance."""
+LEAST_DENSITY = 1.6
+"""Characters for each token of the query. Below it, the tokens are single characters or bytes of a script that the
+token vectors do not know, and only words and grams are compared."""
+
+
+class Weights(NamedTuple):
+    words: float
+    grams: float
+    cosine: float
+    relevance: float
+    """The share of the relevance in the final score of the reranked hits."""
+
+
+STATIC = Weights(0.45, 0.40, 0.15, 0.4)
+"""For the default embedder, whose vectors are means of token vectors."""
+STRONG = Weights(0.30, 0.30, 0.40, 0.3)
+"""For all other embedders."""
+LEXICAL = Weights(0.53, 0.47, 0.0, 0.0)
+"""For queries of too little density."""
 
 
 class Asked(NamedTuple):
@@ -28,6 +55,8 @@ class Asked(NamedTuple):
     mode: Mode
     vector: Vector | None = None
     """The vector of the text; None if the mode is `text`."""
+    static: bool = False
+    """Whether the vector is a mean of token vectors."""
 
 
 class Candidate(NamedTuple):
@@ -48,68 +77,143 @@ class Candidate(NamedTuple):
     """The weighted sum of the scaled parts, before reranking."""
 
 
+Id = tuple[int, int]
+
+
 async def rank(
-    table: IndexTable, traits: Traits, asked: Asked, want: int, where: Filter, visible: Visible
+    table: IndexTable,
+    traits: Traits,
+    asked: Asked,
+    want: int,
+    where: Filter,
+    visible: Visible,
+    relevance: Relevance,
 ) -> list[Candidate]:
-    """Return the `want` best rows, best first. Fetches more until enough of them are active, or the index has no
-    more."""
-    queries: list[Query] = []
-    if asked.vector is not None:
-        queries.append(VectorQuery(asked.vector))
-    if asked.mode != "vector":
-        queries.append(TextQuery(asked.text))
-    most = traits.max_hits or FETCH_ALL
-    count = min(max(4 * want, FETCH_LEAST), most)
+    """Return the `want` best rows, best first."""
+    weights = await _weights(asked, relevance)
+    queries = _queries(asked, traits, weights)
+    found: list[Candidate] = []
+    depth = DEPTH
     while True:
-        rankings: list[list[IndexHit]] = await asyncio.gather(*(table.search(one, count, where) for one in queries))
-        found = sorted({GenerationId(hit.generation) for ranking in rankings for hit in ranking})
-        active = await visible(found)
-        kept = [[hit for hit in ranking if hit.generation in active] for ranking in rankings]
-        ids = {_id(hit) for ranking in kept for hit in ranking}
-        if len(ids) >= want or count == most or all(len(ranking) < count for ranking in rankings):
-            return _ranked(queries, kept, active)[:want]
-        count = min(4 * count, most)
+        fetching = (_top(table, traits, query, depth, where, visible) for query in queries.values())
+        rankings = await asyncio.gather(*fetching)
+        ranked = _fused(dict(zip(queries, rankings, strict=True)), weights)
+        if not found:
+            found = await _reranked(ranked, asked, weights, relevance)
+        else:
+            found += _following(found, ranked)
+        if len(found) >= want or all(not ranking.more for ranking in rankings):
+            break
+        depth *= 4
+    return await _with_relevance(found[:want], asked.text, relevance)
 
 
-def _ranked(
-    queries: Sequence[Query], rankings: Sequence[list[IndexHit]], documents: dict[GenerationId, generations.Visible]
-) -> list[Candidate]:
-    hits = {_id(hit): hit for ranking in rankings for hit in ranking}
-    cosine: dict[Id, float] = {}
-    words: dict[Id, float] = {}
-    for query, ranking in zip(queries, rankings, strict=True):
-        part = cosine if isinstance(query, VectorQuery) else words
-        part.update((_id(hit), hit.score) for hit in ranking)
-    fused = _fuse(rankings) if len(rankings) > 1 else None
-    made = [
-        Candidate(
-            hit,
-            documents[GenerationId(hit.generation)],
-            hit.score if fused is None else fused[key],
-            cosine=cosine.get(key),
-            words=words.get(key),
-            fused=None if fused is None else fused[key],
-        )
-        for key, hit in hits.items()
-    ]
-    return sorted(made, key=lambda one: (-one.score, _id(one.hit)))
+async def _weights(asked: Asked, relevance: Relevance) -> Weights:
+    if asked.mode == "hybrid" and await relevance.density(asked.text) < LEAST_DENSITY:
+        return LEXICAL
+    return STATIC if asked.static else STRONG
 
 
-def _fuse(rankings: Sequence[Sequence[IndexHit]]) -> dict[Id, float]:
-    """Scale each ranking to 0…1 (min-max) and average them. A row that is missing in a ranking gets 0 there."""
+def _queries(asked: Asked, traits: Traits, weights: Weights) -> dict[Part, Query]:
+    queries: dict[Part, Query] = {}
+    if asked.mode != "vector":
+        queries["words"] = TextQuery(asked.text)
+    if asked.mode == "hybrid" and "grams" in traits.text_fields:
+        queries["grams"] = TextQuery(asked.text, "grams")
+    if asked.vector is not None and (asked.mode == "vector" or weights.cosine):
+        queries["cosine"] = VectorQuery(asked.vector)
+    return queries
+
+
+class _Ranking(NamedTuple):
+    hits: list[IndexHit]
+    documents: dict[GenerationId, generations.Visible]
+    more: bool
+    """Whether the index may have more rows."""
+
+
+async def _top(
+    table: IndexTable, traits: Traits, query: Query, depth: int, where: Filter, visible: Visible
+) -> _Ranking:
+    """The best active rows, at most `depth`."""
+    most = traits.max_hits
+    count = depth if most is None else min(depth, most)
+    while True:
+        fetched = await table.search(query, count, where)
+        documents = await visible(sorted({GenerationId(hit.generation) for hit in fetched}))
+        hits = [hit for hit in fetched if hit.generation in documents]
+        more = len(fetched) >= count and count != most
+        if len(hits) >= depth or not more:
+            return _Ranking(hits[:depth], documents, more or len(hits) > depth)
+        count = 4 * count if most is None else min(4 * count, most)
+
+
+def _fused(rankings: Mapping[Part, _Ranking], weights: Weights) -> list[Candidate]:
+    """All rows of the rankings, ordered by the weighted sum of their scaled scores. A row that is missing in a ranking
+    gets 0 there."""
+    hits: dict[Id, IndexHit] = {}
+    documents: dict[GenerationId, generations.Visible] = {}
     scores: dict[Id, float] = {}
-    for ranking in rankings:
-        for key, score in _min_max(ranking).items():
-            scores[key] = scores.get(key, 0.0) + score / len(rankings)
-    return scores
+    parts: dict[Id, dict[str, float]] = {}
+    total = sum(getattr(weights, part) for part in rankings) or 1.0
+    for part, ranking in rankings.items():
+        share = getattr(weights, part) / total if len(rankings) > 1 else 1.0
+        documents |= ranking.documents
+        for key, scaled, hit in zip(*_scaled(ranking.hits), ranking.hits, strict=True):
+            hits[key] = hit
+            scores[key] = scores.get(key, 0.0) + share * scaled
+            parts.setdefault(key, {})[part] = hit.score
+    order = sorted(hits, key=lambda key: (-scores[key], key))
+    return [
+        Candidate(hits[key], documents[GenerationId(key[0])], scores[key], fused=scores[key], **parts[key])
+        for key in order
+    ]
 
 
-def _min_max(hits: Sequence[IndexHit]) -> dict[Id, float]:
-    if not hits:
-        return {}
-    low = min(hit.score for hit in hits)
-    span = max(hit.score for hit in hits) - low
-    return {_id(hit): (hit.score - low) / span if span else 1.0 for hit in hits}
+def _scaled(hits: Sequence[IndexHit]) -> tuple[list[Id], list[float]]:
+    return [_id(hit) for hit in hits], min_max([hit.score for hit in hits])
+
+
+def min_max(scores: Sequence[float]) -> list[float]:
+    """The scores scaled to 0…1; all 1 if they are equal."""
+    if not scores:
+        return []
+    low = min(scores)
+    span = max(scores) - low
+    return [(score - low) / span if span else 1.0 for score in scores]
+
+
+async def _reranked(ranked: list[Candidate], asked: Asked, weights: Weights, relevance: Relevance) -> list[Candidate]:
+    """Order the first hits of a hybrid search by both scores. The others follow."""
+    head = ranked[:RERANKED]
+    if asked.mode != "hybrid" or not weights.relevance or len(head) < 2:
+        return ranked
+    head = await _with_relevance(head, asked.text, relevance)
+    fused = min_max([one.score for one in head])
+    covered = min_max([one.relevance or 0.0 for one in head])
+    share = weights.relevance
+    final = [(1 - share) * first + share * second for first, second in zip(fused, covered, strict=True)]
+    scored = [one._replace(score=score) for one, score in zip(head, final, strict=True)]
+    scored.sort(key=lambda one: (-one.score, _id(one.hit)))
+    return scored + _following(scored, ranked[RERANKED:])
+
+
+def _following(before: Sequence[Candidate], ranked: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates that are not among those before. Their scores are scaled down, so that they stay behind."""
+    known = {_id(one.hit) for one in before}
+    new = [one for one in ranked if _id(one.hit) not in known]
+    if not new or not before:
+        return new
+    limit, best = before[-1].score, new[0].score
+    return [one._replace(score=limit * one.score / best if best > 0 else 0.0) for one in new]
+
+
+async def _with_relevance(found: list[Candidate], query: str, relevance: Relevance) -> list[Candidate]:
+    missing = [one.hit.text for one in found if one.relevance is None]
+    if not missing:
+        return found
+    scores = iter(await relevance.relevance(query, missing))
+    return [one if one.relevance is not None else one._replace(relevance=next(scores)) for one in found]
 
 
 def _id(hit: IndexHit) -> Id:

@@ -10,7 +10,7 @@ import msgspec
 from penstock.artifacts.checkpoint import Checkpoint
 from penstock.artifacts.segments import Codec
 from penstock.config import LimitsConfig
-from penstock.embedders.base import Embedder
+from penstock.embedders.base import Embedder, Relevance
 from penstock.extractors.base import Extractor, StoredRaw
 from penstock.indexes.base import Index
 from penstock.model.nouns import Document, Generation, Json, Step
@@ -37,6 +37,13 @@ class Ports:
     embedder: Embedder
     make_index: Callable[[], Index]
     limits: LimitsConfig = field(default_factory=LimitsConfig)
+    make_relevance: Callable[[], Relevance] | None = None
+
+    @cached_property
+    def relevance(self) -> Relevance:
+        """Compares passages with a query; made on first use."""
+        assert self.make_relevance is not None
+        return self.make_relevance()
 
     @cached_property
     def index(self) -> Index:

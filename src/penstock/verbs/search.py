@@ -24,4 +24,5 @@ async def search(
     arguments.number("k", k)
     if mode not in ("hybrid", "vector", "text"):
         raise UsageError(f"mode {mode!r}: use one of hybrid, vector, text")
-    return await search(scope.ledger, scope.ports.index, scope.ports.embedder, scope.owner, query, k, where, mode)
+    ports = scope.ports
+    return await search(scope.ledger, ports.index, ports.embedder, ports.relevance, scope.owner, query, k, where, mode)
