@@ -267,3 +267,42 @@ async def test_i5_what_is_left_after_a_large_delete_is_found(
         monkeypatch.setattr(generations, "hidden", lambda *args: [])
     for mode in ("text", "vector", "hybrid"):
         assert [hit.name for hit in await app.search("otter", 3, mode=mode)] == ["left.txt"], mode
+
+
+async def test_the_first_hits_do_not_depend_on_how_many_are_wanted(app: App, files: Files) -> None:
+    await app.ingest(
+        [files(**{f"{i}.txt": f"Otter {i} swims near stone {i % 7} at noon {i % 3}." for i in range(300)})]
+    )
+    for mode in ("hybrid", "text", "vector"):
+        longest = [hit.name for hit in await app.search("otter near stone 3", 290, mode=mode)]
+        assert len(longest) == len(set(longest)) == 290
+        for k in (1, 5, 49, 60, 151):
+            assert [hit.name for hit in await app.search("otter near stone 3", k, mode=mode)] == longest[:k]
+
+
+async def test_scores_fall_and_relevance_tells_an_answer_from_another_text(shelf: App) -> None:
+    hits = await shelf.search("What does the blue whale eat?", 3)
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    assert hits[0].name == "whales.txt"
+    relevance = [hit.relevance or 0.0 for hit in hits]
+    assert relevance[0] == max(relevance) > 0.58
+    assert all(0 <= one <= 1 for one in relevance)
+    foreign = await shelf.search("quantum chromodynamics lattice gauge", 1)
+    assert (foreign[0].relevance or 0.0) < 0.5
+
+
+async def test_a_part_of_a_word_and_a_word_of_a_heading_are_found(tmp_path: Path, files: Files) -> None:
+    text = "## Turbines\n\n" + "The wheel turns slowly. " * 100 + "\n\nGovernors are tested in May."
+    others = {"b.md": "Other words about a garden.", "c.txt": "Hydroelectricity is made here."}
+    async with open_app(home=str(tmp_path / "default")) as app:
+        await app.ingest([files(**{"a.md": text, **others})])
+        assert not await app.search("electric", 1, mode="text"), "the index of words has no such word"
+        assert (await app.search("electric", 1))[0].name == "c.txt"
+        found = await app.search("turbine", 9, mode="text")
+    assert {hit.name for hit in found} == {"a.md"}
+    assert len(found) > 1, "chunks that do not repeat their heading"
+
+
+@pytest.mark.parametrize("query", ["", "?", "   ", "\ud800", "的", "x" * 5000, "हिन्दी"])
+async def test_every_query_is_answered(shelf: App, query: str) -> None:
+    assert len(await shelf.search(query, 3)) <= 3

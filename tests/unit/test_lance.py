@@ -15,8 +15,9 @@ from tests.kit.tables import lance_table
 
 from penstock.errors import LeaseLost, StorageError
 from penstock.indexes import lance as adapter
+from penstock.indexes import lance_rows
 from penstock.indexes import lance_upkeep as upkeep
-from penstock.indexes.base import Filter, IndexRows, TextQuery, VectorQuery
+from penstock.indexes.base import Filter, IndexRows, TableId, TextQuery, VectorQuery
 from penstock.indexes.lance import FAILPOINTS, LanceIndex, LanceTable
 from penstock.model.items import Chunk, Vectors
 from penstock.runtime import Failpoints, Runtime
@@ -505,3 +506,55 @@ create_vector_index(lance.write_dataset(table, {str(tmp_path / "t.lance")!r}))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stderr == ""
+
+
+def _first_version(path: Path, count: int) -> None:
+    """A table as the first versions made it: one text index, on the column `text`."""
+    import pyarrow as pa
+
+    schema = pa.schema([field for field in lance_rows.schema(D) if field.name not in lance_rows.LEXICAL])
+    path.parent.mkdir(parents=True)
+    dataset: Any = lance.write_dataset(schema.empty_table(), str(path))
+    dataset.create_scalar_index("text", "INVERTED", name="text", replace=True, train=False, **upkeep.WORDS)
+    new = lance_rows.arrow_table([rows(1, count)], dataset)
+    lance.write_dataset(new, str(path), mode="append")
+
+
+async def test_a_table_of_the_first_versions_is_searched_written_and_upgraded(tmp_path: Path, runtime: Runtime) -> None:
+    path = tmp_path / "index" / "o" / "c" / "v1.lance"
+    _first_version(path, 5)
+    table = await LanceIndex(tmp_path / "index", runtime).open(TableId("o", "c", 1))
+    assert table is not None
+    await table.put([rows(2, 5)], held, fresh=True)
+    await table.put([rows(2, 5)], held, fresh=False)
+    assert len(await table.search(TextQuery("common"), 99)) == 10
+    assert await table.search(TextQuery("common", "grams"), 99) == []
+    before = [row async for batch in table.scan() for row in batch]
+    await table.compact(held)
+    assert len(await table.search(TextQuery("commons", "grams"), 99)) == 10
+    assert len(await table.search(TextQuery("common"), 99)) == 10
+    assert sorted([row async for batch in table.scan() for row in batch]) == sorted(before)
+    names = {index.name for index in lance.dataset(str(path)).describe_indices()}
+    assert names == {"words", "grams"}
+    await table.put([rows(3, 5)], held, fresh=True)
+    assert len(await table.search(TextQuery("commons", "grams"), 99)) == 15
+
+
+@pytest.mark.parametrize("commits", [1, 2, 3, 4, 5])
+async def test_an_upgrade_that_was_killed_goes_on(
+    tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch, commits: int
+) -> None:
+    path = tmp_path / "index" / "o" / "c" / "v1.lance"
+    _first_version(path, 5)
+    index = LanceIndex(tmp_path / "index", runtime)
+    table = await index.open(TableId("o", "c", 1))
+    assert table is not None
+    first = lance.dataset(str(path)).version
+    await table.compact(held)
+    last = lance.dataset(str(path)).version
+    assert last >= first + 5
+    await table.restore(first + commits, held)
+    assert len(await table.search(TextQuery("common"), 99)) == 5
+    await table.compact(held)
+    assert len(await table.search(TextQuery("commons", "grams"), 99)) == 5
+    assert {one.name for one in lance.dataset(str(path)).describe_indices()} == {"words", "grams"}
