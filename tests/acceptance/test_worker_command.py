@@ -67,14 +67,16 @@ def test_it_works_while_others_submit(cli: Cli, tmp_path: Path, dialect: str, re
             wait_for_documents(cli, 2 * (number + 1))
         process.send_signal(signal.SIGTERM)
         result = finish(process, timeout=4)
-    assert (result.code, counts(result), result.json["interrupted"]) == (143, {"completed": 6}, True)
+    assert (result.code, counts(result), result.json["interrupted"]) == (0, {"completed": 6}, True)
     assert result.json["made"]["pages"] == 6
     assert set(result.json) == set(SHAPES["worker"][""] or ())
     assert cli("workers", "--json").json["workers"] == []
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_hands_over_what_it_works_on(cli: Cli, tmp_path: Path, number: signal.Signals, code: int) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_that_is_told_to_stop_releases_its_steps_and_exits_with_0(
+    cli: Cli, tmp_path: Path, number: signal.Signals
+) -> None:
     cli("ingest", large_text(tmp_path / "large.txt", 2), "--no-wait")
     with started(cli) as process:
         until(lambda: ask(cli, "SELECT 1 FROM steps WHERE status = 'COMPLETED'"), "no step was completed")
@@ -82,7 +84,7 @@ def test_a_signal_hands_over_what_it_works_on(cli: Cli, tmp_path: Path, number: 
         process.send_signal(number)
         result = finish(process)
         assert time.monotonic() - began < 2.5
-    assert result.code == code
+    assert result.code == 0
     assert (ask(cli, "SELECT 1 FROM steps WHERE status = 'RUNNING'"), pids(cli)) == ([], [])
     assert counts(cli("run", "--json")) == {"completed": 1}
 
@@ -116,7 +118,7 @@ def test_several_processes_share_the_work_and_one_that_dies_is_replaced(cli: Cli
         everyone = pids(cli)
         process.send_signal(signal.SIGTERM)
         result = finish(process, timeout=5)
-    assert result.code == 143
+    assert result.code == 0
     assert counts(result) == {"completed": 20}
     assert (result.json["processes"], result.json["restarts"]) == (2, 1)
     assert f"the worker process {first} ended (SIGKILL): it is restarted in 1 s" in result.err

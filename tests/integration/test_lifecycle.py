@@ -377,7 +377,7 @@ async def test_a_worker_vacuums_at_the_end_of_a_group(start_app: StartApp, tmp_p
     await until(is_stored)
     worker.send_signal(signal.SIGTERM)
     _, said = worker.communicate(timeout=30)
-    assert worker.returncode == 143, said
+    assert worker.returncode == 0, said
     assert (await app.list_dead_letters()).total == 0
     assert (await app.check()).ok
 
@@ -485,7 +485,7 @@ async def test_a_worker_that_is_told_to_stop_gives_back_what_it_was_about_to_del
     began = time.monotonic()
     worker.send_signal(signal.SIGTERM)
     _, said = worker.communicate(timeout=30)
-    assert worker.returncode == 143, said
+    assert worker.returncode == 0, said
     assert time.monotonic() - began < 4
     (tmp_path / "slow").unlink()
     await app.run()
@@ -510,7 +510,7 @@ async def test_a_handler_that_cannot_be_stopped_keeps_no_process(
     if ended_by == "signal":
         working.send_signal(signal.SIGTERM)
     _, said = working.communicate(timeout=20)
-    assert working.returncode == (0 if ended_by == "timeout" else 143), said
+    assert working.returncode == 0, said
     assert time.monotonic() - began < 4
     assert b"destroyed" not in said
     assert await app.list_workers() == []

@@ -296,7 +296,7 @@ def test_a_worker_waits_for_its_server_from_the_start_and_over_restarts(
         result = finish(worker)
     finally:
         worker.kill()
-    assert result.code == 143
+    assert result.code == 0
     assert "Traceback" not in result.err
     assert "never retrieved" not in result.err
     assert cli("check", "--json").json["ok"]
@@ -314,7 +314,7 @@ def test_a_worker_that_waits_for_its_server_is_stopped(cli: Cli, server: Server)
         assert time.monotonic() - began < 5.0
     finally:
         server.start()
-    assert result.code == 143
+    assert result.code == 0
     assert "Traceback" not in result.err
 
 

@@ -142,7 +142,7 @@ def perform(call: Call, work: Coroutine[Any, Any, Answer]) -> int:
     except BrokenPipeError as error:
         return _unwritten(error)
     except (Interrupted, asyncio.CancelledError, KeyboardInterrupt):
-        return call.fail("interrupted", call.signals.code)
+        return call.fail("interrupted", call.signals.code_of_stop)
     except UsageError as error:
         return call.fail(str(error), 2)
     except PenstockError as error:

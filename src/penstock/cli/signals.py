@@ -24,11 +24,18 @@ class Signals:
         self.give_up: Callable[[], object] = lambda: None
         """Called when stopping takes too long, before the process exits."""
         self.working = False
+        self.is_service = False
+        """The command runs until it is told to stop, so a signal is its normal end."""
         self._watchdog: threading.Timer | None = None
 
     @property
     def code(self) -> int:
         return 128 + (self.received or signal.SIGINT)
+
+    @property
+    def code_of_stop(self) -> int:
+        """The exit code of a command that stopped in time and without an error."""
+        return 0 if self.is_service else self.code
 
     def install(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):

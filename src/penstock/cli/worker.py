@@ -41,6 +41,7 @@ async def worker(
 
     With --metrics-port, http://127.0.0.1:P/metrics serves the metrics of all processes in the format of Prometheus.
     """
+    call.signals.is_service = True
     if pools is not None:
         from penstock.verbs.working import pool_sizes
 
@@ -132,4 +133,4 @@ def _answer(call: Call, summary: "Summary", **more: Any) -> Answer:
     summary.interrupted = stopped
     hints = ["The progress is kept: any other worker continues it."] if stopped else []
     data = {"processes": 1, "restarts": 0, "metrics_port": None, **msgspec.to_builtins(summary), **more}
-    return Answer(data, summary_line(summary), call.signals.code if stopped else 0, hints=hints)
+    return Answer(data, summary_line(summary), call.signals.code_of_stop if stopped else 0, hints=hints)
