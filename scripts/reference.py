@@ -53,7 +53,7 @@ The first one that applies:
 | code | meaning |
 |---|---|
 | 2 | the arguments or the configuration are wrong; nothing was done |
-| 130, 143 | interrupted (Ctrl-C, SIGTERM): running steps were released, accepted documents are safe. `penstock worker` exits with code 0 instead, unless it could not release its steps in time |
+| 130, 143 | interrupted (Ctrl-C, SIGTERM): progress is kept. A `penstock worker` that stops in time exits with 0 |
 | 3 | the budget is spent and there is work left: repeat the command |
 | 1 | a document failed, a file could not be read, `check` found problems, or `vacuum` could not lock an index |
 | 0 | success |
