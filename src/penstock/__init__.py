@@ -4,7 +4,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.app import App, RestoreReport, WorkerView, open_app, restore
-    from penstock.config import Config, load_config
+    from penstock.config import (
+        ChunkConfig,
+        CollectionConfig,
+        Config,
+        LimitsConfig,
+        ParsersConfig,
+        RetentionConfig,
+        WebhookConfig,
+        WorkerConfig,
+        load_config,
+    )
     from penstock.errors import (
         Away,
         ConfigError,
@@ -52,6 +62,8 @@ __all__ = [
     "Block",
     "CheckReport",
     "Chunk",
+    "ChunkConfig",
+    "CollectionConfig",
     "Config",
     "ConfigError",
     "Counts",
@@ -69,12 +81,14 @@ __all__ = [
     "LedgerAway",
     "LedgerTooNew",
     "LifecycleEvent",
+    "LimitsConfig",
     "LockHeld",
     "Locks",
     "Metrics",
     "NotFound",
     "OwnerScope",
     "Page",
+    "ParsersConfig",
     "PenstockError",
     "Permanent",
     "Progress",
@@ -85,6 +99,7 @@ __all__ = [
     "Receipt",
     "Replay",
     "RestoreReport",
+    "RetentionConfig",
     "StepContext",
     "StepResult",
     "StorageError",
@@ -93,6 +108,8 @@ __all__ = [
     "Unauthorized",
     "UsageError",
     "VacuumReport",
+    "WebhookConfig",
+    "WorkerConfig",
     "WorkerView",
     "load_config",
     "open_app",
@@ -101,7 +118,10 @@ __all__ = [
 
 _HOMES = {
     "app": ("App", "RestoreReport", "WorkerView", "open_app", "restore"),
-    "config": ("Config", "load_config"),
+    "config": (
+        *("ChunkConfig", "CollectionConfig", "Config", "LimitsConfig", "ParsersConfig", "RetentionConfig"),
+        *("WebhookConfig", "WorkerConfig", "load_config"),
+    ),
     "errors": (
         *("Away", "ConfigError", "LeaseLost", "LedgerAway", "LedgerTooNew", "LockHeld", "NotFound", "PenstockError"),
         *("Permanent", "QuotaSpent", "RateLimited", "StorageError", "Transient", "Unauthorized", "UsageError"),

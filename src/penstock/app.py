@@ -2,16 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 
 from penstock import wiring
 from penstock.blobs.local import make_home
-from penstock.config import Config, load_config
+from penstock.config import Config, ConfigKeywords, check_config, load_config
 from penstock.errors import LedgerDamaged, UsageError
 from penstock.indexes import highest
 from penstock.ledger.database import histories, workers
@@ -207,18 +207,26 @@ async def open_app(
     *,
     metrics: Metrics | None = None,
     patience_s: float | None = PATIENCE_S,
-    **settings: Any,
+    **settings: Unpack[ConfigKeywords],
 ) -> AsyncIterator[App]:
     """Open an app: `async with open_app(home="…") as app:`. Pass single settings by name, or a complete Config.
     `metrics` receives counters and measurements. `patience_s` is how long a call waits for a PostgreSQL server that is
     away (None: without limit). The wait is reported to the logger `penstock.ledger`."""
-    chosen = config or load_config(settings)
+    chosen = _chosen(config, settings)
     app = App(chosen, Runtime(Failpoints(chosen.failpoints)), metrics, patience_s)
     try:
         await app._open()
         yield app
     finally:
         await app.resources.close()
+
+
+def _chosen(config: Config | None, settings: Mapping[str, Any]) -> Config:
+    if config is None:
+        return load_config(settings)
+    if settings:
+        raise UsageError(f"pass a Config or single settings, not both ({', '.join(settings)})")
+    return check_config(config)
 
 
 class RestoreReport(msgspec.Struct, frozen=True):
@@ -242,7 +250,7 @@ async def restore(
     from penstock.upkeep.restore import Restore
 
     source = arguments.folder("folder", folder)
-    chosen = config or load_config(settings)
+    chosen = _chosen(config, settings)
     app = App(chosen, Runtime(Failpoints(chosen.failpoints)))
     began = app.runtime.clock()
     try:

@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 from urllib.parse import urlsplit
 
 import msgspec
@@ -203,6 +203,31 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         chosen = own.chunk if own is not None and own.chunk is not None else self.chunk
         size, overlap = chosen.sizes
         return {"unit": chosen.unit, "size": size, "overlap": overlap}
+
+
+class ConfigKeywords(TypedDict, total=False):
+    """The settings as keyword arguments of `open_app`: those of Config. A section may be a mapping."""
+
+    home: str | Path
+    database: str
+    blobs: str
+    index: str
+    embedder: str
+    owner: str
+    collection: str
+    chunk: ChunkConfig | Mapping[str, Any]
+    collections: Mapping[str, CollectionConfig | Mapping[str, Any]]
+    keep_artifacts: int | str
+    retention: RetentionConfig | Mapping[str, Any]
+    workflow: str
+    params: str
+    workflows: str | Path
+    parameter_sets: str | Path
+    worker: WorkerConfig | Mapping[str, Any]
+    parsers: ParsersConfig | Mapping[str, Any]
+    limits: LimitsConfig | Mapping[str, Any]
+    webhooks: Mapping[str, WebhookConfig | Mapping[str, Any]]
+    failpoints: str
 
 
 def check_url(url: str) -> None:

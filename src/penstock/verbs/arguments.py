@@ -1,6 +1,7 @@
 """Validation of the arguments of library calls, before the ledger is read. It is not needed for safety, because
 statements bind their values. It raises errors that a user understands."""
 
+import io
 import json
 import os
 import re
@@ -8,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar, cast
 
 from penstock.errors import UsageError
 from penstock.sources.folder import printable
@@ -93,10 +94,10 @@ def values(given: object) -> Mapping[str, Mapping[str, Any]]:
 
 
 def paths(given: object) -> list[Path | str]:
-    """Validate files and folders, which must exist, and URLs of sources, which are strings. An empty string is refused,
-    because it would mean the current folder."""
+    """Validate files and folders, which must exist, and URLs of sources, which are strings: one, or a list of them. An
+    empty string is refused, because it would mean the current folder."""
     found: list[Path | str] = []
-    for path in _listed("paths", given):
+    for path in [given] if isinstance(given, str | Path) else _listed("paths", given):
         if isinstance(path, str) and _URL.match(path):
             found.append(text("path", path))
             continue
@@ -110,6 +111,24 @@ def paths(given: object) -> list[Path | str]:
             raise UsageError(f"{shown}: no such file or folder")
         found.append(Path(path))
     return found
+
+
+def globs(given: object) -> list[str]:
+    """Validate patterns of file names: one, or a list of them."""
+    return texts("pattern", [given] if isinstance(given, str) else given)
+
+
+def data(given: object) -> "bytes | BinaryIO":
+    """Validate the content of a document: bytes, or a binary stream."""
+    if isinstance(given, str):
+        raise UsageError("data: expected bytes, not text: use data=text.encode(), or pass the path of a file instead")
+    if isinstance(given, bytearray | memoryview):
+        return bytes(given)
+    if isinstance(given, io.TextIOBase):
+        raise UsageError('data: expected a stream of bytes, not of text: open the file with mode "rb"')
+    if not (isinstance(given, bytes) or hasattr(given, "read")):
+        raise UsageError(f"data {_shown(given)}: expected bytes, or a stream of bytes")
+    return cast("bytes | BinaryIO", given)
 
 
 def folder(what: str, value: object) -> Path:
@@ -132,6 +151,8 @@ def metadata(value: object) -> dict[str, Any]:
         return {}
     if not isinstance(value, dict):
         raise UsageError(f"metadata {_shown(value)}: expected a mapping of names to values")
+    if odd := [key for key in value if not isinstance(key, str)]:
+        raise UsageError(f"metadata {_shown(odd[0])}: expected names that are text")
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:

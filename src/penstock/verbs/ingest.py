@@ -24,9 +24,9 @@ from penstock.verbs.working import start_worker
 
 async def ingest(
     scope: Scope,
-    paths: Sequence[str | Path] = (),
+    paths: str | Path | Sequence[str | Path] = (),
     *,
-    data: bytes | BinaryIO | None = None,
+    data: bytes | bytearray | memoryview | BinaryIO | None = None,
     name: str | None = None,
     source: str | None = None,
     key: str | None = None,
@@ -36,8 +36,8 @@ async def ingest(
     params: str | None = None,
     priority: int = 0,
     batch: str | None = None,
-    include: Sequence[str] = (),
-    exclude: Sequence[str] = (),
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
     prune: bool = False,
     retry: bool = False,
     password: str | None = None,
@@ -46,9 +46,9 @@ async def ingest(
     report: Report | None = None,
     on_receipt: OnReceipt | None = None,
 ) -> Summary:
-    """Submit files, folders, URLs of sources or `data`. Then process them until they have ended, unless `wait` is
-    False. `data` needs a `name`; its source URI is `source`, or else the name. `report` is called with the progress,
-    and `on_receipt` with the receipt of each document."""
+    """Submit files, folders, URLs of sources (one, or a list of them) or `data`. Then process them until they have
+    ended, unless `wait` is False. `data` needs a `name`; its source URI is `source`, or else the name. `report` is
+    called with the progress, and `on_receipt` with the receipt of each document."""
     began = scope.runtime.clock()
     arguments.seconds("budget_s", budget_s)
     given = _Given(
@@ -80,9 +80,9 @@ async def ingest(
 
 async def submit(
     scope: Scope,
-    paths: Sequence[str | Path] = (),
+    paths: str | Path | Sequence[str | Path] = (),
     *,
-    data: bytes | BinaryIO | None = None,
+    data: bytes | bytearray | memoryview | BinaryIO | None = None,
     name: str | None = None,
     source: str | None = None,
     key: str | None = None,
@@ -92,8 +92,8 @@ async def submit(
     params: str | None = None,
     priority: int = 0,
     batch: str | None = None,
-    include: Sequence[str] = (),
-    exclude: Sequence[str] = (),
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
     retry: bool = False,
     password: str | None = None,
 ) -> AsyncIterator[Receipt]:
@@ -145,9 +145,9 @@ class _Given:
     scope: Scope
     paths: Sequence[Path | str]
     """Files and folders as paths, and URLs of other sources as strings."""
-    include: Sequence[str]
-    exclude: Sequence[str]
-    data: bytes | BinaryIO | None
+    include: str | Sequence[str]
+    exclude: str | Sequence[str]
+    data: bytes | bytearray | memoryview | BinaryIO | None
     name: str | None
     source: str | None
     key: str | None
@@ -160,12 +160,17 @@ class _Given:
     """Known source URIs whose file no longer exists. The list is complete when all items were yielded."""
 
     def __post_init__(self) -> None:
+        self.include, self.exclude = arguments.globs(self.include), arguments.globs(self.exclude)
         arguments.maybe("name", self.name)
         arguments.maybe("key", self.key)
         if arguments.maybe("source", self.source) is not None and self.data is None:
             raise UsageError("source names what comes as `data`: files are known by their paths")
         if (self.include or self.exclude) and self._urls():
             raise UsageError("include and exclude choose among the files of a folder: name it by its path, not a URL")
+        if self.data is not None:
+            self._data = arguments.data(self.data)
+            if not self.name:
+                raise UsageError('data needs a name, as in name="notes.txt"')
         self._sources = [*self._folders(), *(self.scope.resources.make_source(url) for url in self._urls())]
 
     async def items(self, *, work: bool) -> AsyncGenerator[SubmitItem, None]:
@@ -173,7 +178,7 @@ class _Given:
         resources, given = self.scope.resources, 0
         if self.data is not None:
             given += 1
-            stream = self._streamed(self.data)
+            stream = self._streamed(self._data)
             yield SubmitItem(stream, stream.found, self.key, self.metadata)
         for source in self._sources:
             async with aclosing(source.discover(self.known)) as discovered:
@@ -204,13 +209,18 @@ class _Given:
         if not roots:
             return []
         skip = self.scope.config.home_path
-        return [FolderSource(roots, self.scope.runtime, include=self.include, exclude=self.exclude, skip=skip)]
+        return [
+            FolderSource(
+                roots,
+                self.scope.runtime,
+                include=arguments.globs(self.include),
+                exclude=arguments.globs(self.exclude),
+                skip=skip,
+            )
+        ]
 
     def _streamed(self, data: bytes | BinaryIO) -> StreamSource:
-        if not (isinstance(data, bytes) or hasattr(data, "read")):
-            raise UsageError("data: expected bytes, or a stream of bytes")
-        if not self.name:
-            raise UsageError("standard input needs a name: --name notes.txt")
+        assert self.name is not None
         return StreamSource(self.source or self.name, self.name, data, self.scope.runtime)
 
 
