@@ -243,7 +243,12 @@ def check_url(url: str) -> None:
 
 def _local_folder(url: str, scheme: str) -> Path | None:
     path = url.removeprefix(scheme)
-    return Path(path).expanduser().absolute() if url.startswith(scheme) and path else None
+    return local_path(path) if url.startswith(scheme) and path else None
+
+
+def local_path(text: str) -> Path:
+    """Return the folder that a URL names behind `//`. `localhost` stands for this machine."""
+    return Path(text.removeprefix("localhost") if text.startswith("localhost/") else text).expanduser().absolute()
 
 
 def load_config(

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from penstock.config import Config
+from penstock.config import Config, local_path
 from penstock.errors import ConfigError, PenstockError
 from penstock.redaction import masked
 from penstock.runtime import Runtime
@@ -57,7 +57,7 @@ class Choice:
         """The argument as a folder on this machine."""
         if "://" not in self.value or not self.argument:
             raise ConfigError(f"{self.setting} {self.value!r}: use a folder, as in {self.name}:///PATH")
-        return Path(self.argument).expanduser().absolute()
+        return local_path(self.argument)
 
 
 Factory = Callable[[Choice], T]

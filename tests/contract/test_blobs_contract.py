@@ -3,6 +3,8 @@
 import asyncio
 import hashlib
 import os
+import stat
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -149,6 +151,29 @@ async def test_an_error_of_the_stream_is_not_taken_for_one_of_the_store(blobs: B
     with pytest.raises(OSError, match="Input/output error"):
         await blobs.put_stream("anna/broken", broken())
     assert [info async for info in blobs.list("")] == []
+
+
+async def test_a_stream_that_is_cancelled_in_its_fsync_leaves_nothing(
+    tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs = LocalBlobs(tmp_path / "blobs", runtime)
+    begun, go_on, fsync = threading.Event(), threading.Event(), os.fsync
+
+    def slow(file: int) -> None:
+        if stat.S_ISREG(os.fstat(file).st_mode):
+            begun.set()
+            assert go_on.wait(30)
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    storing = asyncio.create_task(blobs.put_stream("anna/s", cut(b"some bytes", 3)))
+    assert await asyncio.to_thread(begun.wait, 30)
+    storing.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await storing
+    assert not [path for path in (tmp_path / "blobs").rglob("*") if path.is_file()]
 
 
 async def test_a_broken_stream_leaves_the_blob_of_before(blobs: Blobs) -> None:

@@ -136,7 +136,7 @@ async def test_a_held_index_is_left_alone_and_its_holder_named(app: App, home: P
         report = await app.vacuum(wait_s=0.2)
         assert [one.collection for one in report.collections] == ["other"]
         [busy] = report.busy
-        assert (busy["collection"], busy["purpose"], busy["pid"]) == ("default", "hold", os.getpid())
+        assert (busy.collection, busy.purpose, busy.pid) == ("default", "hold", os.getpid())
         waiting = asyncio.create_task(app.vacuum("default"))
         await asyncio.sleep(0.2)
     assert (await waiting).busy == []

@@ -10,8 +10,9 @@ import pytest
 from tests.kit.ledger import ANNA, Desk, sha
 from tests.ledger.test_ledger_retention import counts, searchable
 
-from penstock.ledger.database.connection import Connection
+from penstock.ledger.database.connection import Connection, Row
 from penstock.ledger.database.database import Database
+from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine import (
@@ -192,6 +193,31 @@ async def test_a_worker_that_leaves_hands_over_what_it_still_holds(desk: Desk) -
     assert (await desk.step(other, "status")) == "RUNNING"
     assert not await desk.ledger.read(locks.held, keyed.lease.resource_key or "", keyed.lease.token)
     assert len(await desk.claim_keyed(worker="w3")) == 1
+
+
+async def test_i2_a_step_that_was_claimed_anew_after_a_reaper_saw_its_old_lease_is_not_reaped(
+    both: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = await both.started()
+    connection = both.ledger.database.connect(hot=True)
+    run, anew = connection.run, both.token()
+
+    def overtaken(statement: Statement, *arguments: Any, **values: Any) -> list[Row]:
+        found = run(statement, *arguments, **values)
+        if statement is leasing._OF_THE_DEAD:
+            assert found
+            other = both.ledger.database.connect()
+            other.script(f"UPDATE steps SET lease_token = '{anew}', worker_id = 'w2'")
+            other.close()
+        return found
+
+    monkeypatch.setattr(connection, "run", overtaken)
+    connection.begin()
+    [reaped] = leasing.REAP.function(connection, [leasing.Reap(frozenset(), (WorkerId("w1"),), 5)])
+    connection.commit()
+    connection.close()
+    assert reaped.reset == ()
+    assert await both.step(step, "status, lease_token, crashes") == ("RUNNING", anew, 0)
 
 
 async def test_a_step_whose_document_is_gone_is_dropped_by_its_holder_alone(desk: Desk) -> None:

@@ -112,6 +112,16 @@ def test_a_url_without_a_folder_is_refused(url: str) -> None:
         wiring.make_blobs(Config(blobs=url), Runtime())
 
 
+@pytest.mark.parametrize("host", ["", "localhost"])
+async def test_a_file_url_may_name_localhost(host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config, runtime = Config(blobs=f"file://{host}{tmp_path}/blobs"), Runtime()
+    await wiring.make_blobs(config, runtime).put("anna/a", b"bytes", durable=False)
+    runtime.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["blobs"]
+    assert config.blobs_path == tmp_path / "blobs"
+
+
 def test_every_public_name_can_be_imported() -> None:
     import penstock
 

@@ -59,6 +59,9 @@ class LocalBlobs:
             async for piece in pieces:
                 await self._runtime.run_sized("io", len(piece), stream.write, piece)
             return await blocking("io", stream.keep)
+        except asyncio.CancelledError:
+            stream.cancelled = True
+            raise
         finally:
             # After a cancellation a thread may still be writing. `close` waits for it.
             if not stream.closed:
@@ -206,6 +209,8 @@ class _Temporary:
         self._runtime = runtime
         self._temporary = f"{place}{TEMPORARY}{runtime.token()}"
         self._kept = False
+        self.is_wanted: Callable[[], bool] = lambda: True
+        """Asked after the fsync, which may take long."""
 
     def __enter__(self) -> "_Temporary":
         try:
@@ -222,6 +227,8 @@ class _Temporary:
     def keep(self, durable: bool) -> None:
         if durable:
             os.fsync(self._file)
+        if not self.is_wanted():
+            return
         if self._runtime.failpoints.armed:
             self._runtime.failpoints.hit("blob.put.before")
         os.rename(self._temporary, self._place)
@@ -249,6 +256,7 @@ class _Stream:
         self._writing = Lock()
         self._temporary: _Temporary | None = None
         self.closed = False
+        self.cancelled = False
 
     def open(self) -> None:
         with self._writing:
@@ -256,6 +264,7 @@ class _Stream:
                 return
             self._blobs.make_folder(os.path.dirname(self._place), durable=True)
             self._temporary = self._blobs.temporary(self._place).__enter__()
+            self._temporary.is_wanted = lambda: not self.cancelled
 
     def write(self, piece: bytes) -> None:
         self._digest.update(piece)

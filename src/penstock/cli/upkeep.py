@@ -124,14 +124,14 @@ async def vacuum(call: Call, collection: str | None, wait: str, force: bool) -> 
         for one in report.collections
     ]
     lines = table([head, *rows]) if rows else []
-    for one in report.busy:
-        where = f" on {visible(one['host'])}, pid {one['pid']}" if one["host"] else ""
+    for held in report.busy:
+        where = f" on {visible(held.host)}, pid {held.pid}" if held.host else ""
         who = (
-            f"held by worker {one['worker']}{where} (for: {visible(one['purpose'])})"
-            if one["worker"]
+            f"held by worker {held.worker}{where} (for: {visible(held.purpose)})"
+            if held.worker
             else "held by another process"
         )
-        lines.append(f"busy: {visible(_named(one['collection'], one['version']))} is {who}")
+        lines.append(f"busy: {visible(_named(held.collection, held.version))} is {who}")
     hints = []
     if any(one.bytes_old for one in report.collections):
         hints.append("OLD is kept for ten minutes, because searches may still read it; a later vacuum removes it.")

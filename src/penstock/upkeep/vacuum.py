@@ -7,7 +7,7 @@ A table on a server is only purged: the server does the rest itself."""
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -56,11 +56,23 @@ class Vacuumed(msgspec.Struct, frozen=True):
     """The reason why nothing was merged: the table is on a server, which does this itself."""
 
 
+class BusyTable(msgspec.Struct, frozen=True):
+    """A table that was not changed, and who held its lock. None: the holder released it meanwhile."""
+
+    collection: str
+    version: int
+    worker: str | None
+    host: str | None
+    pid: int | None
+    purpose: str | None
+    until: float | None
+
+
 class VacuumReport(msgspec.Struct, frozen=True):
     """`busy`: tables that were not changed because another process held their lock, and the holders."""
 
     collections: list[Vacuumed]
-    busy: list[dict[str, Any]]
+    busy: list[BusyTable]
     elapsed_s: float
 
 
@@ -68,7 +80,7 @@ async def vacuum(stores: Stores, places: Sequence[TablePlace], hold: Hold) -> Va
     runtime = stores.ledger.database.runtime
     began = runtime.clock()
     done: list[Vacuumed] = []
-    busy: list[dict[str, Any]] = []
+    busy: list[BusyTable] = []
     for place in places:
         key = index_key(place.owner, place.collection, place.version)
         try:
@@ -78,8 +90,7 @@ async def vacuum(stores: Stores, places: Sequence[TablePlace], hold: Hold) -> Va
             async with hold(key) as held:
                 done.append(await _vacuum(stores, place, held))
         except LockHeld:
-            holder = await _holder(stores, place, key)
-            busy.append({"collection": place.collection, "version": place.version, **holder})
+            busy.append(await _busy(stores, place, key))
     return VacuumReport(done, busy, round(runtime.clock() - began, 3))
 
 
@@ -129,8 +140,10 @@ async def _purge(stores: Stores, place: TablePlace, table: IndexTable | None, fe
     return purged
 
 
-async def _holder(stores: Stores, place: TablePlace, key: str) -> dict[str, Any]:
+async def _busy(stores: Stores, place: TablePlace, key: str) -> BusyTable:
     found = await stores.ledger.read(partial(locks, Owner(place.owner)))
     holder: ListedLock | None = next((lock for lock in found if lock.key == key), None)
-    names = ("worker", "host", "pid", "purpose", "until")
-    return {name: getattr(holder, name, None) for name in names}
+    if holder is None:
+        return BusyTable(place.collection, place.version, None, None, None, None, None)
+    who = (holder.worker, holder.host, holder.pid, holder.purpose, holder.until)
+    return BusyTable(place.collection, place.version, *who)
