@@ -38,6 +38,7 @@ from penstock.runtime import Runtime, ThreadPool
 T = TypeVar("T")
 
 TRAITS = Traits(single_writer=False)
+# Without `only`: a search excludes what a filter rejects.
 BATCH = 500
 QUERY_WORDS = 500
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+-]*")

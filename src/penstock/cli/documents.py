@@ -1,5 +1,6 @@
 """`status`, `list`, `retry`, `cancel`, `delete`: commands about documents."""
 
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -50,14 +51,18 @@ async def status(call: Call, document: str | None, watch: bool) -> Answer:
 @click.option(
     "--limit", metavar="N", type=click.IntRange(1), default=100, help="Maximum number of results.", show_default=True
 )
+@click.option("--filter", "filters", metavar="FILTER", multiple=True, help="Only matching documents: 'year>=2020'.")
 @body
 async def list_documents(
-    call: Call, status: str | None, collection: str | None, name: str | None, limit: int
+    call: Call, status: str | None, collection: str | None, name: str | None, limit: int, filters: tuple[str, ...]
 ) -> Answer:
     """List documents, newest first."""
+    from penstock.search.filters import parsed
+
+    where = parsed(filters)
     async with call.scope() as scope:
         found = await scope.list_documents(
-            status=status.upper() if status else None, collection=collection, name=name, limit=limit
+            status=status.upper() if status else None, collection=collection, name=name, filter=where, limit=limit
         )
     rows = [[d.id, d.status, d.pages, d.chunks, visible(d.name) + _remark(d)] for d in found]
     lines = table([["ID", "STATUS", "PAGES", "CHUNKS", "NAME"], *rows]) if rows else ["no documents"]
@@ -179,6 +184,7 @@ def overview(d: "DocumentDetails") -> list[str]:
         "collection": d.collection,
         "status": d.status + _remark(d),
         "content": f"{d.media_type or 'unknown type'}, {bytes_size(d.size)}",
+        "metadata": json.dumps(d.metadata, ensure_ascii=False) if d.metadata else None,
         "progress": f"{pages}, {chunks}, {p.embedded:,} embedded, {p.indexed:,} indexed",
         "artifacts": f"dropped {when(d.artifacts_dropped_at)}: cannot be shown or reused"
         if d.artifacts_dropped_at

@@ -34,18 +34,23 @@ SPOOL = 8 << 20
     help="Use keywords and vectors, vectors only, or keywords only.",
     show_default=True,
 )
+@click.option("--filter", "filters", metavar="FILTER", multiple=True, help="Only matching documents: 'year>=2020'.")
 @body
-async def search(call: Call, query: str, k: int, collection: str | None, mode: "Mode") -> Answer:
+async def search(
+    call: Call, query: str, k: int, collection: str | None, mode: "Mode", filters: tuple[str, ...]
+) -> Answer:
     """Find the passages that answer a question."""
     import msgspec
 
     from penstock.errors import UsageError
+    from penstock.search.filters import parsed
 
     if not query.strip():
         raise UsageError("the QUERY is empty")
+    where = parsed(filters)
 
     async with call.scope() as scope:
-        hits = await scope.search(query, k, collection=collection, mode=mode)
+        hits = await scope.search(query, k, collection=collection, mode=mode, filter=where)
     data = {"hits": [msgspec.to_builtins(hit) for hit in hits]}
     lines = [line for rank, hit in enumerate(hits, 1) for line in hit_lines(rank, hit)]
     return Answer(data, "\n".join(lines).rstrip() or "nothing found")

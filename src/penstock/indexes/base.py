@@ -108,6 +108,8 @@ class Filter(NamedTuple):
 
     hidden: Sequence[int] = ()
     """Generations to exclude."""
+    only: Sequence[int] | None = None
+    """The only generations to include; None: all. An adapter applies it if its `traits.filters` contain `only`."""
 
 
 EVERYTHING = Filter()

@@ -146,8 +146,8 @@ class LanceTable:
     async def search(self, query: Query, k: int, where: Filter = EVERYTHING) -> list[IndexHit]:
         if isinstance(query, VectorQuery):
             vector = np.asarray(query.vector, dtype=np.float32)
-            return await self._run("read", lambda: self._reader.search_vector(vector, k, where.hidden))
-        return await self._run("read", lambda: self._reader.search_text(query, k, where.hidden))
+            return await self._run("read", lambda: self._reader.search_vector(vector, k, where))
+        return await self._run("read", lambda: self._reader.search_text(query, k, where))
 
     async def scan(self) -> AsyncIterator[list[StoredRow]]:
         batches = await self._run("read", self._reader.batches)
@@ -250,7 +250,8 @@ class LanceIndex:
     @property
     def traits(self) -> Traits:
         # Two processes that merge the same ids create duplicate rows without an error.
-        return Traits(single_writer=True, text_fields=frozenset({"words", "grams"}))
+        filters = frozenset({"generation", "only"})
+        return Traits(single_writer=True, filters=filters, text_fields=frozenset({"words", "grams"}))
 
     async def open(self, table: TableId) -> LanceTable | None:
         handle = self._handle(table)

@@ -2,7 +2,7 @@
 
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from penstock.errors import IndexBroken, StorageError, is_panic
 from penstock.indexes import lance_checksum as checksum
 from penstock.indexes import lance_files as files
 from penstock.indexes import lance_rows as rows
-from penstock.indexes.base import IndexHit, TableState, TextQuery
+from penstock.indexes.base import Filter, IndexHit, TableState, TextQuery
 from penstock.indexes.grams import distinct_grams
 from penstock.indexes.lance_upkeep import PROBES, text_column
 from penstock.model.items import Vectors
@@ -102,7 +102,7 @@ class LanceReader:
         scanner = self._latest(lambda dataset: dataset.scanner(columns=rows.SCAN_COLUMNS))
         return iter(()) if scanner is None else iter(scanner.to_batches())
 
-    def search_vector(self, vector: Vectors, k: int, hidden: Sequence[int]) -> list[IndexHit]:
+    def search_vector(self, vector: Vectors, k: int, where: Filter) -> list[IndexHit]:
         dimensions = self.dimensions()
         if dimensions is not None and vector.shape != (dimensions,):
             raise rows.mismatch(dimensions, int(vector.shape[-1]))
@@ -113,9 +113,9 @@ class LanceReader:
                 "nearest": {"column": "vector", "q": vector, "k": fetch, "metric": "dot", "minimum_nprobes": PROBES}
             }
 
-        return self._best(nearest, "_distance", lambda distance: 1.0 - distance, k, hidden)
+        return self._best(nearest, "_distance", lambda distance: 1.0 - distance, k, where)
 
-    def search_text(self, query: TextQuery, k: int, hidden: Sequence[int]) -> list[IndexHit]:
+    def search_text(self, query: TextQuery, k: int, where: Filter) -> list[IndexHit]:
         from lance.query import MatchQuery
 
         readable = query.text.encode("utf-8", "replace").decode()
@@ -129,7 +129,7 @@ class LanceReader:
         def match(fetch: int) -> dict[str, Any]:
             return {"full_text_query": MatchQuery(words, column), "limit": fetch}
 
-        return self._best(match, "_score", float, k, hidden)
+        return self._best(match, "_score", float, k, where)
 
     def _best(
         self,
@@ -137,12 +137,14 @@ class LanceReader:
         measure: str,
         score: Callable[[float], float],
         k: int,
-        hidden: Sequence[int],
+        where: Filter,
     ) -> list[IndexHit]:
         """The k best hits. Fetches more rows until there are k different ids or no more rows."""
         shown: dict[str, Any] = {"columns": [*rows.HIT_COLUMNS, measure], "fast_search": False}
-        if hidden:
-            shown |= {"filter": rows.outside(hidden), "prefilter": True}
+        if where.only is not None and not where.only:
+            return []
+        if condition := rows.condition(where.hidden, where.only):
+            shown |= {"filter": condition, "prefilter": True}
         fetch = k
         while fetch > 0:
             asked = shown | options(fetch)

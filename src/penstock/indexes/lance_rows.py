@@ -63,17 +63,40 @@ def numbers(values: Iterable[int]) -> str:
     return ",".join(str(int(one)) for one in values)
 
 
+def condition(hidden: Sequence[int], only: Sequence[int] | None) -> str:
+    """A filter that excludes the hidden generations, and includes only some if they are given; empty if all rows
+    match."""
+    terms = [] if only is None else [inside(only)]
+    return " AND ".join(terms + ([outside(hidden)] if hidden else []))
+
+
+def inside(generations: Sequence[int]) -> str:
+    """A filter that includes only these generations."""
+    ranges, rest = _ranges(generations)
+    terms = [f"generation BETWEEN {low} AND {high}" for low, high in ranges]
+    if rest:
+        terms.append(f"generation IN ({numbers(rest)})")
+    return f"({' OR '.join(terms)})"
+
+
 def outside(generations: Sequence[int]) -> str:
-    """A filter that excludes these generations. Each number in a list costs 5 µs. Therefore the longest runs of
-    consecutive numbers, such as a delete of many documents leaves, become ranges."""
+    """A filter that excludes these generations."""
+    ranges, rest = _ranges(generations)
+    terms = [f"generation NOT BETWEEN {low} AND {high}" for low, high in ranges]
+    if rest:
+        terms.append(f"generation NOT IN ({numbers(rest)})")
+    return " AND ".join(terms)
+
+
+def _ranges(generations: Sequence[int]) -> tuple[list[tuple[int, int]], list[int]]:
+    """The longest runs of consecutive numbers, such as a delete of many documents leaves, and the other numbers. Each
+    number in a list costs 5 µs."""
     ids = np.unique(np.asarray(generations, dtype=np.int64))
     runs = np.split(ids, np.flatnonzero(np.diff(ids) != 1) + 1)
     runs.sort(key=len, reverse=True)
     ranges = [run for run in runs[:RANGES] if len(run) > 2]
-    terms = [f"generation NOT BETWEEN {int(run[0])} AND {int(run[-1])}" for run in ranges]
-    if rest := runs[len(ranges) :]:
-        terms.append(f"generation NOT IN ({numbers(np.concatenate(rest).tolist())})")
-    return " AND ".join(terms)
+    rest = runs[len(ranges) :]
+    return [(int(run[0]), int(run[-1])) for run in ranges], np.concatenate(rest).tolist() if rest else []
 
 
 def check_schema(dataset: Any) -> None:

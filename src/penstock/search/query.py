@@ -1,7 +1,7 @@
 """Search. It uses one read snapshot of the ledger, excludes hidden generations, and keeps the hits whose generation is
 active in the snapshot (I5)."""
 
-import json
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,9 @@ from penstock.indexes.base import Filter, Index, TableId, Traits
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import generations, index_versions
 from penstock.model.items import Vector
+from penstock.model.metadata import merged
 from penstock.model.nouns import GenerationId, Owner
+from penstock.search.filters import Fields, Predicate
 from penstock.search.ranking import Asked, Candidate, Mode, rank
 
 
@@ -44,6 +46,7 @@ async def search(
     k: int,
     collection: str,
     mode: Mode,
+    accepts: Predicate | None = None,
 ) -> list[Hit]:
     if k < 1:
         raise UsageError(f"k is {k}: it must be at least 1")
@@ -67,15 +70,27 @@ async def search(
             # Another version may have become current meanwhile.
             _must_be_of(collection, version, embedder.model)
         hidden = await snapshot.read(partial(generations.hidden, owner), collection, version.version)
+        where = Filter(hidden)
+        allowed: set[GenerationId] | None = None
+        if accepts is not None:
+            accepted, rejected = await snapshot.read(
+                partial(generations.matching, owner), collection, version.version, _reading(accepts)
+            )
+            allowed = set(accepted)
+            # The shorter list: a long one takes longer to apply than the search itself.
+            shorter = len(accepted) <= len(rejected) and "only" in index.traits.filters
+            where = Filter(hidden, accepted) if shorter else Filter([*hidden, *rejected])
         table = await index.open(TableId(owner, collection, version.version))
         if table is None:
             return []
 
         async def visible(found: list[GenerationId]) -> dict[GenerationId, generations.Visible]:
+            if allowed is not None:
+                found = [generation for generation in found if generation in allowed]
             return await snapshot.read(partial(generations.visible, owner), version.version, found)
 
         asked = Asked(query, mode, vector, static=embedder.model.static)
-        ranked = await rank(table, index.traits, asked, k, Filter(hidden), visible, relevance)
+        ranked = await rank(table, index.traits, asked, k, where, visible, relevance)
         return [_hit(candidate) for candidate in ranked]
 
 
@@ -98,6 +113,10 @@ def _must_be_of(collection: str, version: index_versions.IndexVersion, model: Mo
         )
 
 
+def _reading(accepts: Predicate) -> Callable[[generations.Searchable], bool]:
+    return lambda one: accepts(Fields(*one[1:10], (one.metadata, one.found)))
+
+
 def _hit(candidate: Candidate) -> Hit:
     hit, document = candidate.hit, candidate.document
     return Hit(
@@ -109,7 +128,7 @@ def _hit(candidate: Candidate) -> Hit:
         hit.start,
         hit.end,
         hit.text,
-        json.loads(document.metadata),
+        merged((document.metadata, document.found)),
         hit.headings,
         document.source,
         candidate.relevance,

@@ -1,6 +1,7 @@
 """The documents of an owner: list, status, extracted content, steps, cancel, delete, retry."""
 
 import fnmatch
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, overload
@@ -12,6 +13,7 @@ from penstock.ledger.reads import stats
 from penstock.ledger.reads.stats import ListedStep
 from penstock.model.nouns import DocumentId, RunId, Workflow
 from penstock.model.states import DocumentStatus, StepStatus
+from penstock.search.filters import Fields, Predicate, compiled
 from penstock.verbs import arguments, views
 from penstock.verbs.replays import replayer
 from penstock.verbs.scope import Scope, chosen_collection
@@ -29,9 +31,11 @@ async def list_documents(
     status: str | None = None,
     collection: str | None = None,
     name: str | None = None,
+    filter: Mapping[str, Any] | None = None,
     limit: int = 100,
 ) -> list[DocumentView]:
-    """Return documents, newest first. `name` is a glob pattern."""
+    """Return documents, newest first. `name` is a glob pattern, and `filter` a filter as for a search."""
+    accepts = None if not filter else compiled(filter)
     newest = partial(documents.newest, scope.owner)
     wanted = arguments.one_of("status", status, DocumentStatus) or ""
     where = arguments.maybe("collection", collection) or ""
@@ -41,11 +45,22 @@ async def list_documents(
     out: list[DocumentView] = []
     while len(out) < limit:
         page = await scope.ledger.read(newest, status=wanted, collection=where, before=before, count=PAGE)
-        out += [views.listed(e) for e in page if name is None or fnmatch.fnmatchcase(e.document.name, name)]
+        out += [views.listed(e) for e in page if _is_wanted(e, name, accepts)]
         if len(page) < PAGE:
             break
         before = page[-1].document.id
     return out[:limit]
+
+
+def _is_wanted(entry: documents.Listed, name: str | None, accepts: Predicate | None) -> bool:
+    d = entry.document
+    if name is not None and not fnmatch.fnmatchcase(d.name, name):
+        return False
+    if accepts is None:
+        return True
+    metadata = (json.dumps(d.metadata),)
+    place = (d.id, d.collection, d.name, d.source, d.media_type, d.size, d.status, d.pages, d.created_at)
+    return accepts(Fields(*place, metadata))
 
 
 @overload

@@ -37,6 +37,7 @@ class DocumentView(msgspec.Struct, frozen=True):
     """The searchable version is not the newest one."""
     error: str | None
     created_at: float
+    metadata: Json
 
 
 class DocumentProgress(msgspec.Struct, frozen=True):
@@ -58,7 +59,6 @@ class DocumentDetails(DocumentView, frozen=True):
 
     attempts: int
     retry_count: int
-    metadata: Json
     artifacts_dropped_at: float | None
     progress: DocumentProgress
     steps: list[StepView]
@@ -94,6 +94,7 @@ def listed(entry: Listed) -> DocumentView:
         entry.stale,
         d.error,
         d.created_at,
+        d.metadata,
     )
 
 
@@ -131,7 +132,6 @@ def _details(owner: Owner, connection: Connection, name: str) -> DocumentDetails
         **msgspec.structs.asdict(listed(entry)),
         attempts=max((step.attempts for step in steps), default=0),
         retry_count=entry.document.retry_count,
-        metadata=entry.document.metadata,
         artifacts_dropped_at=entry.artifacts_dropped_at,
         progress=_counted(entry, steps) if dropped else _progress(entry.document.status, made),
         steps=[*steps, *(StepView(step.name, step.kind, waiting, 0, None, None, None, {}) for step in later)],

@@ -51,7 +51,7 @@ CREATE TABLE generations (
   chunks INTEGER,
   created_at REAL NOT NULL,
   flipped_at REAL
-, artifacts_dropped_at REAL);
+, artifacts_dropped_at REAL, found TEXT, submitted TEXT);
 
 CREATE UNIQUE INDEX generations_active ON generations (document_id) WHERE state = 'ACTIVE';
 

@@ -7,13 +7,15 @@ import msgspec
 
 from penstock.ledger.database.connection import Connection, Row
 from penstock.ledger.database.statements import Statement
+from penstock.model.metadata import merged
 from penstock.model.nouns import Document, DocumentId, Generation, GenerationId, Owner, StepView
 from penstock.model.states import DocumentStatus, StepStatus
 
 _DOCUMENT = (
-    "SELECT d.id, d.owner, d.collection, d.source, d.name, d.media_type, d.size, d.sha256, d.metadata, d.status, "
-    "d.retry_count, d.error, g.pages, g.chunks, d.created_at, d.updated_at, g.id IS NOT NULL, "
-    "coalesce(g.sha256 <> d.sha256, false), g.artifacts_dropped_at FROM documents d "
+    "SELECT d.id, d.owner, d.collection, d.source, d.name, d.media_type, d.size, d.sha256, "
+    "coalesce(g.submitted, d.metadata), d.status, d.retry_count, d.error, g.pages, g.chunks, "
+    "d.created_at, d.updated_at, g.id IS NOT NULL, "
+    "coalesce(g.sha256 <> d.sha256, false), g.artifacts_dropped_at, g.found FROM documents d "
     "LEFT JOIN generations g ON g.document_id = d.id AND g.state = 'ACTIVE' "
     "WHERE d.owner = :owner AND d.deleted_at IS NULL "
 )
@@ -99,7 +101,8 @@ def _document(row: Row) -> Document:
 
 def _listed(row: Row) -> Listed:
     has_active = bool(row[16])
-    return Listed(_document(row), has_active and (row[13] or 0) > 0, has_active and bool(row[17]), row[18])
+    document = msgspec.structs.replace(_document(row), metadata=merged((row[8], row[19])))
+    return Listed(document, has_active and (row[13] or 0) > 0, has_active and bool(row[17]), row[18])
 
 
 def get(owner: Owner, connection: Connection, document: str) -> Listed | None:

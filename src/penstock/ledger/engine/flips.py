@@ -29,6 +29,8 @@ class Flip(msgspec.Struct, frozen=True):
     chunks: int
     meta: str
     output: checkpoints.Output | None = None
+    found: str | None = None
+    """Metadata of the document that its steps found, as JSON."""
 
 
 # The five conditions of I5 in one statement: lease, lock, run, document, generation. Scalar subqueries, not EXISTS:
@@ -58,7 +60,16 @@ def _flip_single(connection: Connection, flips: Sequence[Flip]) -> list[bool]:
     for f in flips:
         lease = f.step.lease
         rows.append(
-            (lease.step_id, lease.token, f.meta, f.status, f.pages, f.chunks, *checkpoints.output_row(f.output))
+            (
+                lease.step_id,
+                lease.token,
+                f.meta,
+                f.status,
+                f.pages,
+                f.chunks,
+                f.found,
+                *checkpoints.output_row(f.output),
+            )
         )
         segments += checkpoints.output_segments(f.output)
     made = any(f.output is not None for f in flips)
@@ -79,7 +90,7 @@ def _flip(connection: Connection, flips: Sequence[Flip]) -> list[bool]:
     if done:
         checkpoints.finish(connection, [f.output for f in done if f.output is not None])
         generations.activate(
-            connection, [(f.step.generation_id, f.step.document_id, f.pages, f.chunks) for f in done], GRACE_S
+            connection, [(f.step.generation_id, f.step.document_id, f.pages, f.chunks, f.found) for f in done], GRACE_S
         )
         generations.place(connection, [f.step.generation_id for f in done if _is_placed(f)])
         connection.run(_END_DOCUMENT, [(f.step.document_id, f.status) for f in done])

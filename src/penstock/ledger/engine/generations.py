@@ -4,7 +4,8 @@ A placement says that rows of a generation may be in a version of the index. It 
 writes into the version that was current when it began (`generations.index_version`). `generations.written` says that
 there is a placement, so that a small database index finds the few hidden generations."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,9 +24,9 @@ _REPLACE = Statement(
     rows="document text",
 )
 _ACTIVATE = Statement(
-    "UPDATE generations SET state = 'ACTIVE', flipped_at = {now}, pages = r.page_count, chunks = r.chunk_count "
-    "FROM {rows} WHERE {generations.id = r.generation}",
-    rows="generation bigint, page_count int, chunk_count int",
+    "UPDATE generations SET state = 'ACTIVE', flipped_at = {now}, pages = r.page_count, chunks = r.chunk_count, "
+    "found = r.found FROM {rows} WHERE {generations.id = r.generation}",
+    rows="generation bigint, page_count int, chunk_count int, found text",
 )
 _PURGE = Statement(
     "INSERT INTO purges (generation_id, owner, collection, index_version, not_before) "
@@ -37,13 +38,13 @@ _PURGE = Statement(
 
 def activate(
     connection: Connection,
-    flips: Sequence[tuple[GenerationId, DocumentId, int | None, int]],
+    flips: Sequence[tuple[GenerationId, DocumentId, int | None, int, str | None]],
     grace_s: float,
 ) -> None:
     """Activate generations and mark those that they replace as superseded. The rows of the replaced ones are purged
     after `grace_s` seconds, so that searches that have begun can still read them."""
-    replaced = connection.run(_REPLACE, [(document,) for _, document, _, _ in flips])
-    connection.run(_ACTIVATE, [(generation, pages, chunks) for generation, _, pages, chunks in flips])
+    replaced = connection.run(_REPLACE, [(document,) for _, document, *_ in flips])
+    connection.run(_ACTIVATE, [(generation, *counts) for generation, _, *counts in flips])
     schedule_purge(connection, [GenerationId(row[0]) for row in replaced], grace_s)
 
 
@@ -124,7 +125,8 @@ _HIDDEN = Statement(
     "WHERE g.owner = :owner AND g.collection = :collection AND g.written = 1 AND g.state <> 'ACTIVE'"
 )
 _VISIBLE = Statement(
-    "SELECT g.id, d.id, d.name, d.source, d.metadata FROM {rows} JOIN generations g ON g.id = r.generation "
+    "SELECT g.id, d.id, d.name, d.source, coalesce(g.submitted, d.metadata), g.found "
+    "FROM {rows} JOIN generations g ON g.id = r.generation "
     "JOIN placements p ON p.generation_id = g.id AND p.version = :version AND p.state = 'READY' "
     "JOIN documents d ON d.id = g.document_id "
     "WHERE g.state = 'ACTIVE' AND g.owner = :owner AND d.deleted_at IS NULL",
@@ -143,6 +145,9 @@ class Visible(msgspec.Struct, frozen=True):
     name: str
     source: str
     metadata: str
+    """Submitted with the document, as JSON."""
+    found: str | None
+    """Metadata that the steps found, as JSON."""
 
 
 def visible(
@@ -151,6 +156,50 @@ def visible(
     """The candidates that are active in this snapshot and complete in this version, with their documents (I5)."""
     rows = connection.run(_VISIBLE, [(generation,) for generation in candidates], owner=owner, version=version)
     return {GenerationId(row[0]): Visible(DocumentId(row[1]), *row[2:]) for row in rows}
+
+
+class Searchable(NamedTuple):
+    """A searchable generation with the fields of its document, as a filter reads them."""
+
+    generation: GenerationId
+    document_id: DocumentId
+    collection: str
+    name: str
+    source: str
+    media_type: str | None
+    size: int
+    status: str
+    pages: int | None
+    created_at: float
+    metadata: str
+    found: str | None
+
+
+_SEARCHABLE = Statement(
+    "SELECT g.id, d.id, d.collection, d.name, d.source, d.media_type, d.size, d.status, g.pages, d.created_at, "
+    "coalesce(g.submitted, d.metadata), g.found FROM generations g "
+    "JOIN placements p ON p.generation_id = g.id AND p.version = :version AND p.state = 'READY' "
+    "JOIN documents d ON d.id = g.document_id WHERE g.id > :after AND g.state = 'ACTIVE' AND g.owner = :owner "
+    "AND g.collection = :collection AND d.deleted_at IS NULL ORDER BY g.id LIMIT :count"
+)
+FILTERED_AT_ONCE = 10_000
+
+
+def matching(
+    owner: Owner, connection: Connection, collection: str, version: int, accepts: Callable[[Searchable], bool]
+) -> tuple[list[GenerationId], list[GenerationId]]:
+    """The searchable generations of a version that a filter accepts, and those that it rejects."""
+    accepted: list[GenerationId] = []
+    rejected: list[GenerationId] = []
+    where = {"owner": owner, "collection": collection, "version": version, "count": FILTERED_AT_ONCE}
+    after = 0
+    while rows := connection.run(_SEARCHABLE, after=after, **where):
+        for row in rows:
+            (accepted if accepts(Searchable(*row)) else rejected).append(row[0])
+        after = rows[-1][0]
+        if len(rows) < FILTERED_AT_ONCE:
+            break
+    return accepted, rejected
 
 
 class Purge(msgspec.Struct, frozen=True):

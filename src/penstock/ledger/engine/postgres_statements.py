@@ -311,7 +311,7 @@ WITH done AS (
     AND coalesce((
       SELECT a.id FROM generations a WHERE a.document_id = steps.document_id AND a.state = 'ACTIVE'
     ), 0) < steps.generation_id
-  RETURNING steps.*, r.shown, r.page_count, r.chunk_count, r.artifact, r.pos, r.total, r.count, r.info
+  RETURNING steps.*, r.shown, r.page_count, r.chunk_count, r.found, r.artifact, r.pos, r.total, r.count, r.info
 ),
 going AS (
   UPDATE generations SET state = 'SUPERSEDED'
@@ -325,7 +325,8 @@ purging AS (
   ON CONFLICT (generation_id) DO NOTHING
 ),
 coming AS (
-  UPDATE generations SET state = 'ACTIVE', flipped_at = {now}, pages = done.page_count, chunks = done.chunk_count
+  UPDATE generations SET state = 'ACTIVE', flipped_at = {now}, pages = done.page_count, chunks = done.chunk_count,
+    found = done.found
   FROM done
   WHERE generations.id = done.generation_id AND (SELECT count(*) FROM going) >= 0
 ),
@@ -392,7 +393,7 @@ def flip(made: bool, placed: bool) -> Statement:
     """`made`: some steps made an artifact, whose segments are the second set of rows; `placed`: some index steps."""
     return Statement(
         _text(_FLIP, made=made, placed=placed),
-        rows="step bigint, token text, meta text, shown text, page_count int, chunk_count int, artifact bigint, "
-        "pos text, total bigint, count int, info text",
+        rows="step bigint, token text, meta text, shown text, page_count int, chunk_count int, found text, "
+        "artifact bigint, pos text, total bigint, count int, info text",
         more=SEGMENT_COLUMNS if made else "",
     )

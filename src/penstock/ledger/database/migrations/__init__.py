@@ -17,6 +17,7 @@ from penstock.ledger.database.migrations import (
     m0012_targets,
     m0013_forgiven,
     m0014_placements,
+    m0015_metadata,
 )
 
 MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
@@ -34,5 +35,6 @@ MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0012_targets.statements,
     m0013_forgiven.statements,
     m0014_placements.statements,
+    m0015_metadata.statements,
 )
 LATEST = len(MIGRATIONS)
