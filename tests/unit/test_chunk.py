@@ -206,3 +206,23 @@ def test_the_splitter_s_version_is_part_of_the_fingerprint(monkeypatch: pytest.M
     assert f"semantic-text-splitter-{version('semantic-text-splitter')}" in now
     monkeypatch.setattr("penstock.stages.chunk.library", lambda name: f"{name}-99")
     assert CHUNK.version(ports, {}, MARKDOWN) != now
+
+
+def test_a_bare_heading_begins_the_next_chunk() -> None:
+    body = "Words of the body that fill a chunk nearly to its end. " * 5 + "It ends."
+    text = f"# Title\n\n## First part\n\n{body}\n\n{body}\n\nUnderlined\n----------\n\n{body}\n\n# Last"
+    chunks = chunk_window(markdown_pages(text), 0, ChunkSettings(size=340, overlap=0), MARKDOWN)
+    assert chunks[0].text.startswith("# Title\n\n## First part\n\nWords of the body")
+    assert [chunk.text for chunk in chunks[:-1] if len(chunk.text) < 40] == []
+    assert chunks[0].start == 0
+    assert chunks[0].headings == ("Title", "First part")
+    assert all(text[chunk.start : chunk.end] == chunk.text for chunk in chunks)
+    assert [chunk.ordinal for chunk in chunks] == list(range(len(chunks)))
+
+
+def test_no_heading_in_a_long_document_is_alone_wherever_its_sections_end() -> None:
+    body = "Some words of a paragraph here. " * 9
+    text = "\n\n".join(f"## Part {number}\n\n{body}" for number in range(400))
+    chunks = chunk_window(markdown_pages(text), 0, ChunkSettings(size=290, overlap=0), MARKDOWN)
+    assert [chunk.text for chunk in chunks if len(chunk.text) < 40] == []
+    assert sum("## Part" in chunk.text for chunk in chunks) == 400

@@ -1,8 +1,9 @@
 """Makes chunks from a window of clean pages. The caller uses windows of a fixed size, so that chunks depend only on the
 input."""
 
+import re
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -16,12 +17,17 @@ from penstock.model.items import Chunk, CleanPage
 from penstock.stages.cleaning import original_end, original_offset
 from penstock.stages.splitting import Splitter, Unit
 
-CHUNK_VERSION = "chunk-3"
+CHUNK_VERSION = "chunk-4"
 
 _BETWEEN = "\n\n"
 _SIZES: dict[Unit, int] = {"characters": 1000, "tokens": 512}
 _OVERLAPS: dict[Unit, tuple[int, int]] = {"characters": (200, 5), "tokens": (50, 10)}
 _UNSET = -1
+
+_LONGEST_HEADING = 300
+"""A chunk of headings with more characters than this stays alone."""
+_UNDERLINE = re.compile("=+|-+")
+"""The second line of a heading in Markdown, in its underlined form."""
 
 _SECTION = 16 * 1024
 _CHUNKS_A_SECTION: dict[Unit, int] = {"characters": 4, "tokens": 16}
@@ -33,7 +39,8 @@ PIECE_S = 0.25
 
 
 class ChunkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The largest size of a chunk, and how much of it the next one may repeat.
+    """The largest size of a chunk, and how much of it the next one may repeat. A heading before a chunk is part of it
+    and may exceed the size.
 
     The default of `size` is 1000 characters or 512 tokens. The default of `overlap` is a fifth of the size up to 200
     characters, or a tenth up to 50 tokens.
@@ -114,10 +121,12 @@ class _Window(NamedTuple):
     heading_starts: list[int]
     paths: list[tuple[str, ...]]
     """The headings that apply from `heading_starts[i]` on."""
+    headings: set[int]
+    """Where headings begin."""
 
     @classmethod
     def of(cls, pages: list[CleanPage]) -> "_Window":
-        window = cls(_BETWEEN.join(page.text for page in pages), pages, [], [], [])
+        window = cls(_BETWEEN.join(page.text for page in pages), pages, [], [], [], set())
         start = 0
         for page in pages:
             window.starts.append(start)
@@ -127,6 +136,7 @@ class _Window(NamedTuple):
             for heading in page.headings:
                 path = opened(path, heading.level, heading.title)
                 window.heading_starts.append(start + heading.start)
+                window.headings.add(start + heading.start)
                 window.paths.append(path)
             start += len(page.text) + len(_BETWEEN)
         return window
@@ -134,7 +144,7 @@ class _Window(NamedTuple):
     def chunk(self, ordinal: int, start: int, text: str) -> Chunk:
         end = start + len(text)
         first, last = self._page(start), self._page(end - 1)
-        path = self.paths[bisect_right(self.heading_starts, start) - 1]
+        path = self.paths[bisect_right(self.heading_starts, self._last_heading(start, text)) - 1]
         return Chunk(
             ordinal,
             text,
@@ -150,8 +160,35 @@ class _Window(NamedTuple):
         at = bisect_right(self.heading_starts, offset) - 1
         return self.heading_starts[at] == offset
 
+    def is_bare(self, start: int, text: str) -> bool:
+        """Whether a chunk contains only headings."""
+        if len(text) > _LONGEST_HEADING or start not in self.headings:
+            return False
+        return all(self._is_heading(start + at, line) for at, line in _lines(text))
+
+    def _last_heading(self, start: int, text: str) -> int:
+        """Return where the last of the headings begins that a chunk begins with; its start if it has none."""
+        last = start
+        for at, line in _lines(text) if start in self.headings else ():
+            if not self._is_heading(start + at, line):
+                break
+            last = start + at
+        return last
+
+    def _is_heading(self, start: int, line: str) -> bool:
+        return start in self.headings or _UNDERLINE.fullmatch(line) is not None
+
     def _page(self, offset: int) -> int:
         return bisect_right(self.starts, offset) - 1
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines that are not blank, without white space around them, each with its offset."""
+    at = 0
+    for line in text.splitlines(keepends=True):
+        if line.strip():
+            yield at, line.strip()
+        at += len(line)
 
 
 def _section(window: _Window, splitter: Splitter, at: int, section: int) -> tuple[list[tuple[int, str]], int]:
@@ -162,10 +199,26 @@ def _section(window: _Window, splitter: Splitter, at: int, section: int) -> tupl
         found = [(at + start, text) for start, text in splitter.split(window.text[at:end])]
         if end < len(window.text) and len(found) > 1:
             kept = _restart(window, [start for start, _ in found])
-            return found[:kept], found[kept][0]
+            if kept > 1 and window.is_bare(*found[kept - 1]):
+                kept -= 1
+            return _with_headings(window, found[:kept]), found[kept][0]
         if end >= len(window.text) or not found:
             break
-    return found, end
+    return _with_headings(window, found), end
+
+
+def _with_headings(window: _Window, found: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Return the chunks with each bare heading as the beginning of the chunk after it. Alone, a heading matches a query
+    better than the text that it stands for."""
+    made: list[tuple[int, str]] = []
+    begin: int | None = None
+    for at, (start, text) in enumerate(found):
+        begin = start if begin is None else min(begin, start)
+        if at + 1 < len(found) and window.is_bare(start, text):
+            continue
+        made.append((begin, window.text[begin : start + len(text)]))
+        begin = None
+    return made
 
 
 def _restart(window: _Window, starts: list[int]) -> int:
