@@ -19,6 +19,7 @@ from penstock.indexes.base import IndexRows
 from penstock.ledger.engine import generations
 from penstock.model.items import Chunk
 from penstock.search.ranking import DEPTH, Mode
+from penstock.worker.indexing import REFRESH_ROWS
 
 Files = Callable[..., Path]
 
@@ -306,3 +307,39 @@ async def test_a_part_of_a_word_and_a_word_of_a_heading_are_found(tmp_path: Path
 @pytest.mark.parametrize("query", ["", "?", "   ", "\ud800", "的", "x" * 5000, "हिन्दी"])
 async def test_every_query_is_answered(shelf: App, query: str) -> None:
     assert len(await shelf.search(query, 3)) <= 3
+
+
+async def _outside(home: Path) -> int:
+    """Rows that are not in the text index of words."""
+    import lance
+
+    (table,) = (home / "index").glob("*/*/v*.lance")
+    dataset: Any = lance.dataset(str(table))
+    indexed = {index.name: index.num_rows_indexed for index in dataset.describe_indices()}
+    return int(dataset.count_rows() - min(indexed["words"], indexed["grams"]))
+
+
+async def test_the_text_indexes_are_up_to_date_after_an_ingest(tmp_path: Path, files: Files) -> None:
+    home = tmp_path / "fresh"
+    texts = {f"{i}.txt": f"otter {i} swims" for i in range(REFRESH_ROWS + 20)}
+    async with open_app(home=str(home), embedder="fake") as app:
+        await app.ingest([files(**texts)])
+        assert await _outside(home) == 0
+        await app.ingest(data=b"one more", name="one.txt")
+        assert await _outside(home) == 1, "too few to be worth it"
+
+
+async def test_an_idle_worker_updates_the_text_indexes(tmp_path: Path, files: Files) -> None:
+    home = tmp_path / "fresh"
+    texts = {f"{i}.txt": f"otter {i} swims" for i in range(REFRESH_ROWS + 20)}
+    async with open_app(home=str(home), embedder="fake") as app:
+        working = asyncio.create_task(app.work())
+        await app.ingest([files(**texts)], wait=False)
+        for _ in range(600):
+            completed = (await app.status()).documents.get("COMPLETED")
+            if completed == len(texts) and await _outside(home) == 0:
+                break
+            await asyncio.sleep(0.1)
+        assert await _outside(home) == 0
+        app.stop()
+        await working

@@ -166,8 +166,9 @@ class IndexTable(Protocol):
 class Maintained(Protocol):
     """Maintenance of a table whose files no server maintains."""
 
-    async def optimize(self, fence: Fence, *, force: bool = False) -> None:
-        """Durably update the text and vector indexes if enough rows were added, or if `force` is set."""
+    async def optimize(self, fence: Fence, *, force: bool = False, text_rows: int | None = None) -> None:
+        """Durably update the text and vector indexes if enough rows were added, or if `force` is set. `text_rows`: how
+        many rows are enough for the text indexes; None: as many as is cheapest in total."""
 
     async def compact(self, fence: Fence) -> None:
         """Durably merge small files, and remove old versions that no reader can still use."""

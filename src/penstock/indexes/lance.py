@@ -121,8 +121,9 @@ class LanceTable:
             return 0
         return await self._change("dedupe", lambda: self._writer.stage_dedupe(generations), fence)
 
-    async def optimize(self, fence: Fence, *, force: bool = False) -> None:
-        for kind in await self._run("index", lambda: upkeep.due(self._writer.latest(), force)):
+    async def optimize(self, fence: Fence, *, force: bool = False, text_rows: int | None = None) -> None:
+        enough = text_rows or upkeep.TEXT_EVERY
+        for kind in await self._run("index", lambda: upkeep.due(self._writer.latest(), force, enough)):
             if kind == "files":
                 await self._rewrite("optimize", upkeep.small_files, fence)
             else:

@@ -147,7 +147,7 @@ def partitions_for(rows: int) -> int:
     return max(16, min(256, math.isqrt(rows) // 2))
 
 
-def due(dataset: Any, force: bool) -> list[str]:
+def due(dataset: Any, force: bool, text_rows: int = TEXT_EVERY) -> list[str]:
     """Which of files, text and vector need work. This takes 0.3 ms."""
     if dataset is None:
         return []
@@ -159,7 +159,7 @@ def due(dataset: Any, force: bool) -> list[str]:
         found.append("files")
     for name in (*TEXT, FIRST_TEXT):
         text = rows - indexed.get(name, rows)
-        if text >= TEXT_EVERY or (force and text > 0):
+        if text >= text_rows or (force and text > 0):
             found.append(name)
     if vector >= VECTOR_EVERY or (force and vector > 0 and VECTOR in indexed):
         found.append(VECTOR)

@@ -4,13 +4,15 @@ being written, the fence, and maintenance of the table while its lock is held.""
 import asyncio
 from collections.abc import Sequence
 
-from penstock.errors import BudgetSpent, LeaseLost, Permanent, Transient
+from penstock.errors import BudgetSpent, LeaseLost, LockHeld, Permanent, Transient
 from penstock.indexes.base import Fence, TableId
 from penstock.ledger.engine import generations, index_versions, locks
 from penstock.model.nouns import Token
 from penstock.stages.base import Member
 from penstock.stages.index import Target
 from penstock.worker.context import Context
+from penstock.worker.heartbeat import Heartbeat
+from penstock.worker.holding import hold
 from penstock.worker.services import INDEX, WorkerServices
 from penstock.worker.tables import GuardedTable, opened
 
@@ -20,9 +22,16 @@ MAINTAIN_AGAIN_S = 60.0
 """How long maintenance of a table is not tried again after it failed."""
 
 
+REFRESH_ROWS = 500
+"""How many rows must be outside the text indexes of a table before they are updated while there is nothing else to do.
+A search reads such rows one by one, at 15 ms per thousand."""
+
+
 class Indexer:
     def __init__(self, services: WorkerServices) -> None:
         self._services = services
+        self._written: dict[str, TableId] = {}
+        """Tables with new rows since their last `refresh`, by the key of their lock."""
         self._bound: set[tuple[str, str, int]] = set()
         self._commits: dict[str, int] = {}
         self._maintain_after: dict[str, float] = {}
@@ -41,8 +50,30 @@ class Indexer:
         """Maintain the table after the group was written."""
         began = self._services.runtime.clock()
         assert isinstance(target.table, GuardedTable)
-        await self._maintain(_key(contexts[0]), target.table, target.fence)
+        first = contexts[0]
+        if first.step.lease.resource_key is not None:
+            place = TableId(first.step.owner, first.document.collection, first.generation.index_version)
+            self._written[_key(first)] = place
+        await self._maintain(_key(first), target.table, target.fence)
         self._services.record.counters.worked(INDEX, 0, began, self._services.runtime.clock())
+
+    async def refresh(self, heartbeat: Heartbeat) -> None:
+        """Update the text indexes of the tables that this worker has written, so that searches are fast at once. A
+        table whose lock another process holds is left to that process."""
+        for key, place in list(self._written.items()):
+            self._written.pop(key, None)
+            services = self._services
+            try:
+                async with hold(services.ledger, heartbeat, key, services.lease_s, 0.0, _no_reap, "text index") as held:
+                    table = await opened(services.ports.index, place, services.ports.embedder.model.dimensions)
+                    await table.refresh(held.verify, REFRESH_ROWS)
+            except (LockHeld, LeaseLost, Transient):
+                continue
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                # Searches work without it, only slower.
+                self._services.notices.fails(_maintenance_of(key), error, "New text is found a little slower")
 
     def fence(self, key: str, token: Token) -> Fence:
         async def fence() -> None:
@@ -121,6 +152,10 @@ class Indexer:
             self._services.notices.fails(_maintenance_of(key), error, "New text is found a little slower")
         else:
             self._services.notices.works(_maintenance_of(key))
+
+
+async def _no_reap() -> int:
+    return 0
 
 
 def _key(ctx: Context) -> str:

@@ -46,6 +46,9 @@ IDLE_S = 0.2
 POLL_S = 5.0
 """Time between two claims without a notification."""
 WARM_UP_AFTER_S = 0.1
+IDLE_CHECK_S = 0.5
+IDLE_CHECKS = 3
+"""After this many checks without a running step, a worker updates the text indexes of the tables that it wrote."""
 
 
 class Worker:
@@ -122,10 +125,12 @@ class Worker:
             await self._claiming.learn()
             delivering = asyncio.create_task(self._run_loop(self._deliver()))
             others = [self._listen(), self._periodic.run(), self._periodic.sweep(), self._admission.run()]
-            others += [self._probing.run()]
+            others += [self._probing.run(), self._refresh_when_idle()]
             others += [self._warm_up(at_once=done is None), *(self._index_loop(wake) for wake in self._wake_index)]
             loops += [asyncio.create_task(self._run_loop(loop)) for loop in others]
             await self._claim_loop(done)
+            if not self.stopping and not self.services.budget.spent:
+                await self._runner.refresh_tables()
         finally:
             self.stop()
             await asyncio.gather(self._running.drain(), self._end_deliveries(delivering))
@@ -197,6 +202,15 @@ class Worker:
                     await self.services.runtime.wait(wake, POLL_S)
             except Exception as error:
                 self._fail(error)
+
+    async def _refresh_when_idle(self) -> None:
+        """Update the text indexes when there was nothing to do for a while."""
+        idle = 0
+        while not self.stopping:
+            await self.services.runtime.sleep(IDLE_CHECK_S)
+            idle = 0 if self._running.tasks else idle + 1
+            if idle == IDLE_CHECKS:
+                await self._runner.refresh_tables()
 
     async def _listen(self) -> None:
         """Wake the worker when others insert work that it can claim."""

@@ -18,6 +18,7 @@ from penstock.worker.pools import Place
 from penstock.worker.running import Running
 from penstock.worker.services import INDEX, WorkerServices
 
+STOP_CHECK_S = 0.1
 CACHED_RUNS = 128
 """How many runs keep their chunks and vectors in memory for the index step."""
 
@@ -27,7 +28,8 @@ class StepRunner:
         self._services = services
         self._running = running
         self._claiming = claiming
-        self._hosts: dict[str, Host] = {INDEX: Indexer(services)}
+        self._indexer = Indexer(services)
+        self._hosts: dict[str, Host] = {INDEX: self._indexer}
         self._workflows: dict[str, Workflow] = {}
         self._cached_states: dict[RunId, RunState] = {}
 
@@ -134,6 +136,14 @@ class StepRunner:
         finally:
             await asyncio.wait(tasks)
         return True
+
+    async def refresh_tables(self) -> None:
+        """Make searches in the tables that were written fast, unless the worker is stopped meanwhile."""
+        refreshing = asyncio.create_task(self._indexer.refresh(self._running.heartbeat))
+        while not refreshing.done() and not self._running.stopping:
+            await asyncio.wait({refreshing}, timeout=STOP_CHECK_S)
+        refreshing.cancel()
+        await asyncio.gather(refreshing, return_exceptions=True)
 
     async def _work_as_group(self, steps: Sequence[Step], place: Place | None) -> None:
         failed: TableFailed | None = None
