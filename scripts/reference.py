@@ -89,8 +89,7 @@ The content of a file decides first, then its name. What another program says ab
 FORMATS_KNOWN = """\
 ## Recognised, and not read
 
-Such a document ends as a dead letter with the reason `unsupported_type`, which names its type. So does every other file
-that is not text.
+Such a document ends as UNSUPPORTED, which is not a failure. So does every other file that is not text.
 """
 
 Shape = Mapping[str, Any] | Sequence[Any] | None

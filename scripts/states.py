@@ -22,11 +22,12 @@ same verbs. Triggers in the ledger reject every change of status that has no arr
 DOCUMENTS = """\
 ## Documents
 
-A document starts as PENDING, then shows what its running step does, and ends in one of four statuses. A working status
+A document starts as PENDING, then shows what its running step does, and ends in one of five statuses. A working status
 can follow any other, because resumed and reused work skips stages, and a rewind goes back. NOT_INDEXABLE means that
-the document contains no text; this is not an error. A document that ended can return to PENDING and keeps its progress.
-A COMPLETED document returns to PENDING only with a new generation: for changed content, or to make dropped artifacts
-again.
+the document contains no text, and UNSUPPORTED that no extractor reads its format; neither is an error. Both replace an
+older version: it is no longer searchable, because its text is no longer in the file. A document that ended can return
+to PENDING and keeps its progress. A COMPLETED document returns to PENDING only with a new generation: for changed
+content, or to make dropped artifacts again.
 """
 
 STEPS = """\

@@ -32,7 +32,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Cli:
         empty__txt="",
     )
     (docs / "bad\n\x1b[31mname.txt").write_text("A name can hold a line break.")
-    (docs / "rubbish.dat").write_bytes(bytes(range(256)) * 40)
+    (docs / "rubbish.dat").write_bytes(b"%PDF-1.7\n" + bytes(range(256)) * 40)
     cli = Cli(base / "home", base / "cwd", {})
     assert cli("ingest", docs).code == 1
     return cli
@@ -120,7 +120,7 @@ def test_status_of_a_document_shows_its_steps(library: Cli) -> None:
     assert set(answer["steps"][0]) == {
         *("name", "kind", "status", "attempts", "waiting_on", "started_at", "finished_at", "meta", "last_progress"),
     }
-    assert [step["status"] for step in answer["steps"]] == ["FAILED", *5 * ["CANCELLED"]]
+    assert [step["status"] for step in answer["steps"]] == ["COMPLETED", "FAILED", *4 * ["CANCELLED"]]
     assert ISO.fullmatch(answer["steps"][0]["started_at"])
     people = library("status", document).out
     assert re.search(r"^validate +FAILED +1", people, flags=re.MULTILINE)
@@ -165,13 +165,13 @@ def test_show_prints_chunks_and_blocks_with_their_offsets(library: Cli) -> None:
 def test_dead_letters_are_counted_and_explained(library: Cli) -> None:
     answer = library("dlq", "list", "--json").json
     assert answer["total"] == 1
-    assert answer["by_reason"] == {"unsupported_type": 1}
+    assert answer["by_reason"] == {"damaged": 1}
     assert ISO.fullmatch(answer["oldest"])
     number = answer["letters"][0]["id"]
     letter = library("dlq", "show", str(number), "--json").json
     assert letter == answer["letters"][0]
     assert letter["name"] == "rubbish.dat"
-    assert re.search(rf"^{number} +unsupported_type +validate +rubbish.dat$", library("dlq", "list").out, re.MULTILINE)
+    assert re.search(rf"^{number} +damaged +extract +rubbish.dat$", library("dlq", "list").out, re.MULTILINE)
     assert "rubbish.dat" in library("dlq", "show", str(number)).out
 
 

@@ -32,7 +32,7 @@ def large_text(path: Path, megabytes: float) -> Path:
 
 def test_ingest_answers_what_became_of_each_document(cli: Cli, tmp_path: Path) -> None:
     docs = write(tmp_path / "docs", a__txt="some text", b__md="# more text", empty__txt="")
-    (docs / "rubbish.dat").write_bytes(bytes(range(256)) * 40)
+    (docs / "rubbish.dat").write_bytes(b"%PDF-1.7\n" + bytes(range(256)) * 40)
     result = cli("ingest", docs, "--json")
     assert counts(result) == {"submitted": 4, "completed": 2, "not_indexable": 1, "failed": 1}
     assert result.code == 1
@@ -41,7 +41,7 @@ def test_ingest_answers_what_became_of_each_document(cli: Cli, tmp_path: Path) -
 
 def test_again_follows_the_rules(cli: Cli, tmp_path: Path) -> None:
     docs = write(tmp_path / "docs", a__txt="some text", empty__txt="")
-    (docs / "rubbish.dat").write_bytes(bytes(range(256)) * 40)
+    (docs / "rubbish.dat").write_bytes(b"%PDF-1.7\n" + bytes(range(256)) * 40)
     cli("ingest", docs)
     before = cli.documents()
     same = cli("ingest", docs, "--json")
@@ -160,11 +160,11 @@ def test_a_document_can_be_cancelled_retried_and_deleted(cli: Cli, tmp_path: Pat
 
 def test_dead_letters_are_replayed_and_discarded(cli: Cli, tmp_path: Path) -> None:
     docs = write(tmp_path / "docs")
-    (docs / "rubbish.dat").write_bytes(bytes(range(256)) * 40)
+    (docs / "rubbish.dat").write_bytes(b"%PDF-1.7\n" + bytes(range(256)) * 40)
     cli("ingest", docs)
     document = cli.documents()["rubbish.dat"]["id"]
-    replayed = cli("dlq", "replay", "--reason", "unsupported_type", "--json").json
-    assert (replayed["replayed"], replayed["by_reason"]) == ([document], {"unsupported_type": 1})
+    replayed = cli("dlq", "replay", "--reason", "damaged", "--json").json
+    assert (replayed["replayed"], replayed["by_reason"]) == ([document], {"damaged": 1})
     assert cli("dlq", "list", "--json").json["total"] == 0
     run = cli("run", "--json")
     assert (counts(run), run.code) == ({"failed": 1}, 1)

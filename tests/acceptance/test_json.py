@@ -71,7 +71,7 @@ def fits(shape: Any, answer: Any) -> bool:
 def test_every_answer_has_the_shape_that_the_reference_shows(cli: Cli) -> None:
     assert set(CALLS) | ELSEWHERE == {(path, given) for path, shapes in SHAPES.items() for given in shapes}
     folder = write(cli.folder / "files", dam__md="# Dam\n\nThe dam is inspected every spring.\n")
-    (folder / "noise.bin").write_bytes(bytes(range(256)) * 40)
+    (folder / "noise.bin").write_bytes(b"%PDF-1.7\n" + bytes(range(256)) * 40)
     (cli.folder / "flows").mkdir()
     (cli.folder / "flows" / "wrong.yaml").write_text("id: x\nsteps: {shred: }\n")
     ids: dict[str, str] = {}

@@ -44,10 +44,10 @@ def holder(cli: Cli) -> Iterator[subprocess.Popen[bytes]]:
 
 def test_steps_are_listed_by_status_and_kind(cli: Cli) -> None:
     folder = write(cli.folder / "files", a__txt="some words")
-    (folder / "noise.bin").write_bytes(bytes(range(256)) * 40)
+    (folder / "noise.bin").write_bytes(b"%PDF-1.7\n" + bytes(range(256)) * 40)
     cli("ingest", folder)
     [failed] = cli("steps", "--status", "failed", "--json").json["steps"]
-    assert (failed["document"], failed["name"], failed["status"]) == ("noise.bin", "validate", "FAILED")
+    assert (failed["document"], failed["name"], failed["status"]) == ("noise.bin", "extract", "FAILED")
     assert "noise.bin: " + failed["error"] in cli("steps", "--status", "FAILED").out
     names = [step["name"] for step in cli("steps", "--json").json["steps"] if step["document"] == "a.txt"]
     assert names == ["index", "embed", "chunk", "clean", "extract", "validate"]

@@ -84,7 +84,7 @@ def terminal(
 def folder(tmp_path: Path) -> Path:
     """Some seconds of work: one large text with a name that would steer a terminal, and something to fail."""
     docs = write(tmp_path / "docs", a__txt="one", b__txt="two", empty__txt="")
-    (docs / "rubbish.dat").write_bytes(bytes(range(256)) * 40)
+    (docs / "rubbish.dat").write_bytes(b"%PDF-1.7\n" + bytes(range(256)) * 40)
     large_text(docs / STEERING, 4)
     return docs
 
@@ -139,20 +139,20 @@ def test_an_interrupt_leaves_the_terminal_in_order(cli: Cli, folder: Path) -> No
 
 def test_the_end_says_what_to_do_about_what_failed(cli: Cli, tmp_path: Path) -> None:
     docs = write(tmp_path / "docs", good__txt="a text", empty__txt="")
-    (docs / "bad\x1b[31m.dat").write_bytes(bytes(range(256)) * 40)
+    (docs / "bad\x1b[31m.dat").write_bytes(b"%PDF-1.7\n" + bytes(range(256)) * 40)
     result = cli("ingest", docs)
     assert re.fullmatch(r"1 completed, 1 not indexable, 1 failed in \d+\.\d s · 1 page, 1 chunk\n", result.out)
     lines = [line for line in result.err.splitlines() if " of 3 documents " not in line]
-    assert lines[0].startswith(r"  bad\x1b[31m.dat: unsupported_type – ")
+    assert lines[0].startswith(r"  bad\x1b[31m.dat: damaged – ")
     assert lines[1] == "  empty.txt: no_text – the file is empty"
     assert "penstock dlq list" in lines[2]
     assert "penstock dlq replay" in lines[2]
     again = cli("ingest", docs)
-    assert "2 of the skipped documents had failed or had no text: --retry" in again.err
+    assert "2 of the skipped documents had failed, had no text or were unsupported: --retry" in again.err
     many = write(tmp_path / "many")
     for i in range(6):
-        (many / f"{i}.dat").write_bytes(bytes(range(256)) * (40 + i))
-    assert re.search(r"^  6 × unsupported_type: (\d\.dat, ){3}…$", cli("ingest", many).err, re.MULTILINE)
+        (many / f"{i}.dat").write_bytes(b"%PDF-1.7\n" + bytes(range(256)) * (40 + i))
+    assert re.search(r"^  6 × damaged: (\d\.dat, ){3}…$", cli("ingest", many).err, re.MULTILINE)
 
 
 def watched(cli: Cli, *arguments: str, number: signal.Signals) -> Result:

@@ -63,15 +63,15 @@ async def test_an_unfinished_file_is_worked_on(app: App, files: Files) -> None:
     assert len(await app.list_documents()) == 1
 
 
-async def test_failed_and_blank_files_are_skipped_unless_asked_for(app: App, files: Files) -> None:
+async def test_unsupported_and_blank_files_are_skipped_unless_asked_for(app: App, files: Files) -> None:
     folder = files(**{"bad.bin": GARBAGE, "blank.txt": " "})
     first = await app.ingest([folder])
-    assert (first.failed, first.not_indexable) == (1, 1)
+    assert (first.unsupported, first.not_indexable) == (1, 1)
     second = await app.ingest([folder])
     assert (second.submitted, second.skipped) == (0, 2)
     third = await app.ingest([folder], retry=True)
-    assert (third.submitted, third.failed, third.not_indexable) == (2, 1, 1)
-    assert (await app.list_dead_letters()).total == 1
+    assert (third.submitted, third.unsupported, third.not_indexable) == (2, 1, 1)
+    assert (await app.list_dead_letters()).total == 0
 
 
 async def test_other_settings_try_failed_files_again_but_leave_completed_ones(
@@ -81,7 +81,7 @@ async def test_other_settings_try_failed_files_again_but_leave_completed_ones(
     await (await start_app()).ingest([folder])
     app = await start_app(chunk={"size": 400})
     summary = await app.ingest([folder])
-    assert (summary.submitted, summary.failed, summary.skipped, summary.stale_settings) == (1, 1, 1, 1)
+    assert (summary.submitted, summary.unsupported, summary.skipped, summary.stale_settings) == (1, 1, 1, 1)
 
 
 def new_html_version(monkeypatch: pytest.MonkeyPatch) -> None:

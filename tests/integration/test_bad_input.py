@@ -31,13 +31,22 @@ async def test_an_empty_file_is_not_indexable(app: App, files: Files) -> None:
     assert (await app.status()).dead_letters == 0
 
 
-async def test_i9_binary_garbage_is_a_dead_letter_and_harms_nobody(app: App, files: Files) -> None:
+async def test_i9_binary_garbage_is_unsupported_whatever_its_name_and_harms_nobody(app: App, files: Files) -> None:
     summary = await app.ingest([files(**{"bad.bin": GARBAGE, "bad.txt": GARBAGE, "good.txt": "good words"})])
-    assert (summary.completed, summary.failed) == (1, 2)
+    assert (summary.completed, summary.unsupported, summary.failed) == (1, 2, 0)
     assert await found(app, "good") == {"good.txt"}
-    letters = (await app.list_dead_letters()).letters
-    assert {letter.reason for letter in letters} == {"unsupported_type"}
-    assert all("convert the file, or delete the document" in letter.error for letter in letters)
+    assert (await app.list_dead_letters()).total == 0
+    unsupported = await app.list_documents(status="UNSUPPORTED")
+    assert {d.name for d in unsupported} == {"bad.bin", "bad.txt"}
+    assert all((d.media_type or "").startswith("application/") for d in unsupported)
+    assert (summary.reasons, (await app.check()).ok) == ({"unsupported_type": 2}, True)
+
+
+async def test_data_settings_and_source_code_are_read_as_text(app: App, files: Files) -> None:
+    names = ("a.csv", "b.tsv", "c.json", "d.jsonl", "e.yaml", "f.xml", "g.rst", "h.py", "i.log", "j.ini", "k.toml")
+    summary = await app.ingest([files(**{name: f"heron = {i}" for i, name in enumerate(names)})])
+    assert (summary.completed, summary.unsupported, summary.failed) == (len(names), 0, 0)
+    assert {hit.name for hit in await app.search("heron", 50)} == set(names)
 
 
 ODD_NAMES = [b"new\nline.txt", b"tab\t.txt", b"caf\xe9.txt", b"\xff\xfe.txt", "日本語.txt".encode(), b"quote'\".txt",
@@ -296,14 +305,19 @@ def test_a_large_text_never_stands_in_memory_whole(tmp_path: Path) -> None:
     assert grown < 150, f"{grown:.0f} MB for a text of {megabytes} MB"
 
 
-async def test_a_binary_named_text_after_a_good_version_keeps_the_good_one(start_app: StartApp, files: Files) -> None:
+async def test_i5_an_unsupported_version_replaces_the_good_one(start_app: StartApp, files: Files) -> None:
     app = await start_app()
     folder = files(**{"a.txt": "good words"})
     await app.ingest([folder])
     files(**{"a.txt": GARBAGE})
     await app.ingest([folder])
     entry = await named(app, "a.txt")
-    assert (entry.status, entry.searchable, entry.stale) == ("FAILED", True, True)
+    assert (entry.status, entry.searchable, entry.stale) == ("UNSUPPORTED", False, False)
+    assert await found(app, "good") == set()
+    assert await app.retry([entry.id]) == {entry.id}
+    assert (await app.run()).unsupported == 1
+    files(**{"a.txt": "good words again"})
+    assert (await app.ingest([folder])).completed == 1
     assert await found(app, "good") == {"a.txt"}
 
 

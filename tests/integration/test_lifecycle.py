@@ -27,7 +27,7 @@ from penstock.model.nouns import WorkerId
 
 ROOT = Path(__file__).parents[2]
 STEPS = "steps: {validate: , extract: , clean: , chunk: , embed: , index: }"
-BAD = bytes(range(256)) * 9
+BAD = b"%PDF-1.7\n" + bytes(range(256)) * 9
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +67,7 @@ async def test_i8_handlers_are_told_of_everything_that_they_asked_for_once(
     steps = ("validate", "extract", "clean", "chunk", "embed", "index")
     assert kinds() == {
         "GROUP_START": 1, "GROUP_END": 1, "ITEM_START": 2, "ITEM_END": 1, "ITEM_FAILED": 1,
-        "STEP_START": 7, "STEP_END": 6, "STEP_FAILED": 1,
+        "STEP_START": 8, "STEP_END": 7, "STEP_FAILED": 1,
     }  # fmt: skip
     assert len({event.id for event in heard}) == len(heard)
     assert {(e.owner, e.collection, e.workflow, e.group_id, e.batch) for e in heard} == {
@@ -83,12 +83,12 @@ async def test_i8_handlers_are_told_of_everything_that_they_asked_for_once(
     failed = next(e for e in heard if e.kind == "ITEM_FAILED")
     assert (failed.name, failed.step, failed.step_kind, failed.status) == (
         "noise.bin",
-        "validate",
-        "validate",
+        "extract",
+        "extract",
         "FAILED",
     )
     assert failed.error
-    assert failed.meta["reason"] == "unsupported_type"
+    assert failed.meta["reason"] == "damaged"
     end = next(e for e in heard if e.kind == "GROUP_END")
     assert (end.completion, end.counts, end.document_id, end.run_id) == (1, {"COMPLETED": 1, "FAILED": 1}, None, None)
     assert end.id.startswith(f"{summary.group}-")
@@ -212,7 +212,7 @@ async def test_what_was_told_and_what_was_not_is_counted(
 async def test_i8_letters_of_events_stay_when_their_document_is_tried_again(app: App, tmp_path: Path) -> None:
     path = workflow(tmp_path, "item_failed", "refuse")
     summary = await app.ingest(data=BAD, name="a.bin", workflow=path)
-    assert summary.reasons == {"unsupported_type": 1}
+    assert summary.reasons == {"damaged": 1}
     letters = (await app.list_dead_letters()).letters
     assert {(one.reason, one.attempts, one.traceback) for one in letters if one.event} == {("rate_limited", 1, None)}
     [document] = await app.list_documents()

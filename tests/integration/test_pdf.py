@@ -251,7 +251,6 @@ def dead() -> dict[str, tuple[bytes, str, int | None, str]]:
         "noise.pdf": (b"%PDF-1.7\n" + bytes(range(256)) * 99, "damaged", None, "damaged beyond reading"),
         "nothing.pdf": (pdf(), "damaged", None, "it has no pages"),
         "locked.pdf": (pdf(*numbered(3), lock=Lock(b"sesame")), "encrypted", None, "locked by a password"),
-        "garbage.pdf": (bytes(i * i % 251 for i in range(5000)), "unsupported_type", None, "'garbage.pdf' is"),
     }
 
 
@@ -261,6 +260,7 @@ FINE = {
     "text.pdf": (b"It is called textword, and is no PDF at all.", "COMPLETED", "textword"),
     "scan.pdf": (scan(), "NOT_INDEXABLE", None),
     "empty.pdf": (b"", "NOT_INDEXABLE", None),
+    "garbage.pdf": (bytes(i * i % 251 for i in range(5000)), "UNSUPPORTED", None),
 }
 
 

@@ -198,7 +198,7 @@ async def test_a_definition_that_is_wrong_is_refused(app: App, files: Files) -> 
 
 async def test_a_value_that_fits_one_workflow_only_changes_nothing(app: App, files: Files) -> None:
     await failed(app, files)
-    await app.ingest(data=bytes(range(256)) * 40, name="noise.bin")
+    await app.ingest(data=b"%PDF-1.7\n" + bytes(range(256)) * 40, name="noise.bin")
     for dry_run in (False, True):
         with pytest.raises(ConfigError, match="'default' has no step picky"):
             await app.replay(values={"picky": {"likes": "it"}}, dry_run=dry_run)

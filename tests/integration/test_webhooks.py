@@ -26,7 +26,7 @@ from penstock.events import retry
 
 SECRET = "open-sesame-7731"
 PATH = "/hooks/token-4711?key=hidden-9922"
-BAD = bytes(range(256)) * 9
+BAD = b"%PDF-1.7\n" + bytes(range(256)) * 9
 
 
 class Receiver:
@@ -122,7 +122,7 @@ async def test_i8_every_run_tells_a_webhook_and_signs_what_it_says(start_app: St
     assert sorted(by_kind) == ["GROUP_END", "ITEM_FAILED"]
     assert len(receiver.got) == 2
     assert by_kind["GROUP_END"]["counts"] == {"FAILED": 1}
-    assert by_kind["ITEM_FAILED"]["meta"]["reason"] == "unsupported_type"
+    assert by_kind["ITEM_FAILED"]["meta"]["reason"] == "damaged"
     for headers, body, _ in receiver.got:
         verify(headers, body)
         event = json.loads(body)

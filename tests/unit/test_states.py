@@ -3,7 +3,7 @@
 import pytest
 from scripts import states as drawing
 
-from penstock.ledger.database.migrations import m0001_initial
+from penstock.ledger.database.migrations import m0001_initial, m0016_unsupported
 from penstock.model.states import (
     DOCUMENT_TRANSITIONS,
     ENDS,
@@ -28,7 +28,7 @@ def test_the_docs_are_what_the_tables_draw() -> None:
 @pytest.mark.parametrize(
     ("listed", "table"),
     [
-        (m0001_initial.DOCUMENT_TRANSITIONS, DOCUMENT_TRANSITIONS),
+        (m0016_unsupported.DOCUMENT_TRANSITIONS, DOCUMENT_TRANSITIONS),
         (m0001_initial.STEP_TRANSITIONS, STEP_TRANSITIONS),
     ],
     ids=["documents", "steps"],

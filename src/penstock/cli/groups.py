@@ -92,8 +92,8 @@ async def list_groups(call: Call, batch: str | None, limit: int) -> Answer:
     head = ["ID", "STATUS", "RUNS", "DONE", "FAILED", "SINCE", "WORKFLOW", "BATCH"]
     rows = [
         [
-            g.id, g.status, g.total, g.completed + g.not_indexable, g.failed, when(g.created_at), g.workflow,
-            g.batch or "",
+            g.id, g.status, g.total, g.completed + g.not_indexable + g.unsupported, g.failed, when(g.created_at),
+            g.workflow, g.batch or "",
         ]
         for g in found
     ]  # fmt: skip
@@ -112,7 +112,8 @@ async def show_group(call: Call, name: str) -> Answer:
         view = await scope.group(name)
     g, took = view.group, view.durations
     counts = {
-        "completed": g.completed, "not indexable": g.not_indexable, "running": g.running, "pending": g.pending,
+        "completed": g.completed, "not indexable": g.not_indexable, "unsupported": g.unsupported,
+        "running": g.running, "pending": g.pending,
         "failed": g.failed, "cancelled": g.cancelled,
     }  # fmt: skip
     fields: dict[str, Any] = {

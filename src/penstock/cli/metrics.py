@@ -190,6 +190,6 @@ def registry_for(pools: str | None) -> Registry:
     from penstock.worker.services import INDEX
 
     names = {*(pool_sizes(pools) if pools is not None else (REST,)), INDEX}
-    ends = (DocumentStatus.COMPLETED, DocumentStatus.NOT_INDEXABLE, DocumentStatus.FAILED)
+    ends = (DocumentStatus.COMPLETED, DocumentStatus.NOT_INDEXABLE, DocumentStatus.UNSUPPORTED, DocumentStatus.FAILED)
     known = {"pool": sorted(names), "kind": KINDS, "status": [status.value for status in ends], "event": [*EventKind]}
     return Registry(known)

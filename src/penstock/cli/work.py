@@ -23,6 +23,7 @@ REMARKS = 5
 """Up to this many failed documents are listed one by one."""
 LONGEST = 240
 
+STRICT = click.option("--strict", is_flag=True, help="Exit with code 1 if a document is of an unsupported format.")
 BUDGET = click.option("--budget", metavar="TIME", help="Stop after this time, as in 60s or 5m, and keep the progress.")
 
 
@@ -44,9 +45,10 @@ BUDGET = click.option("--budget", metavar="TIME", help="Stop after this time, as
 @click.option("--include", metavar="GLOB", multiple=True, help="Only matching files of a folder.")
 @click.option("--exclude", metavar="GLOB", multiple=True, help="Skip matching files of a folder.")
 @click.option("--prune", is_flag=True, help="Delete documents whose file no longer exists in the folder.")
-@click.option("--retry", is_flag=True, help="Retry documents that failed, were cancelled or had no text.")
+@click.option("--retry", is_flag=True, help="Retry documents that failed, were cancelled, unsupported or had no text.")
 @passwords("; also retries documents that failed without it")
 @BUDGET
+@STRICT
 @click.option("--no-wait", is_flag=True, help="Only submit; `penstock run` processes the documents.")
 @body
 async def ingest(
@@ -55,6 +57,7 @@ async def ingest(
     name: str | None,
     key: str | None,
     budget: str | None,
+    strict: bool,
     no_wait: bool,
     password: str | None,
     password_file: str | None,
@@ -85,13 +88,14 @@ async def ingest(
             )
         finally:
             progress.close()
-    return _answer(call, summary)
+    return _answer(call, summary, strict=strict)
 
 
 @click.command()
 @BUDGET
+@STRICT
 @body
-async def run(call: Call, budget: str | None) -> Answer:
+async def run(call: Call, budget: str | None, strict: bool) -> Answer:
     """Process the queue, then stop.
 
     Repeated calls with a budget finish any document.
@@ -103,7 +107,7 @@ async def run(call: Call, budget: str | None) -> Answer:
             summary = await app.run(budget_s=seconds, report=progress)
         finally:
             progress.close()
-    return _answer(call, summary)
+    return _answer(call, summary, strict=strict)
 
 
 class StandardInput(io.RawIOBase):
@@ -156,16 +160,19 @@ def _sort(paths: tuple[str, ...], name: str | None, key: str | None) -> tuple[li
     return files, standard_input
 
 
-def _answer(call: Call, summary: "Summary") -> Answer:
+def _answer(call: Call, summary: "Summary", *, strict: bool = False) -> Answer:
     import msgspec
 
     hints = [f"refused: {visible(problem)}" for problem in summary.problems]
     hints += _explanations(summary)
+    if summary.unsupported:
+        hints.append("Unsupported documents are of a format that Penstock does not read: docs/reference/formats.md")
     if summary.failed:
         hints.append("To see why documents failed: penstock dlq list · to try again: penstock dlq replay --all")
     if summary.failed_before:
         hints.append(
-            f"{summary.failed_before:,} of the skipped documents had failed or had no text: --retry tries them again."
+            f"{summary.failed_before:,} of the skipped documents had failed, had no text or were unsupported: "
+            "--retry tries them again."
         )
     if summary.stale_settings:
         done = "completed document was" if summary.stale_settings == 1 else "completed documents were"
@@ -178,19 +185,19 @@ def _answer(call: Call, summary: "Summary") -> Answer:
         hints.append("Accepted documents are kept: run the same `penstock ingest`, or `penstock run`, to continue.")
     elif summary.pending or summary.budget_spent:
         hints.append("There is work left: run `penstock run` to continue.")
-    return Answer(msgspec.to_builtins(summary), summary_line(summary), _code(call, summary), hints=hints)
+    return Answer(msgspec.to_builtins(summary), summary_line(summary), _code(call, summary, strict), hints=hints)
 
 
-def _code(call: Call, summary: "Summary") -> int:
+def _code(call: Call, summary: "Summary", strict: bool) -> int:
     if call.signals.received is not None:
         return call.signals.code
     if summary.budget_spent:
         return 3
-    return 1 if summary.failed or summary.refused else 0
+    return 1 if summary.failed or summary.refused or (strict and summary.unsupported) else 0
 
 
 def summary_line(summary: "Summary") -> str:
-    words = ("completed", "not indexable", "failed", "cancelled", "pending", "deleted", "refused")
+    words = ("completed", "not indexable", "unsupported", "failed", "cancelled", "pending", "deleted", "refused")
     parts = [f"{n:,} {word}" for word in words if (n := getattr(summary, word.replace(" ", "_")))]
     if summary.skipped:
         parts.append(f"{summary.skipped:,} skipped (unchanged)")

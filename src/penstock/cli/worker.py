@@ -121,6 +121,7 @@ def _sum(parts: "list[Summary]") -> "Summary":
         made.update(part.made)
         total.completed += part.completed
         total.not_indexable += part.not_indexable
+        total.unsupported += part.unsupported
         total.failed += part.failed
     total.made = dict(made)
     return total

@@ -129,6 +129,29 @@ _OFFICE = Reader(
 _SHEETS = Reader("sheets", "penstock.extractors.sheets", late=("python_calamine",))
 _MAIL = Reader("mail", "penstock.extractors.mail", late=("olefile", "striprtf.striprtf", "charset_normalizer"))
 
+SOURCE_CODE = (
+    "asm", "bash", "bat", "c", "cc", "clj", "cljs", "cmake", "cpp", "cs", "css", "cxx", "dart", "diff", "el", "elm",
+    "erl", "ex", "exs", "f90", "fs", "go", "gradle", "graphql", "groovy", "h", "hpp", "hs", "java", "jl", "js", "jsx",
+    "kt", "kts", "less", "lisp", "lua", "m", "make", "ml", "mm", "nim", "pas", "patch", "php", "pl", "pm", "proto",
+    "ps1", "py", "pyi", "r", "rb", "rs", "sass", "scala", "scm", "scss", "sh", "sol", "sql", "swift", "tcl", "tf",
+    "ts", "tsx", "v", "vb", "vhdl", "vim", "vue", "zig", "zsh",
+)  # fmt: skip
+"""Suffixes of source files."""
+
+
+def _text(media_type: str, label: str, *suffixes: str) -> Format:
+    """A format that is read as plain text."""
+    return Format(
+        media_type=media_type,
+        label=label,
+        suffixes=suffixes,
+        sign=Text(),
+        adapter="penstock.extractors.text:make",
+        version="text-1",
+        libraries=(DETECTOR,),
+    )
+
+
 FORMATS = (
     Format(
         media_type=PLAIN,
@@ -181,9 +204,16 @@ FORMATS = (
         version="office-1",
         markdown=True,
     ),
-    Format(media_type="text/csv", label="CSV", suffixes=("csv",), sign=Text()),
-    Format(media_type="application/xml", label="XML", suffixes=("xml",), sign=Text()),
-    Format(media_type="application/json", label="JSON", suffixes=("json",), sign=Text()),
+    _text("text/csv", "CSV", "csv"),
+    _text("text/tab-separated-values", "TSV", "tsv", "tab"),
+    _text("application/json", "JSON", "json", "geojson", "ipynb"),
+    _text("application/x-ndjson", "JSON lines", "jsonl", "ndjson"),
+    _text("application/yaml", "YAML", "yaml", "yml"),
+    _text("application/toml", "TOML", "toml"),
+    _text("application/xml", "XML", "xml", "xsd", "xsl", "xslt", "rss", "atom"),
+    _text("text/x-rst", "reStructuredText", "rst"),
+    _text("text/x-ini", "settings", "ini", "cfg", "conf", "properties", "env"),
+    _text("text/x-source", "source code", *SOURCE_CODE),
     Format(
         media_type=RTF,
         label="RTF",

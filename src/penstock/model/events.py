@@ -15,7 +15,8 @@ class EventKind(StrEnum):
     ITEM_START = "ITEM_START"
     """The first step of a run was claimed for the first time."""
     ITEM_END = "ITEM_END"
-    """The run ended without failure. The document is COMPLETED, NOT_INDEXABLE or CANCELLED."""
+    """The run ended without failure. The document is COMPLETED, NOT_INDEXABLE, UNSUPPORTED
+    or CANCELLED."""
     ITEM_FAILED = "ITEM_FAILED"
     """The run ended as a dead letter."""
     STEP_START = "STEP_START"

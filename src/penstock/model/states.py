@@ -13,6 +13,9 @@ class DocumentStatus(StrEnum):
     INDEXING = "INDEXING"
     COMPLETED = "COMPLETED"
     NOT_INDEXABLE = "NOT_INDEXABLE"
+    """It contains no text."""
+    UNSUPPORTED = "UNSUPPORTED"
+    """No extractor reads its format."""
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
 
@@ -42,7 +45,9 @@ class GenerationState(StrEnum):
 
 _D = DocumentStatus
 WORKING = (_D.EXTRACTING, _D.CHUNKING, _D.EMBEDDING, _D.INDEXING)
-ENDS = (_D.COMPLETED, _D.NOT_INDEXABLE, _D.FAILED, _D.CANCELLED)
+ENDS = (_D.COMPLETED, _D.NOT_INDEXABLE, _D.UNSUPPORTED, _D.FAILED, _D.CANCELLED)
+TEXTLESS = (_D.NOT_INDEXABLE, _D.UNSUPPORTED)
+"""The ends of a run that completed with nothing to search for."""
 
 # The verb that makes each change. A working status that stays the same is not a change.
 DOCUMENT_TRANSITIONS: Mapping[tuple[DocumentStatus, DocumentStatus], str] = {
@@ -50,16 +55,19 @@ DOCUMENT_TRANSITIONS: Mapping[tuple[DocumentStatus, DocumentStatus], str] = {
     # A workflow that has only custom steps stays PENDING until its end.
     (_D.PENDING, _D.COMPLETED): "flip",
     (_D.PENDING, _D.NOT_INDEXABLE): "flip",
+    (_D.PENDING, _D.UNSUPPORTED): "flip",
     (_D.PENDING, _D.FAILED): "fail",
     (_D.PENDING, _D.CANCELLED): "cancel",
     **{(one, other): "claim" for one in WORKING for other in WORKING if one != other},
     **{(working, _D.COMPLETED): "flip" for working in WORKING},
     **{(working, _D.NOT_INDEXABLE): "flip" for working in WORKING},
+    **{(working, _D.UNSUPPORTED): "flip" for working in WORKING},
     **{(working, _D.FAILED): "fail" for working in WORKING},
     **{(working, _D.CANCELLED): "cancel" for working in WORKING},
     (_D.FAILED, _D.PENDING): "retry",
     (_D.CANCELLED, _D.PENDING): "retry",
     (_D.NOT_INDEXABLE, _D.PENDING): "retry",
+    (_D.UNSUPPORTED, _D.PENDING): "retry",
     (_D.COMPLETED, _D.PENDING): "submit",
 }
 

@@ -10,13 +10,13 @@ from penstock import user_code
 from penstock.artifacts.segments import CODECS
 from penstock.errors import ConfigError, Permanent
 from penstock.model.nouns import Json, StepDefinition
-from penstock.model.states import DocumentStatus
+from penstock.model.states import TEXTLESS, DocumentStatus
 from penstock.stages.base import Ports, Stage, StepContext, StepResult, never_ends
 from penstock.stages.registry import STAGES
 from penstock.workflows import methods
 
 META_BYTES = 1 << 20
-ENDS = (None, DocumentStatus.COMPLETED, DocumentStatus.NOT_INDEXABLE)
+ENDS = (None, DocumentStatus.COMPLETED, *TEXTLESS)
 
 
 def custom(definition: StepDefinition) -> Stage:
@@ -58,7 +58,7 @@ def _wrong(result: Any) -> str | None:
         if not isinstance(getattr(result, name), str | None):
             return f"with a {name} that is {type(getattr(result, name)).__name__}: it must be text or None"
     if result.end not in ENDS or not isinstance(result.end, DocumentStatus | None):
-        return "with an end that is none: it must be DocumentStatus.COMPLETED, NOT_INDEXABLE or None"
+        return "with an end that is none: it must be DocumentStatus.COMPLETED, NOT_INDEXABLE, UNSUPPORTED or None"
     try:
         size = len(msgspec.json.encode(meta))
     except Exception as error:

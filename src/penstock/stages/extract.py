@@ -5,11 +5,15 @@ from typing import Any
 
 from penstock.artifacts.segments import PAGES
 from penstock.errors import Permanent
+from penstock.extractors.base import Extractor
 from penstock.extractors.formats import PLAIN
 from penstock.model.nouns import Json
+from penstock.model.states import DocumentStatus
 from penstock.stages.base import Ports, Stage, StepContext, StepResult
 
 MEGABYTE = 1_000_000
+UNSUPPORTED = "unsupported_type"
+"""The reason with which an extractor says that it does not read this kind of file."""
 PARSER_S = "parser_s"
 """The cursor key for the time that parser processes have worked, which later attempts add to."""
 
@@ -23,6 +27,18 @@ async def run(ctx: StepContext) -> StepResult:
     if not checkpoint.cursor:
         await source.verify()
     source.parsed(float(checkpoint.cursor.get(PARSER_S, 0.0)))
+    try:
+        await _extract(ctx, extractor)
+    except Permanent as error:
+        if error.reason != UNSUPPORTED:
+            raise
+        return StepResult({"pages": checkpoint.total, "reason": UNSUPPORTED, "error": str(error)})
+    return StepResult({"pages": checkpoint.total})
+
+
+async def _extract(ctx: StepContext, extractor: Extractor) -> None:
+    checkpoint, source, limits = ctx.checkpoint, ctx.source, ctx.ports.limits
+    media_type = ctx.document.media_type or PLAIN
     async with aclosing(extractor.extract(source, media_type, ctx.params, dict(checkpoint.cursor))) as batches:
         async for batch in batches:
             if (pages := max(checkpoint.total + len(batch.pages), batch.cursor.get("of", 0))) > limits.pages:
@@ -30,7 +46,11 @@ async def run(ctx: StepContext) -> StepResult:
             size = sum(len(page.text) for page in batch.pages)
             cursor = {**batch.cursor, PARSER_S: round(source.parser_s, 3)} if source.parser_s else batch.cursor
             await checkpoint.append(batch.pages, cursor, size=size, keep=batch.keep or extractor.paid)
-    return StepResult({"pages": checkpoint.total})
+
+
+def _end(meta: Json) -> DocumentStatus | None:
+    """Also for an artifact that is reused: its meta says that the format is not supported."""
+    return DocumentStatus.UNSUPPORTED if meta.get("reason") == UNSUPPORTED else None
 
 
 def _beyond(ctx: StepContext, what: str, setting: str, reason: str) -> Permanent:
@@ -52,4 +72,4 @@ def _paid(ports: Ports, media_type: str | None) -> bool:
     return extractor is not None and extractor.paid
 
 
-EXTRACT = Stage("extract", run, PAGES, _version, paid=_paid)
+EXTRACT = Stage("extract", run, PAGES, _version, paid=_paid, ends=_end)

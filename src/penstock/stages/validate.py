@@ -1,8 +1,7 @@
-"""validate: detects the media type, and fails if no extractor reads it."""
+"""validate: detects the media type. A document that no extractor reads ends here as UNSUPPORTED."""
 
 from penstock.errors import BlobMissing, Permanent
-from penstock.extractors import formats
-from penstock.extractors.media import BINARY, EMPTY, detect
+from penstock.extractors.media import EMPTY, detect
 from penstock.model.states import DocumentStatus
 from penstock.stages.base import Stage, StepContext, StepResult
 
@@ -21,12 +20,8 @@ async def run(ctx: StepContext) -> StepResult:
     if media_type == EMPTY:
         return StepResult({"media_type": media_type}, end=DocumentStatus.NOT_INDEXABLE, media_type=media_type)
     if media_type not in ctx.ports.extractors:
-        supported = ", ".join(sorted((formats.of(name).label for name in ctx.ports.extractors), key=str.lower))
-        what = "neither text nor any format that is known" if media_type == BINARY else f"{media_type}, by its content"
-        raise Permanent(
-            f"{ctx.document.name!r} is {what}; Penstock reads {supported}: convert the file, or delete the document",
-            reason="unsupported_type",
-        )
+        meta = {"media_type": media_type, "reason": "unsupported_type"}
+        return StepResult(meta, end=DocumentStatus.UNSUPPORTED, media_type=media_type)
     return StepResult({"media_type": media_type}, media_type=media_type)
 
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.extractors import formats
+from penstock.extractors import formats, media
 from penstock.intake import Intake, Receipt, RunSpec, SubmitItem
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import dead_letters, documents, outbox, work
 from penstock.model.nouns import Document, DocumentId, Owner
-from penstock.model.states import ENDS, DocumentStatus
+from penstock.model.states import ENDS, TEXTLESS, DocumentStatus
 from penstock.runtime import Runtime
 from penstock.worker.counters import MADE, DocumentInProgress, left_s, to_come
 
@@ -67,6 +67,8 @@ class Summary(msgspec.Struct):
     """The number of documents that failed or had no text, by reason."""
     remarks: list[FailureNote] = []
     """Up to five documents for each reason."""
+    unsupported: int = 0
+    """Documents of a format that no extractor reads. They are not failures."""
     group: str | None = None
     """The group of the runs that this call started. `group show` shows its progress."""
 
@@ -182,6 +184,8 @@ class Job:
                     s.completed += 1
                 case DocumentStatus.NOT_INDEXABLE:
                     s.not_indexable += 1
+                case DocumentStatus.UNSUPPORTED:
+                    s.unsupported += 1
                 case DocumentStatus.FAILED:
                     s.failed += 1
                 case DocumentStatus.CANCELLED:
@@ -197,7 +201,7 @@ OnReceipt = Callable[[Receipt], None]
 
 WORK = ("submitted", "changed", "resumed")
 """Outcomes of a submit that queue a run."""
-AGAIN = (DocumentStatus.FAILED, DocumentStatus.CANCELLED, DocumentStatus.NOT_INDEXABLE)
+AGAIN = (DocumentStatus.FAILED, DocumentStatus.CANCELLED, *TEXTLESS)
 
 
 async def submit(
@@ -320,7 +324,7 @@ async def _close(job: Job, named: "Named") -> Summary:
         if worker.services.budget.spent:
             summary.budget_spent = summary.pending > 0 or (await job.ledger.read(outbox.waiting)).due
         summary.interrupted = worker.told_to_stop
-    if summary.failed or summary.not_indexable:
+    if summary.failed or summary.not_indexable or summary.unsupported:
         for owner, statuses in named.items():
             await _explain(owner, job.ledger, statuses, summary)
     return summary
@@ -344,14 +348,18 @@ async def _explain(
             if letter is not None and letter.document_id is not None:
                 document, name = letter.document_id, letter.name or ""
                 summary.remarks.append(FailureNote(document, name, DocumentStatus.FAILED, reason, letter.error))
-    textless = [document for document, status in statuses.items() if status == DocumentStatus.NOT_INDEXABLE]
-    if textless:
-        reasons["no_text"] += len(textless)
-    for document in textless[:REMARKS]:
-        entry = await ledger.read(partial(documents.get, owner), document)
-        if entry is not None:
-            d = entry.document
-            summary.remarks.append(FailureNote(d.id, d.name, DocumentStatus.NOT_INDEXABLE, "no_text", _no_text(d)))
+    for end, reason, why in (
+        (DocumentStatus.NOT_INDEXABLE, "no_text", _no_text),
+        (DocumentStatus.UNSUPPORTED, "unsupported_type", _unsupported),
+    ):
+        textless = [document for document, status in statuses.items() if status == end]
+        reasons[reason] += len(textless)
+        for document in textless[:REMARKS]:
+            entry = await ledger.read(partial(documents.get, owner), document)
+            if entry is not None:
+                d = entry.document
+                summary.remarks.append(FailureNote(d.id, d.name, end, reason, why(d)))
+    reasons = +reasons
     summary.reasons = dict(reasons.most_common())
 
 
@@ -361,6 +369,12 @@ def _no_text(document: Document) -> str:
     if formats.of(document.media_type).printed or (document.media_type or "").startswith("image/"):
         return "no text in it: probably a scan"
     return "no text in it"
+
+
+def _unsupported(document: Document) -> str:
+    if document.media_type in (None, media.BINARY):
+        return "not supported: neither text nor any format that is known"
+    return f"not supported: {formats.of(document.media_type).label}"
 
 
 async def _tick_run(job: Job, report: Report) -> None:

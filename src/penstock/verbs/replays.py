@@ -18,7 +18,7 @@ from penstock.ledger.engine.dead_letters import Buried
 from penstock.ledger.engine.documents import Origin
 from penstock.model import settings
 from penstock.model.nouns import DocumentId, Owner, RunId, Workflow
-from penstock.model.states import DocumentStatus
+from penstock.model.states import TEXTLESS
 from penstock.runtime import Runtime
 from penstock.verbs import arguments
 from penstock.verbs.changes import Changes
@@ -205,10 +205,7 @@ async def _named(owner: Owner, ledger: Ledger, letters: Sequence[int]) -> list[B
 
 
 def _goes_on(origin: Origin, spec: RunSpec) -> bool:
-    return (
-        settings.same(origin.settings, spec.settings, origin.media_type)
-        and origin.status != DocumentStatus.NOT_INDEXABLE
-    )
+    return settings.same(origin.settings, spec.settings, origin.media_type) and origin.status not in TEXTLESS
 
 
 def _any_format(origin: Origin) -> Origin:

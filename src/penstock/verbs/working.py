@@ -123,6 +123,7 @@ async def work(resources: Resources, pools: str | None, tell: Callable[[str], No
     return Summary(
         completed=counters.ended[DocumentStatus.COMPLETED],
         not_indexable=counters.ended[DocumentStatus.NOT_INDEXABLE],
+        unsupported=counters.ended[DocumentStatus.UNSUPPORTED],
         failed=counters.ended[DocumentStatus.FAILED],
         elapsed_s=round(runtime.clock() - began, 3),
         interrupted=resources.stopping,

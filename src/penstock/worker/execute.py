@@ -51,7 +51,7 @@ async def execute(services: WorkerServices, ctx: Context, chain: Callable[[str],
     meta = msgspec.json.encode(result.meta).decode()
     if isinstance(after, DocumentStatus):
         end = after
-        took = await services.ledger.write(flips.FLIP, flip(ctx, end, meta, output))
+        took = await services.ledger.write(flips.FLIP, flip(ctx, end, meta, output, result.media_type))
         must(took, ctx, "complete")
         services.record.completed(ctx, result.meta, end)
         return None
@@ -137,11 +137,18 @@ async def _work(services: WorkerServices, ctx: Context, stage: Stage) -> tuple[S
     return result, output
 
 
-def flip(ctx: Context, status: DocumentStatus, meta: str, output: checkpoints.Output | None = None) -> flips.Flip:
+def flip(
+    ctx: Context,
+    status: DocumentStatus,
+    meta: str,
+    output: checkpoints.Output | None = None,
+    media_type: str | None = None,
+) -> flips.Flip:
     """Build the write that ends the run. Pages and chunks are counted from the artifacts, because a step may report any
     numbers."""
     pages, chunks = (ctx.state.newest(kind, ctx.step.position + 1) for kind in COUNTED)
-    return flips.Flip(ctx.step, status, pages.items if pages else None, chunks.items if chunks else 0, meta, output)
+    counts = (pages.items if pages else None, chunks.items if chunks else 0)
+    return flips.Flip(ctx.step, status, *counts, meta, output, media_type=media_type)
 
 
 async def settle(services: WorkerServices, ctx: Context, error: BaseException) -> None:

@@ -235,7 +235,7 @@ def _check_graph(source: YamlFile, key: str, steps: list[tuple[Place, dict[str, 
                 )
 
 
-ENDINGS = ("END", "COMPLETED", "NOT_INDEXABLE")
+ENDINGS = ("END", "COMPLETED", "NOT_INDEXABLE", "UNSUPPORTED")
 """In place of a step name: the run ends."""
 ELSEWHERE = "workflow:"
 """Prefix of the id or file of a workflow, in place of a step name: the run continues with that workflow."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from penstock.errors import Permanent
 from penstock.model.nouns import StepDefinition, Workflow
-from penstock.model.states import DocumentStatus
+from penstock.model.states import TEXTLESS, DocumentStatus
 
 DEFAULT = "default"
 END = "END"
@@ -25,7 +25,7 @@ def following(workflow: Workflow, position: int, answer: str | None) -> int | Do
         return position + 1 if position + 1 < len(workflow.steps) else DocumentStatus.COMPLETED
     if target == END:
         return DocumentStatus.COMPLETED
-    if target in (DocumentStatus.COMPLETED, DocumentStatus.NOT_INDEXABLE):
+    if target in (DocumentStatus.COMPLETED, *TEXTLESS):
         return DocumentStatus(target)
     return workflow.position(target)
 

@@ -31,6 +31,8 @@ class Flip(msgspec.Struct, frozen=True):
     output: checkpoints.Output | None = None
     found: str | None = None
     """Metadata of the document that its steps found, as JSON."""
+    media_type: str | None = None
+    """What the document was found to be, if this step found it."""
 
 
 # The five conditions of I5 in one statement: lease, lock, run, document, generation. Scalar subqueries, not EXISTS:
@@ -52,6 +54,10 @@ _END_DOCUMENT = Statement(
     "UPDATE documents SET status = r.status, error = NULL, password = NULL, updated_at = {now} FROM {rows} "
     "WHERE {documents.id = r.id}",
     rows="id text, status text",
+)
+
+_TYPED = Statement(
+    "UPDATE documents SET media_type = r.found FROM {rows} WHERE {documents.id = r.id}", rows="id text, found text"
 )
 
 
@@ -82,7 +88,9 @@ def _flip_single(connection: Connection, flips: Sequence[Flip]) -> list[bool]:
 def _flip(connection: Connection, flips: Sequence[Flip]) -> list[bool]:
     if connection.dialect == "postgres":
         answers = _flip_single(connection, flips)
-        outbox.tell(connection, _flipped([f for f, took in zip(flips, answers, strict=True) if took]))
+        done = [f for f, took in zip(flips, answers, strict=True) if took]
+        _keep_types(connection, done)
+        outbox.tell(connection, _flipped(done))
         return answers
     rows = [(f.step.lease.step_id, f.step.lease.token, f.meta) for f in flips]
     took = {row[0] for row in connection.run(_FLIP, rows)}
@@ -94,9 +102,16 @@ def _flip(connection: Connection, flips: Sequence[Flip]) -> list[bool]:
         )
         generations.place(connection, [f.step.generation_id for f in done if _is_placed(f)])
         connection.run(_END_DOCUMENT, [(f.step.document_id, f.status) for f in done])
+        _keep_types(connection, done)
         end_runs(connection, [(f.step.run_id, "COMPLETED") for f in done])
         outbox.tell(connection, _flipped(done))
     return [f.step.lease.step_id in took for f in flips]
+
+
+def _keep_types(connection: Connection, flips: Sequence[Flip]) -> None:
+    """A separate statement, because only documents without text end in the step that finds their type."""
+    if typed := [(f.step.document_id, f.media_type) for f in flips if f.media_type is not None]:
+        connection.run(_TYPED, typed)
 
 
 def _is_placed(flip: Flip) -> bool:
@@ -120,7 +135,9 @@ def _recall_flipped(connection: Connection, flips: Sequence[Flip]) -> list[bool 
 FLIP = Verb(
     "flip",
     _flip,
-    single_statement=lambda flips: outbox.is_silent(flip.step.snapshot for flip in flips),
+    single_statement=lambda flips: (
+        outbox.is_silent(flip.step.snapshot for flip in flips) and all(flip.media_type is None for flip in flips)
+    ),
     of=lambda flip: flip.step.lease.step_id,
     recall=_recall_flipped,
 )

@@ -117,19 +117,19 @@ def _tell_ended(connection: Connection, rows: Sequence[Row]) -> None:
 
 # A retry with other parameters is another run of the same document: only the newest counts.
 _COUNTS = Statement(
-    "SELECT x.group_id, x.status, d.status = 'NOT_INDEXABLE', count(*) FROM {rows} "
-    "JOIN runs x ON x.group_id = r.name JOIN documents d ON d.id = x.document_id WHERE NOT EXISTS (SELECT 1 "
-    "FROM runs y WHERE y.document_id = x.document_id AND y.generation_id > x.generation_id "
+    "SELECT x.group_id, x.status, CASE WHEN d.status IN ('NOT_INDEXABLE', 'UNSUPPORTED') THEN d.status END, count(*) "
+    "FROM {rows} JOIN runs x ON x.group_id = r.name JOIN documents d ON d.id = x.document_id WHERE NOT EXISTS "
+    "(SELECT 1 FROM runs y WHERE y.document_id = x.document_id AND y.generation_id > x.generation_id "
     "AND y.group_id = x.group_id) GROUP BY 1, 2, 3",
     rows="name text",
 )
 
 
 def counts(connection: Connection, ids: Sequence[str]) -> dict[str, dict[str, int]]:
-    """The runs of each group by status. NOT_INDEXABLE: completed without any text to search."""
+    """The runs of each group by status. NOT_INDEXABLE and UNSUPPORTED: completed without any text to search."""
     found: dict[str, dict[str, int]] = {group: {} for group in ids}
     for group, status, textless, n in connection.run(_COUNTS, [(group,) for group in ids]) if ids else []:
-        name = "NOT_INDEXABLE" if textless and status == "COMPLETED" else status
+        name = textless if textless and status == "COMPLETED" else status
         found[group][name] = found[group].get(name, 0) + n
     return found
 

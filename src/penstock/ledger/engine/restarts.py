@@ -12,6 +12,7 @@ from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine.runs import Known, hold, keep_password, replay_runs, start_runs
 from penstock.ledger.engine.submissions import FirstStep, NewDocument, Submission
 from penstock.model.nouns import DocumentId, Owner, RunId
+from penstock.model.states import TEXTLESS
 
 _RUNS = (
     "SELECT d.id, d.sha256, d.status, x.id, x.settings, x.generation_id, g.raw_key, x.group_id, d.media_type, "
@@ -24,12 +25,15 @@ _RUNS = (
 _THERE = Statement(_RUNS, rows="document text", plan_anew=True)
 
 _LAST_RUNS = Statement(
-    _RUNS + "WHERE d.status IN ('FAILED', 'CANCELLED', 'NOT_INDEXABLE')", rows="document text", plan_anew=True
+    _RUNS + "WHERE d.status IN ('FAILED', 'CANCELLED', 'NOT_INDEXABLE', 'UNSUPPORTED')",
+    rows="document text",
+    plan_anew=True,
 )
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """A retry; where today's settings differ from the run's, or nothing failed (NOT_INDEXABLE), a new run starts."""
+    """A retry; where today's settings differ from the run's, or nothing failed (NOT_INDEXABLE, UNSUPPORTED), a new
+    run starts."""
 
     submission: Submission
     """Carries owner, snapshot and settings; its documents name (id, run id) of what to retry."""
@@ -44,7 +48,7 @@ def _retry(connection: Connection, requests: Sequence[Retry]) -> list[set[Docume
         old = {DocumentId(row[0]): Known(*row[:9]) for row in rows}
         # What the document is now is in the ledger; the caller may have looked at it long ago.
         now = {row[0]: (row[9], row[10], row[1], row[11], None, json.loads(row[12])) for row in rows}
-        fresh = {i for i, k in old.items() if not k.made_with(s.settings) or k.status == "NOT_INDEXABLE"}
+        fresh = {i for i, k in old.items() if not k.made_with(s.settings) or k.status in TEXTLESS}
         replay_runs(connection, s.owner, [k for i, k in old.items() if i not in fresh])
         start_runs(
             connection,
@@ -92,7 +96,7 @@ def _begin_one(connection: Connection, request: Start) -> Started:
         same = known.made_with(s.settings)
         if same and known.status == "COMPLETED" and not request.again:
             done += 1
-        elif same and known.status not in ("COMPLETED", "FAILED", "CANCELLED", "NOT_INDEXABLE"):
+        elif same and known.status not in ("COMPLETED", "FAILED", "CANCELLED", *TEXTLESS):
             working += 1
         else:
             now = NewDocument(d.id, d.run_id, source, name, known.sha256, size, None, json.loads(metadata))
@@ -112,7 +116,8 @@ _LOST = Statement(
     "SELECT d.id, d.sha256, d.status, x.id, x.settings, g.id, g.raw_key, d.source, d.name, d.size, d.metadata, "
     "d.collection, x.snapshot, x.priority, s.name, s.kind, s.pool, s.resource_key FROM {rows} "
     "JOIN documents d ON d.id = r.document AND {d.owner} AND d.deleted_at IS NULL "
-    "AND d.status IN ('COMPLETED', 'NOT_INDEXABLE') JOIN generations g ON g.document_id = d.id AND g.state = 'ACTIVE' "
+    "AND d.status IN ('COMPLETED', 'NOT_INDEXABLE', 'UNSUPPORTED') "
+    "JOIN generations g ON g.document_id = d.id AND g.state = 'ACTIVE' "
     "JOIN runs x ON x.document_id = d.id AND x.generation_id = g.id JOIN steps s ON s.run_id = x.id AND s.position = 0 "
     "WHERE g.artifacts_dropped_at IS NOT NULL OR (g.chunks > 0 AND NOT EXISTS (SELECT 1 FROM artifact_refs f "
     "JOIN artifacts a ON a.id = f.artifact_id AND a.kind = 'chunk' WHERE f.generation_id = g.id)) "

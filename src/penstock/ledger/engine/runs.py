@@ -45,7 +45,8 @@ class Known(msgspec.Struct, frozen=True):
 
     def made_with(self, now: str) -> bool:
         """False: these settings may lead to another outcome than those of its newest run."""
-        return settings.same(self.settings, now, self.media_type)
+        # A new reader may also recognise what was not supported, so the versions of all count.
+        return settings.same(self.settings, now, None if self.status == "UNSUPPORTED" else self.media_type)
 
 
 def known(owner: Owner, connection: Connection, collection: str, sources: Sequence[str]) -> dict[str, Known]:
@@ -75,7 +76,8 @@ def hold(owner: Owner, connection: Connection, documents: Sequence[DocumentId]) 
 _CHANGED = Statement(
     "UPDATE documents SET size = r.bytes, sha256 = r.hash, name = r.title, metadata = r.info, error = NULL, "
     "media_type = NULL, updated_at = {now}, "
-    "status = CASE WHEN status IN ('COMPLETED', 'NOT_INDEXABLE', 'FAILED', 'CANCELLED') THEN 'PENDING' ELSE status END "
+    "status = CASE WHEN status IN ('COMPLETED', 'NOT_INDEXABLE', 'UNSUPPORTED', 'FAILED', 'CANCELLED') "
+    "THEN 'PENDING' ELSE status END "
     "FROM {rows} WHERE {documents.id = r.document}",
     rows="document text, bytes bigint, hash text, title text, info text",
 )

@@ -14,6 +14,7 @@ from penstock.ledger.engine import groups, submissions
 from penstock.ledger.engine.runs import Known, hold, keep_password, known, replay_runs, start_runs
 from penstock.ledger.engine.submissions import NewDocument, Submission
 from penstock.model.nouns import DocumentId
+from penstock.model.states import TEXTLESS
 
 Outcome = Literal["submitted", "resumed", "skipped"]
 
@@ -131,13 +132,13 @@ def _again(document: NewDocument, old: Known, s: Submission) -> Literal["start",
         return "start"
     if old.status == "COMPLETED":
         return "skip"
-    if old.status not in ("FAILED", "NOT_INDEXABLE", "CANCELLED"):
+    if old.status not in ("FAILED", "CANCELLED", *TEXTLESS):
         return "resume"
     changed = not old.made_with(s.settings)
     unlocked = s.password is not None and old.status == "FAILED"
     if not (s.retry or unlocked) and (not changed or old.status == "CANCELLED"):
         return "skip"
-    return "start" if changed or old.status == "NOT_INDEXABLE" else "replay"
+    return "start" if changed or old.status in TEXTLESS else "replay"
 
 
 def _answers_by_key(connection: Connection, s: Submission) -> dict[str, Submitted]:

@@ -35,6 +35,8 @@ class Group(msgspec.Struct, frozen=True):
     """How often it has ended: once more after each retry."""
     created_at: float
     finished_at: float | None
+    unsupported: int = 0
+    """Of a format that is not read, which is no failure."""
 
 
 class Durations(msgspec.Struct, frozen=True):
@@ -121,6 +123,7 @@ def _group(row: Row, counts: dict[str, int], begun: dict[str, int]) -> Group:
         completions=completions,
         created_at=created_at,
         finished_at=finished_at,
+        unsupported=counts.get("UNSUPPORTED", 0),
     )
 
 

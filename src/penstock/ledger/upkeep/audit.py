@@ -19,7 +19,7 @@ AT_ONCE = VALUES_LIMIT
 # Fragments that several statements share.
 _WORDS = {
     "live": "g.state IN ('ACTIVE', 'BUILDING') AND d.deleted_at IS NULL",
-    "ends": "('COMPLETED', 'NOT_INDEXABLE', 'FAILED', 'CANCELLED')",
+    "ends": "('COMPLETED', 'NOT_INDEXABLE', 'UNSUPPORTED', 'FAILED', 'CANCELLED')",
     "used": "EXISTS (SELECT 1 FROM artifact_refs f JOIN generations g ON g.id = f.generation_id "
     "AND g.state IN ('ACTIVE', 'BUILDING') WHERE f.artifact_id = a.id)",
     "unused": "NOT EXISTS (SELECT 1 FROM artifact_refs f WHERE f.artifact_id = a.id)",
@@ -207,7 +207,7 @@ _GENERATIONS = {
     # document, or a run that was rewound because of a damaged segment and shares the artifact.
     "artifacts_missing": question(
         "<generation> AND g.state = 'ACTIVE' AND g.artifacts_dropped_at IS NULL AND d.deleted_at IS NULL "
-        "AND d.status IN ('COMPLETED', 'NOT_INDEXABLE') AND ((g.chunks > 0 AND NOT EXISTS "
+        "AND d.status IN ('COMPLETED', 'NOT_INDEXABLE', 'UNSUPPORTED') AND ((g.chunks > 0 AND NOT EXISTS "
         "(SELECT 1 FROM artifact_refs f JOIN artifacts a ON a.id = f.artifact_id AND a.kind = 'chunk' "
         "WHERE f.generation_id = g.id)) OR EXISTS (SELECT 1 FROM artifact_refs f JOIN artifacts a "
         "ON a.id = f.artifact_id AND a.state <> 'COMPLETE' AND a.kind <> 'index' WHERE f.generation_id = g.id "

@@ -17,7 +17,7 @@ from penstock.ledger.upkeep.audit import question
 from penstock.model.nouns import GenerationId
 
 _COLLECTIONS = Statement("SELECT DISTINCT name FROM collections ORDER BY name")
-_ENDED = "('COMPLETED', 'NOT_INDEXABLE')"
+_ENDED = "('COMPLETED', 'NOT_INDEXABLE', 'UNSUPPORTED')"
 _DROPPABLE = Statement(
     "SELECT g.flipped_at, g.id FROM generations g JOIN documents d ON d.id = g.document_id "
     "WHERE g.collection = :collection AND g.state = 'ACTIVE' AND g.artifacts_dropped_at IS NULL "

@@ -18,6 +18,7 @@ from penstock.ledger.database.migrations import (
     m0013_forgiven,
     m0014_placements,
     m0015_metadata,
+    m0016_unsupported,
 )
 
 MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
@@ -36,5 +37,6 @@ MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0013_forgiven.statements,
     m0014_placements.statements,
     m0015_metadata.statements,
+    m0016_unsupported.statements,
 )
 LATEST = len(MIGRATIONS)
