@@ -23,6 +23,13 @@ REMARKS = 5
 """Up to this many failed documents are listed one by one."""
 LONGEST = 240
 
+PRIORITY = click.option(
+    "--priority",
+    metavar="N",
+    type=click.IntRange(-(10**6), 10**6),
+    default=0,
+    help="A higher priority is processed first.",
+)
 STRICT = click.option("--strict", is_flag=True, help="Exit with code 1 if a document is of an unsupported format.")
 BUDGET = click.option("--budget", metavar="TIME", help="Stop after this time, as in 60s or 5m, and keep the progress.")
 
@@ -34,13 +41,7 @@ BUDGET = click.option("--budget", metavar="TIME", help="Stop after this time, as
 @click.option("--params", metavar="ID", help="The parameter set, by id or file.")
 @click.option("--name", metavar="NAME", help="The name of the document on standard input.")
 @click.option("--key", metavar="KEY", help="Idempotency key for one document: repeating it has no effect.")
-@click.option(
-    "--priority",
-    metavar="N",
-    type=click.IntRange(-(10**6), 10**6),
-    default=0,
-    help="A higher priority is processed first.",
-)
+@PRIORITY
 @click.option("--batch", metavar="NAME", help="Name of the batch of these documents.")
 @click.option("--include", metavar="GLOB", multiple=True, help="Only matching files of a folder.")
 @click.option("--exclude", metavar="GLOB", multiple=True, help="Skip matching files of a folder.")
