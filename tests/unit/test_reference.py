@@ -42,7 +42,8 @@ def test_every_option_is_on_the_page() -> None:
             for parameter in command.params
             if isinstance(parameter, click.Option) and not parameter.hidden
         }
-        assert names - set(re.findall(r"^\| `(-[^`]+)`", section, re.M)) == {"--home", "--config", "--owner", "--json"}
+        shared = {"--home", "--config", "--owner", "--json", "--quiet", "--verbose", "--log"}
+        assert names - set(re.findall(r"^\| `(-[^`]+)`", section, re.M)) == shared
 
 
 STRUCTS = [value for value in vars(config).values() if isinstance(value, type) and issubclass(value, msgspec.Struct)]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.output import Answer, deliver, note, write_json
+from penstock.cli.output import Answer, deliver, encode, note, when, write_json
 from penstock.cli.signals import Interrupted, Signals
 from penstock.redaction import masked
 
@@ -32,6 +32,9 @@ SHARED = (
     click.option("--config", metavar="FILE", help="Settings file  [default: ./penstock.yaml]"),
     click.option("--owner", metavar="NAME", help="Owner of the documents."),
     click.option("--json", is_flag=True, help="Print one JSON object."),
+    click.option("--quiet", "-q", is_flag=True, help="Print only the result and errors."),
+    click.option("--verbose", "-v", is_flag=True, help="Also print what the engine logs."),
+    click.option("--log", type=click.Choice(["text", "json"]), help="Format of log lines on standard error."),
 )
 """Options that every command accepts, before or after its name."""
 
@@ -42,14 +45,19 @@ class Call:
     config: str | None = None
     owner: str | None = None
     json: bool = False
+    quiet: bool = False
+    verbose: bool = False
+    log: str | None = None
     signals: Signals = field(default_factory=Signals)
 
     def take(self, values: dict[str, Any]) -> None:
         """Move the shared options out of `values`; an option that is not given keeps its value."""
-        for option in ("home", "config", "owner", "json"):
+        for option in ("home", "config", "owner", "json", "quiet", "verbose", "log"):
             given = values.pop(option)
             if given not in (None, False):
                 setattr(self, option, given)
+        if self.verbose or self.log is not None:
+            _log_all(verbose=self.verbose, as_json=self.log == "json")
 
     def settings(self) -> "Config":
         from pathlib import Path
@@ -154,7 +162,7 @@ def perform(call: Call, work: Coroutine[Any, Any, Answer]) -> int:
             note(line)
         return call.fail(f"unexpected {type(error).__name__}: {error} (this is a bug; accepted documents are safe)", 1)
     try:
-        deliver(answer, call.json)
+        deliver(answer, call.json, call.quiet)
     except OSError as error:
         return _unwritten(error)
     return answer.code
@@ -203,13 +211,37 @@ def _share_memory() -> None:
 class Notes(logging.Handler):
     """Writes log records as lines to standard error."""
 
+    def __init__(self, level: int = logging.NOTSET, *, as_json: bool = False) -> None:
+        super().__init__(level)
+        self._as_json = as_json
+
     def emit(self, record: logging.LogRecord) -> None:
+        if self._as_json:
+            data = {
+                "time": when(record.created),
+                "level": record.levelname.lower(),
+                "logger": record.name,
+                "message": masked(self.format(record)),
+            }
+            note(encode(data).decode())
+            return
         for line in self.format(record).splitlines():
             note(line)
 
 
+def _log_all(*, verbose: bool, as_json: bool) -> None:
+    """Write the records of all our loggers to standard error."""
+    logger = logging.getLogger("penstock")
+    logger.handlers[:] = [Notes(as_json=as_json)]
+    logger.setLevel(logging.DEBUG if verbose else logging.INFO)
+    # Otherwise a handler of the root logger would print them again.
+    logger.propagate = False
+
+
 def _show(name: str) -> None:
     """Write the records of this logger to standard error."""
+    if logging.getLogger("penstock").handlers:
+        return
     logger = logging.getLogger(name)
     if not logger.handlers:
         logger.setLevel(logging.INFO)

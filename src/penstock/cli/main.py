@@ -16,7 +16,7 @@ from penstock.cli.output import repair_streams
 from penstock.cli.signals import Interrupted
 
 
-@click.group(cls=InOrder)
+@click.group(cls=InOrder, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="penstock %(version)s")
 @shared
 @click.pass_obj

@@ -42,7 +42,7 @@ def repair_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def deliver(answer: Answer, as_json: bool) -> None:
+def deliver(answer: Answer, as_json: bool, quiet: bool = False) -> None:
     sys.stdout.flush()
     if answer.spool is not None:
         with answer.spool as spool:
@@ -53,7 +53,7 @@ def deliver(answer: Answer, as_json: bool) -> None:
     elif answer.text:
         print(readable(answer.text))
     sys.stdout.flush()
-    for hint in answer.hints:
+    for hint in () if quiet else answer.hints:
         note(hint)
 
 

@@ -84,7 +84,7 @@ async def ingest(
                 password=word,
                 wait=not no_wait,
                 budget_s=seconds,
-                report=progress,
+                report=None if call.quiet else progress,
                 **options,
             )
         finally:
@@ -105,7 +105,7 @@ async def run(call: Call, budget: str | None, strict: bool) -> Answer:
     async with call.working_app() as app:
         progress = ProgressDisplay()
         try:
-            summary = await app.run(budget_s=seconds, report=progress)
+            summary = await app.run(budget_s=seconds, report=None if call.quiet else progress)
         finally:
             progress.close()
     return _answer(call, summary, strict=strict)
@@ -185,8 +185,14 @@ def _answer(call: Call, summary: "Summary", *, strict: bool = False) -> Answer:
         summary.interrupted = True
         hints.append("Accepted documents are kept: run the same `penstock ingest`, or `penstock run`, to continue.")
     elif summary.pending or summary.budget_spent:
-        hints.append("There is work left: run `penstock run` to continue.")
+        hints.append(f"{_left(summary)}: run `penstock run` to continue.")
     return Answer(msgspec.to_builtins(summary), summary_line(summary), _code(call, summary, strict), hints=hints)
+
+
+def _left(summary: "Summary") -> str:
+    if not summary.left:
+        return "There is work left"
+    return f"{count(summary.left, 'document')} in the queue {'is' if summary.left == 1 else 'are'} not done"
 
 
 def _code(call: Call, summary: "Summary", strict: bool) -> int:

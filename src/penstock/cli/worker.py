@@ -50,7 +50,7 @@ async def worker(
         if processes > 1:
             return await _supervise(call, pools, processes, registry, port)
         async with call.working_app(registry, for_ever=True) as app:
-            if not call.json:
+            if not call.json and not call.quiet:
                 note("Working; stop with Ctrl-C or SIGTERM.")
             summary = await app.work(pools=pools, tell=note)
     return _answer(call, summary, metrics_port=port)
@@ -102,7 +102,7 @@ async def _supervise(
     call.signals.stop = lambda: loop.call_soon_threadsafe(supervisor.stop)
     if call.signals.received is not None:
         supervisor.stop()
-    if not call.json:
+    if not call.json and not call.quiet:
         note(f"{processes} worker processes are running; stop with Ctrl-C or SIGTERM.")
     await supervisor.run()
     if supervisor.refused is not None:

@@ -56,6 +56,9 @@ class Summary(msgspec.Struct):
     stale_settings: int = 0
     """Documents that are COMPLETED and were skipped, but were made with other settings than the present ones."""
     budget_spent: bool = False
+    left: int = 0
+    """Documents of the whole queue, for all owners, that are not done when the budget is spent or the caller does not
+    wait."""
     interrupted: bool = False
     problems: list[str] = []
     failed_before: int = 0
@@ -314,6 +317,7 @@ async def run(job: Job, worker: "Worker", report: Report | None) -> Summary:
     left = await job.ledger.read(work.left)
     summary = await _close(job, named)
     summary.budget_spent = worker.services.budget.spent and left.anything
+    summary.left = await job.ledger.read(work.open_runs) if left.anything else 0
     return summary
 
 
@@ -324,6 +328,8 @@ async def _close(job: Job, named: "Named") -> Summary:
         if worker.services.budget.spent:
             summary.budget_spent = summary.pending > 0 or (await job.ledger.read(outbox.waiting)).due
         summary.interrupted = worker.told_to_stop
+    if summary.pending and not summary.left:
+        summary.left = await job.ledger.read(work.open_runs)
     if summary.failed or summary.not_indexable or summary.unsupported:
         for owner, statuses in named.items():
             await _explain(owner, job.ledger, statuses, summary)
