@@ -163,7 +163,7 @@ SHAPES: dict[str, dict[str, Shape]] = {
     "lock release": {"": dict.fromkeys(("released", "worker", "purpose", "steps"))},
     "workflow list": {"": {"workflows": [dict.fromkeys(("id", "name", "steps", "file"))]}},
     "workflow show": {"": dict.fromkeys(("id", "name", "steps", "meta", "lifecycle_events"))},
-    "workflow check": {"": {"ok": None, "problems": [dict.fromkeys(("file", "line", "message"))]}},
+    "workflow check": {"": {"ok": None, "problems": [dict.fromkeys(("file", "line", "message", "column"))]}},
     "config show": {"": dict.fromkeys(Config.__struct_fields__)},
     "config check": {"": {"ok": None, "index": None, "isolated": None}},
     "db migrate": {"": {"version": None}},
