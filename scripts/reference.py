@@ -22,7 +22,7 @@ from penstock.ledger.engine.dead_letters import DeadLetter
 from penstock.ledger.reads.batches import Batch, Group
 from penstock.ledger.reads.stats import ListedLock, ListedStep, LockRelease, WaitingEvents
 from penstock.model.nouns import StepView
-from penstock.search.query import Hit
+from penstock.search.results import Hit
 from penstock.upkeep.backup import BackupReport
 from penstock.upkeep.prune import Pruned
 from penstock.upkeep.report import CheckReport
@@ -117,7 +117,7 @@ SHAPES: dict[str, dict[str, Shape]] = {
     "worker": {"": {"processes": None, "restarts": None, "metrics_port": None, **SUMMARY}},
     "status": {"": COUNTS, "ID": STATUS},
     "list": {"": {"documents": [DOCUMENT]}},
-    "search": {"": {"hits": [dict.fromkeys(Hit.__struct_fields__)]}},
+    "search": {"": {"hits": [dict.fromkeys(Hit.__struct_fields__)], "next": None, "explain": None}},
     "show": {
         "": STATUS,
         "--pages": {"id": None, "pages": [{"number": None, "label": None, "text": None, "blocks": [BLOCK]}]},

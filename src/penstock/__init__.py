@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from penstock.model.events import Event, EventKind, LifecycleEvent
     from penstock.model.items import Block, Chunk, Page
     from penstock.model.states import DocumentStatus
-    from penstock.search.query import Hit
+    from penstock.search.results import Hit, SearchResult
     from penstock.stages.base import StepContext, StepResult
     from penstock.upkeep.backup import BackupReport
     from penstock.upkeep.prune import Pruned
@@ -100,6 +100,7 @@ __all__ = [
     "Replay",
     "RestoreReport",
     "RetentionConfig",
+    "SearchResult",
     "StepContext",
     "StepResult",
     "StorageError",
@@ -135,7 +136,7 @@ _HOMES = {
     "model.events": ("Event", "EventKind", "LifecycleEvent"),
     "model.items": ("Block", "Chunk", "Page"),
     "model.states": ("DocumentStatus",),
-    "search.query": ("Hit",),
+    "search.results": ("Hit", "SearchResult"),
     "upkeep.backup": ("BackupReport",),
     "upkeep.prune": ("Pruned",),
     "upkeep.report": ("CheckReport",),

@@ -135,9 +135,11 @@ def test_search_finds_the_passage_with_its_place(library: Cli) -> None:
     page = library("show", hits[0]["document_id"], "--pages", "--json").json["pages"][0]["text"]
     assert "krill" in page[hits[0]["start"] : hits[0]["end"]]
     people = library("search", "krill", "--mode", "text").out
-    assert re.search(r"^ 1\. \d\.\d+  whales\.md  p\. 1  \[\d+–\d+\]\n    Whales\n", people)
+    assert re.search(r"^ 1\. \d\.\d+  \S*whales\.md  p\. 1  \[\d+–\d+\]\n    Whales\n", people)
     assert max(map(len, people.splitlines())) <= 80
-    assert library("search", "krill", "--collection", "other", "--json").json == {"hits": []}
+    other = library("search", "krill", "--collection", "other", "--json")
+    assert other.code == 2
+    assert other.json["error"].startswith("there is no collection 'other'. Collections: ")
 
 
 def test_show_prints_pages_exactly(library: Cli) -> None:
@@ -341,3 +343,32 @@ def test_a_value_is_what_yaml_takes_it_for() -> None:
         "a": {"x": "two words", "y": True, "n": None, "e": "k=v", "f": 1.5, "q": "7"},
         "a.b": {"z": "2024-01-02"},
     }
+
+
+def test_search_shows_the_answer_and_tells_files_of_one_name_apart(cli: Cli, tmp_path: Path) -> None:
+    filler = "Nothing of interest happened on that day in the valley. " * 8
+    for folder, high in (("north", 41), ("south", 17)):
+        (tmp_path / folder).mkdir()
+        text = f"{filler}The [bold]dams[/bold] of the {folder} are {high} metres high. {filler}"
+        (tmp_path / folder / "dam.txt").write_text(text)
+    cli("ingest", str(tmp_path / "north"), str(tmp_path / "south"))
+    shown = cli("search", "how high is the dam of the north?", "-k", "2").out
+    assert "north/dam.txt" in shown
+    assert "south/dam.txt" in shown
+    assert "[bold]dams[/bold] of the north are 41" in " ".join(shown.split())
+    assert max(map(len, shown.splitlines())) <= 80
+    full = cli("search", "how high is the dam of the north?", "-k", "1", "--full").out
+    assert full.count("Nothing of interest") > shown.count("Nothing of interest")
+    explained = cli("search", "how high is the dam", "--explain", "--group", "document").out
+    assert re.search(r"^HIT +SCORE +RELEVANCE +FUSED +COSINE +WORDS +GRAMS +NAME$", explained, re.M)
+    page = cli("search", "dam", "-k", "1", "--json").json
+    [other] = cli("search", "dam", "-k", "1", "--after", page["next"], "--json").json["hits"]
+    assert other["source"] != page["hits"][0]["source"]
+    assert cli("search", "dam", "--min-score", "1.5").code == 2
+    assert cli("search", "dam", "--mode", "fuzzy").code == 2
+
+
+def test_a_search_before_the_first_ingest_is_an_error(cli: Cli) -> None:
+    answer = cli("search", "dam", "--json")
+    assert answer.code == 2
+    assert answer.json["error"].startswith("nothing was ingested yet")

@@ -24,6 +24,7 @@ from penstock.indexes.base import (
     IndexRows,
     IndexTable,
     Maintained,
+    RowSpan,
     StoredRow,
     TableId,
     TextQuery,
@@ -350,6 +351,19 @@ async def test_words_are_found_whatever_their_form_or_script(table: IndexTable, 
     assert await ids_by_text(table, query) == {(1, 0)}
     await tidy(table)
     assert await ids_by_text(table, query) == {(1, 0)}
+
+
+async def test_rows_are_read_by_their_numbers(table: IndexTable) -> None:
+    await table.put([rows(1, 6), rows(2, 6)], held, fresh=True)
+    await table.put([rows(1, 6, epoch=2)], held, fresh=True)
+    found = await table.rows([RowSpan(1, -2, 1), RowSpan(2, 4, 9), RowSpan(2, 5, 5), RowSpan(3, 0, 9)])
+    assert sorted((hit.generation, hit.ordinal) for hit in found) == [(1, 0), (1, 1), (2, 4), (2, 5)]
+    for hit in found:
+        chunk = chunk_of(hit.generation, hit.ordinal)
+        seen = (hit.text, hit.page, hit.page_end, hit.start, hit.end, hit.headings)
+        assert seen == (chunk.text, chunk.page, chunk.page_end, chunk.start, chunk.end, chunk.headings)
+    assert await table.rows([]) == []
+    assert len(await table.rows([RowSpan(1, ordinal, ordinal) for ordinal in range(120)])) == 6
 
 
 async def test_scanned_digests_are_those_of_the_chunks(table: IndexTable) -> None:

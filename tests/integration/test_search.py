@@ -14,7 +14,7 @@ from tests.kit.damage import sql, table_of, verify
 
 from penstock.app import App, open_app
 from penstock.embedders.fake import FakeEmbedder
-from penstock.errors import UsageError
+from penstock.errors import NotFound, UsageError
 from penstock.indexes.base import IndexRows
 from penstock.ledger.engine import generations
 from penstock.model.items import Chunk
@@ -70,12 +70,27 @@ async def test_a_weird_query_is_answered(shelf: App, query: str, mode: Mode) -> 
     assert len(hits) <= 3
 
 
-async def test_an_unknown_collection_has_no_hits(shelf: App) -> None:
-    assert await shelf.search("whale", collection="nowhere") == []
+@pytest.mark.parametrize("mode", ["hybrid", "vector", "text"])
+async def test_an_unknown_collection_is_refused_and_the_known_ones_are_named(shelf: App, mode: Mode) -> None:
+    await shelf.ingest(data=b"A note.", name="note.txt", collection="notes")
+    with pytest.raises(NotFound, match=r"no collection 'notse': did you mean 'notes'\? Collections: default, notes"):
+        await shelf.search("whale", collection="notse", mode=mode)
+    with pytest.raises(NotFound, match=r"no collection 'x'\. Collections: default, notes"):
+        await shelf.search("whale", collection=["default", "x"], mode=mode)
 
 
-async def test_an_empty_ledger_has_no_hits(app: App) -> None:
-    assert await app.search("whale") == []
+async def test_a_search_before_the_first_ingest_says_so(app: App) -> None:
+    with pytest.raises(NotFound, match="nothing was ingested yet for owner 'default'"):
+        await app.search("whale")
+
+
+async def test_i10_a_collection_of_another_owner_is_unknown_and_not_named(shelf: App) -> None:
+    await shelf.for_owner("bert").ingest(data=b"secret", name="s.txt", collection="vault")
+    with pytest.raises(NotFound) as error:
+        await shelf.search("secret", collection="vault")
+    assert "Collections: default" in str(error.value)
+    with pytest.raises(NotFound, match="nothing was ingested yet for owner 'carl'"):
+        await shelf.for_owner("carl").search("secret", collection="vault")
 
 
 async def test_a_collection_without_any_text_has_no_hits(app: App) -> None:
@@ -86,7 +101,7 @@ async def test_a_collection_without_any_text_has_no_hits(app: App) -> None:
 
 @pytest.mark.parametrize("k", [0, -1])
 async def test_fewer_than_one_hit_is_refused(shelf: App, k: int) -> None:
-    with pytest.raises(UsageError, match="must be at least 1"):
+    with pytest.raises(UsageError, match=r"k .*: use 1 to"):
         await shelf.search("whale", k)
 
 

@@ -26,6 +26,7 @@ from penstock.indexes.base import (
     IndexHit,
     IndexRows,
     Query,
+    RowSpan,
     StoredRow,
     TableId,
     Traits,
@@ -101,6 +102,18 @@ class SqliteTable:
             self._check(vector.shape[-1])
             return await self._index.run("read", lambda connection: self._nearest(connection, vector, k, hidden))
         return await self._index.run("read", lambda connection: self._match(connection, query.text, k, hidden))
+
+    async def rows(self, spans: Sequence[RowSpan]) -> list[IndexHit]:
+        def read(connection: sqlite3.Connection) -> list[IndexHit]:
+            statement = "SELECT ordinal FROM chunks WHERE name = ? AND generation = ? AND ordinal BETWEEN ? AND ?"
+            found = {
+                (span.generation, row[0], 0.0)
+                for span in spans
+                for row in connection.execute(statement, (self._name, *span)).fetchall()
+            }
+            return self._hits(connection, sorted(found))
+
+        return await self._index.run("read", read)
 
     async def scan(self) -> AsyncIterator[list[StoredRow]]:
         last = (-1, -1)

@@ -127,7 +127,8 @@ async def test_i10_lists_counts_and_searches_stay_within_the_owner(app: App) -> 
     assert (await app.for_owner("anna").status()).documents == {"COMPLETED": 2}
     assert {hit.name for hit in await app.for_owner("anna").search("secret", 50)} == {"anna.txt", "same.txt"}
     assert await app.list_documents() == []
-    assert await app.search("secret") == []
+    with pytest.raises(NotFound, match="nothing was ingested yet"):
+        await app.search("secret")
     assert (await app.status()).documents == {}
 
 

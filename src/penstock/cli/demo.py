@@ -96,11 +96,11 @@ def _ingest(answer: dict[str, Any]) -> str:
 def _search(answer: dict[str, Any]) -> str:
     import msgspec
 
-    from penstock.cli.reading import hit_lines
-    from penstock.search.query import Hit
+    from penstock.cli.search import hit_lines
+    from penstock.search.results import Hit
 
     hits = msgspec.convert(answer["hits"], list[Hit])
-    return "\n".join(line for rank, hit in enumerate(hits, 1) for line in hit_lines(rank, hit)) or "nothing found"
+    return "\n".join(line.plain for line in hit_lines(hits)) or "nothing found"
 
 
 def _check(answer: dict[str, Any]) -> str:

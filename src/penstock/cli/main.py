@@ -10,7 +10,21 @@ from typing import Any
 import click
 
 from penstock import __version__
-from penstock.cli import bench, demo, dlq, documents, groups, reading, settings, system, upkeep, work, worker, workflow
+from penstock.cli import (
+    bench,
+    demo,
+    dlq,
+    documents,
+    groups,
+    reading,
+    search,
+    settings,
+    system,
+    upkeep,
+    work,
+    worker,
+    workflow,
+)
 from penstock.cli.call import Call, InOrder, Notes, shared
 from penstock.cli.output import repair_streams
 from penstock.cli.signals import Interrupted
@@ -27,7 +41,7 @@ def penstock(call: Call, /, **values: Any) -> int:
 
 
 for _command in (
-    *(work.ingest, work.run, worker.worker, documents.status, documents.list_documents, reading.search, reading.show),
+    *(work.ingest, work.run, worker.worker, documents.status, documents.list_documents, search.search, reading.show),
     *(documents.retry, documents.cancel, documents.delete, upkeep.check, upkeep.prune, upkeep.vacuum),
     *(upkeep.backup, upkeep.restore),
     *(dlq.dlq, groups.batch, groups.group, system.steps, system.workers, system.lock),

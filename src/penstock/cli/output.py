@@ -9,9 +9,12 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import IO, Any, TextIO
+from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from penstock.redaction import masked
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 TIMES = (
     "created_at", "started_at", "finished_at", "last_checkpoint", "last_progress", "oldest", "since", "until",
@@ -30,6 +33,8 @@ class Answer:
     spool: IO[bytes] | None = None
     hints: Sequence[str] = ()
     """Further notes, written to standard error, also with --json."""
+    styled: "Sequence[Text] | None" = None
+    """The same text for a terminal, with bold words. Every line must already be escaped."""
 
 
 def repair_streams() -> None:
@@ -50,6 +55,12 @@ def deliver(answer: Answer, as_json: bool, quiet: bool = False) -> None:
             shutil.copyfileobj(spool, sys.stdout.buffer)
     elif as_json:
         write_json(answer.data)
+    elif answer.styled and drawable(sys.stdout):
+        from rich.console import Console
+
+        console = Console(file=sys.stdout, highlight=False)
+        for line in answer.styled:
+            console.print(line if line.plain.isprintable() else visible(line.plain), soft_wrap=True, markup=False)
     elif answer.text:
         print(readable(answer.text))
     sys.stdout.flush()

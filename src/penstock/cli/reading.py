@@ -1,7 +1,6 @@
-"""`search` and `show`: search results and extracted content."""
+"""`show`: extracted content."""
 
 import tempfile
-import textwrap
 from contextlib import ExitStack
 from typing import IO, TYPE_CHECKING, Any
 
@@ -9,63 +8,14 @@ import click
 
 from penstock.cli.call import Call, body
 from penstock.cli.documents import overview
-from penstock.cli.output import Answer, as_data, encode, readable, visible, width
+from penstock.cli.output import Answer, as_data, encode, readable
 
 if TYPE_CHECKING:
     from penstock.model.items import Block, Chunk, Page
-    from penstock.search.query import Hit
-    from penstock.search.ranking import Mode
     from penstock.verbs.owner import OwnerScope
 
-SNIPPET = 300
-SNIPPET_LINES = 3
 SPOOL = 8 << 20
 """Output is buffered in memory up to this size, then in a file, and written only when all of it could be read."""
-
-
-@click.command()
-@click.argument("query", metavar="QUERY")
-@click.option("-k", metavar="N", type=click.IntRange(1, 10_000), default=5, help="Number of hits.", show_default=True)
-@click.option("--collection", metavar="NAME", help="The collection to search.")
-@click.option(
-    "--mode",
-    type=click.Choice(["hybrid", "vector", "text"]),
-    default="hybrid",
-    help="Use keywords and vectors, vectors only, or keywords only.",
-    show_default=True,
-)
-@click.option("--filter", "filters", metavar="FILTER", multiple=True, help="Only matching documents: 'year>=2020'.")
-@body
-async def search(
-    call: Call, query: str, k: int, collection: str | None, mode: "Mode", filters: tuple[str, ...]
-) -> Answer:
-    """Find the passages that answer a question."""
-    import msgspec
-
-    from penstock.errors import UsageError
-    from penstock.search.filters import parsed
-
-    if not query.strip():
-        raise UsageError("the QUERY is empty")
-    where = parsed(filters)
-
-    async with call.scope() as scope:
-        hits = await scope.search(query, k, collection=collection, mode=mode, filter=where)
-    data = {"hits": [msgspec.to_builtins(hit) for hit in hits]}
-    lines = [line for rank, hit in enumerate(hits, 1) for line in hit_lines(rank, hit)]
-    return Answer(data, "\n".join(lines).rstrip() or "nothing found")
-
-
-def hit_lines(rank: int, hit: "Hit") -> list[str]:
-    pages = f"p. {hit.page}" if hit.page == hit.page_end else f"p. {hit.page}–{hit.page_end}"
-    lines = [f"{rank:>2}. {hit.score:.3f}  {visible(hit.name)}  {pages}  [{hit.start}–{hit.end}]"]
-    headings = " › ".join(visible(heading) for heading in hit.headings if heading)
-    if headings:
-        lines.append(f"    {headings}")
-    snippet = visible(" ".join(hit.text[: 2 * SNIPPET].split()))[:SNIPPET]
-    room = min(width(), 100) - 4
-    lines += [f"    {line}" for line in textwrap.wrap(snippet, room, max_lines=SNIPPET_LINES, placeholder=" …")]
-    return [*lines, f"    {hit.document_id}", ""]
 
 
 @click.command()

@@ -115,6 +115,20 @@ class Filter(NamedTuple):
 EVERYTHING = Filter()
 
 
+class RowSpan(NamedTuple):
+    """Consecutive rows of a generation."""
+
+    generation: int
+    first: int
+    last: int
+    """The last ordinal, which is included."""
+
+
+class Searchable(Protocol):
+    async def search(self, query: Query, k: int, where: Filter = EVERYTHING) -> list[IndexHit]:
+        """Return the k best rows, best first, each id once."""
+
+
 class TableState(NamedTuple):
     """The current version of a table, and the sizes of its files."""
 
@@ -139,7 +153,7 @@ class TableChecksum(NamedTuple):
     sha256: str
 
 
-class IndexTable(Protocol):
+class IndexTable(Searchable, Protocol):
     """A table that exists. If it is dropped while a handle is open, reads through the handle find no rows, and `put`
     creates the table again or raises `Transient`."""
 
@@ -153,8 +167,8 @@ class IndexTable(Protocol):
     async def delete(self, generations: Sequence[int], fence: Fence) -> None:
         """Remove all rows of these generations, in one durable commit."""
 
-    async def search(self, query: Query, k: int, where: Filter = EVERYTHING) -> list[IndexHit]:
-        """Return the k best rows, best first, each id once."""
+    async def rows(self, spans: Sequence[RowSpan]) -> list[IndexHit]:
+        """Return the rows of these spans that exist, each id once, with the score 0."""
 
     def scan(self) -> AsyncIterator[list[StoredRow]]:
         """Yield all rows in batches."""

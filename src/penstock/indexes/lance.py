@@ -25,6 +25,7 @@ from penstock.indexes.base import (
     IndexHit,
     IndexRows,
     Query,
+    RowSpan,
     StoredRow,
     TableChecksum,
     TableFiles,
@@ -149,6 +150,9 @@ class LanceTable:
             vector = np.asarray(query.vector, dtype=np.float32)
             return await self._run("read", lambda: self._reader.search_vector(vector, k, where))
         return await self._run("read", lambda: self._reader.search_text(query, k, where))
+
+    async def rows(self, spans: Sequence[RowSpan]) -> list[IndexHit]:
+        return await self._run("read", lambda: self._reader.spans(spans))
 
     async def scan(self) -> AsyncIterator[list[StoredRow]]:
         batches = await self._run("read", self._reader.batches)

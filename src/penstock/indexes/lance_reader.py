@@ -2,7 +2,7 @@
 
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,16 @@ from penstock.errors import IndexBroken, StorageError, is_panic
 from penstock.indexes import lance_checksum as checksum
 from penstock.indexes import lance_files as files
 from penstock.indexes import lance_rows as rows
-from penstock.indexes.base import Filter, IndexHit, TableState, TextQuery
+from penstock.indexes.base import Filter, IndexHit, RowSpan, TableState, TextQuery
 from penstock.indexes.grams import distinct_grams
 from penstock.indexes.lance_upkeep import PROBES, text_column
 from penstock.model.items import Vectors
 
 QUERY_LENGTH = 4_000
 """Maximum number of characters of a text query that are used: each word costs a scan of the rows that contain it."""
+
+SPANS = 50
+"""Spans of rows that are read at once: each costs a comparison of every row."""
 
 
 def open_dataset(path: Path, session: Any) -> Any:
@@ -130,6 +133,16 @@ class LanceReader:
             return {"full_text_query": MatchQuery(words, column), "limit": fetch}
 
         return self._best(match, "_score", float, k, where)
+
+    def spans(self, spans: Sequence[RowSpan]) -> list[IndexHit]:
+        found: list[IndexHit] = []
+        for at in range(0, len(spans), SPANS):
+            asked = {"columns": rows.HIT_COLUMNS, "filter": rows.within(spans[at : at + SPANS])}
+            scanner = self._latest(functools.partial(_scanner, asked))
+            table = None if scanner is None else self._read(scanner.to_table)
+            if table is not None:
+                found += rows.hits(table, [0.0] * table.num_rows)
+        return list({(hit.generation, hit.ordinal): hit for hit in found}.values())
 
     def _best(
         self,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import Permanent
-from penstock.indexes.base import IndexHit, IndexRows, StoredRow, row_digest
+from penstock.indexes.base import IndexHit, IndexRows, RowSpan, StoredRow, row_digest
 from penstock.indexes.grams import grams
 from penstock.model.items import Chunk
 
@@ -73,7 +73,7 @@ def condition(hidden: Sequence[int], only: Sequence[int] | None) -> str:
 def inside(generations: Sequence[int]) -> str:
     """A filter that includes only these generations."""
     ranges, rest = _ranges(generations)
-    terms = [f"generation BETWEEN {low} AND {high}" for low, high in ranges]
+    terms = [f"generation BETWEEN {int(low)} AND {int(high)}" for low, high in ranges]
     if rest:
         terms.append(f"generation IN ({numbers(rest)})")
     return f"({' OR '.join(terms)})"
@@ -82,7 +82,7 @@ def inside(generations: Sequence[int]) -> str:
 def outside(generations: Sequence[int]) -> str:
     """A filter that excludes these generations."""
     ranges, rest = _ranges(generations)
-    terms = [f"generation NOT BETWEEN {low} AND {high}" for low, high in ranges]
+    terms = [f"generation NOT BETWEEN {int(low)} AND {int(high)}" for low, high in ranges]
     if rest:
         terms.append(f"generation NOT IN ({numbers(rest)})")
     return " AND ".join(terms)
@@ -97,6 +97,15 @@ def _ranges(generations: Sequence[int]) -> tuple[list[tuple[int, int]], list[int
     ranges = [run for run in runs[:RANGES] if len(run) > 2]
     rest = runs[len(ranges) :]
     return [(int(run[0]), int(run[-1])) for run in ranges], np.concatenate(rest).tolist() if rest else []
+
+
+def within(spans: Sequence[RowSpan]) -> str:
+    """A filter for the rows of these spans."""
+    terms = [
+        f"(generation = {int(span.generation)} AND ordinal BETWEEN {int(span.first)} AND {int(span.last)})"
+        for span in spans
+    ]
+    return " OR ".join(terms)
 
 
 def check_schema(dataset: Any) -> None:

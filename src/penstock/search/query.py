@@ -1,97 +1,164 @@
 """Search. It uses one read snapshot of the ledger, excludes hidden generations, and keeps the hits whose generation is
 active in the snapshot (I5)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import partial
-from typing import Any
-
-import msgspec
+from typing import Any, Literal, NamedTuple
 
 from penstock.embedders.base import Embedder, Model, Relevance
-from penstock.errors import UsageError
-from penstock.indexes.base import Filter, Index, TableId, Traits
-from penstock.ledger.database.store import Ledger
+from penstock.errors import NotFound, UsageError
+from penstock.indexes.base import EVERYTHING, Filter, Index, IndexHit, RowSpan, TableId, Traits
+from penstock.ledger.database.connection import Connection
+from penstock.ledger.database.store import Ledger, Snapshot
 from penstock.ledger.engine import generations, index_versions
 from penstock.model.items import Vector
 from penstock.model.metadata import merged
 from penstock.model.nouns import GenerationId, Owner
 from penstock.search.filters import Fields, Predicate
-from penstock.search.ranking import Asked, Candidate, Mode, rank
+from penstock.search.highlight import Terms, snippet
+from penstock.search.paging import cursor, fingerprint, page_start, parse_cursor, ranked_to
+from penstock.search.ranking import Asked, Candidate, Mode, explain_weights, rank
+from penstock.search.results import Explanation, Hit, Passage, ScoreParts, SearchResult
+from penstock.search.tables import Member, Tables
+
+NAMES_SHOWN = 20
+"""The number of collections that an error lists."""
 
 
-class Hit(msgspec.Struct, frozen=True):
-    score: float
-    """Orders the hits of one search."""
-    document_id: str
-    name: str
-    page: int
-    page_end: int
-    start: int
-    end: int
-    text: str
-    metadata: dict[str, Any]
-    headings: tuple[str, ...]
-    source: str
-    relevance: float | None = None
-    """How well the passage covers the query, from 0 to 1. Comparable between searches; below 0.58 it is often wrong."""
+class Request(NamedTuple):
+    """What a caller asks for. `verbs/search.py` says what each field means."""
+
+    query: str
+    k: int
+    collections: tuple[str, ...]
+    mode: Mode = "hybrid"
+    group: Literal["document"] | None = None
+    context: int = 0
+    min_score: float | None = None
+    after: str | None = None
+    explain: bool = False
+    filter: Mapping[str, Any] | None = None
+    accepts: Predicate | None = None
+    """The compiled filter."""
 
 
 async def search(
-    ledger: Ledger,
-    index: Index,
-    embedder: Embedder,
-    relevance: Relevance,
-    owner: Owner,
-    query: str,
-    k: int,
-    collection: str,
-    mode: Mode,
-    accepts: Predicate | None = None,
-) -> list[Hit]:
-    if k < 1:
-        raise UsageError(f"k is {k}: it must be at least 1")
-    mode = _possible(mode, index.traits)
+    ledger: Ledger, index: Index, embedder: Embedder, relevance: Relevance, owner: Owner, request: Request
+) -> SearchResult:
+    """Return one page of hits. Raises UsageError if a collection does not exist or has vectors of another model."""
+    mode = _possible(request.mode, index.traits)
     # Bytes of a command line that are not UTF-8 become lone surrogates, which no embedder accepts.
-    query = query.encode("utf-8", "replace").decode()
-    look = partial(index_versions.current, owner)
+    query = request.query.encode("utf-8", "replace").decode()
+    page = fingerprint(query, sorted(request.collections), mode, request.group, request.min_score, request.filter)
+    begin = parse_cursor(request.after, page)
     vector: Vector | None = None
     if mode != "text":
         # Before the snapshot is taken, because loading a model or calling a provider can take long.
-        version = await ledger.read(look, collection)
-        if version is None:
-            return []
-        _must_be_of(collection, version, embedder.model)
+        _check_model(await ledger.read(partial(_versions, owner), request.collections), embedder.model)
         vector = await embedder.embed_query(query)
+    asked = Asked(query, mode, vector, static=embedder.model.static)
     async with ledger.snapshot() as snapshot:
-        version = await snapshot.read(look, collection)
-        if version is None:
-            return []
+        versions = await snapshot.read(partial(_versions, owner), request.collections)
         if mode != "text":
             # Another version may have become current meanwhile.
-            _must_be_of(collection, version, embedder.model)
-        hidden = await snapshot.read(partial(generations.hidden, owner), collection, version.version)
+            _check_model(versions, embedder.model)
+        tables = await _tables(snapshot, index, owner, versions, request.accepts)
+
+        async def visible(found: list[GenerationId]) -> dict[GenerationId, generations.Visible]:
+            active: dict[GenerationId, generations.Visible] = {}
+            for version, some in tables.by_version(found).items():
+                active |= await snapshot.read(partial(generations.visible, owner), version, some)
+            return active
+
+        async def best(count: int) -> list[Candidate]:
+            return await rank(tables, index.traits, asked, count, EVERYTHING, visible, relevance)
+
+        need = begin.position + request.k + 1
+        ranked = await ranked_to(need, best, request.min_score, by_document=request.group == "document")
+        first = page_start(ranked.shown, begin)
+        shown = ranked.shown[first : first + request.k]
+        rows = await _neighbours(tables, [one.hit for one, _ in shown], request.context)
+    explanation = None
+    if request.explain:
+        shares, gate = await explain_weights(asked, index.traits, relevance)
+        filters = {"hidden_generations": tables.hidden, "min_score": request.min_score, "filter": request.filter}
+        explanation = Explanation(mode, request.collections, len(ranked.ranking), shares, gate, filters)
+    terms = Terms(query)
+    last = first + len(shown)
+    return SearchResult(
+        [_hit(one, more, tables.collection_of(one.hit), rows, terms, request) for one, more in shown],
+        cursor(page, last, shown[-1][0]) if shown and last < len(ranked.shown) else None,
+        explanation,
+    )
+
+
+def _versions(
+    owner: Owner, connection: Connection, collections: Sequence[str]
+) -> dict[str, index_versions.IndexVersion]:
+    """The current version of each collection. Raises NotFound."""
+    found = {}
+    for name in collections:
+        version = index_versions.current(owner, connection, name)
+        if version is None:
+            raise _unknown(name, owner, index_versions.collections(owner, connection))
+        found[name] = version
+    return found
+
+
+def _unknown(name: str, owner: Owner, known: list[str]) -> NotFound:
+    if not known:
+        return NotFound(
+            f"nothing was ingested yet for owner {owner!r}: run `penstock ingest FOLDER` first, or choose another "
+            "--home or --owner"
+        )
+    near = get_close_matches(name, known, 1)
+    more = f" and {len(known) - NAMES_SHOWN} more" if len(known) > NAMES_SHOWN else ""
+    return NotFound(
+        f"there is no collection {name!r}"
+        + (f": did you mean {near[0]!r}?" if near else ".")
+        + f" Collections: {', '.join(known[:NAMES_SHOWN])}{more}"
+    )
+
+
+async def _tables(
+    snapshot: Snapshot,
+    index: Index,
+    owner: Owner,
+    versions: dict[str, index_versions.IndexVersion],
+    accepts: Predicate | None,
+) -> Tables:
+    """The tables of these collections, with what may be found in them. A collection in which nothing was indexed has
+    no table."""
+    members = []
+    for name, version in versions.items():
+        hidden = await snapshot.read(partial(generations.hidden, owner), name, version.version)
         where = Filter(hidden)
         allowed: set[GenerationId] | None = None
         if accepts is not None:
             accepted, rejected = await snapshot.read(
-                partial(generations.matching, owner), collection, version.version, _reading(accepts)
+                partial(generations.matching, owner), name, version.version, _reading(accepts)
             )
             allowed = set(accepted)
             # The shorter list: a long one takes longer to apply than the search itself.
             shorter = len(accepted) <= len(rejected) and "only" in index.traits.filters
             where = Filter(hidden, accepted) if shorter else Filter([*hidden, *rejected])
-        table = await index.open(TableId(owner, collection, version.version))
-        if table is None:
-            return []
+        table = await index.open(TableId(owner, name, version.version))
+        if table is not None:
+            members.append(Member(name, version.version, table, where, allowed, len(hidden)))
+    return Tables(members)
 
-        async def visible(found: list[GenerationId]) -> dict[GenerationId, generations.Visible]:
-            if allowed is not None:
-                found = [generation for generation in found if generation in allowed]
-            return await snapshot.read(partial(generations.visible, owner), version.version, found)
 
-        asked = Asked(query, mode, vector, static=embedder.model.static)
-        ranked = await rank(table, index.traits, asked, k, where, visible, relevance)
-        return [_hit(candidate) for candidate in ranked]
+def _reading(accepts: Predicate) -> Callable[[generations.Searchable], bool]:
+    return lambda one: accepts(Fields(*one[1:10], (one.metadata, one.found)))
+
+
+async def _neighbours(tables: Tables, hits: Sequence[IndexHit], context: int) -> dict[tuple[int, int], IndexHit]:
+    """The chunks around these hits, by generation and ordinal."""
+    if not context:
+        return {}
+    spans = [RowSpan(hit.generation, hit.ordinal - context, hit.ordinal + context) for hit in hits]
+    return {(row.generation, row.ordinal): row for row in await tables.rows(spans)}
 
 
 def _possible(mode: Mode, traits: Traits) -> Mode:
@@ -104,21 +171,27 @@ def _possible(mode: Mode, traits: Traits) -> Mode:
     return mode
 
 
-def _must_be_of(collection: str, version: index_versions.IndexVersion, model: Model) -> None:
-    """Raises UsageError if another model made the vectors of the version."""
-    if version.embedder not in (None, model.fingerprint, *model.former_names):
-        raise UsageError(
-            f"collection {collection!r} was embedded with {version.embedder}, not {model.fingerprint}: set that "
-            "embedder, or search with --mode text"
-        )
+def _check_model(versions: dict[str, index_versions.IndexVersion], model: Model) -> None:
+    """Raises UsageError if another model made the vectors of one of the versions."""
+    for collection, version in versions.items():
+        if version.embedder not in (None, model.fingerprint, *model.former_names):
+            raise UsageError(
+                f"collection {collection!r} was embedded with {version.embedder}, not {model.fingerprint}: set that "
+                "embedder, or search with --mode text"
+            )
 
 
-def _reading(accepts: Predicate) -> Callable[[generations.Searchable], bool]:
-    return lambda one: accepts(Fields(*one[1:10], (one.metadata, one.found)))
-
-
-def _hit(candidate: Candidate) -> Hit:
+def _hit(
+    candidate: Candidate,
+    more: int,
+    collection: str,
+    rows: dict[tuple[int, int], IndexHit],
+    terms: Terms,
+    request: Request,
+) -> Hit:
     hit, document = candidate.hit, candidate.document
+    part = snippet(terms, hit.text)
+    around = range(1, request.context + 1)
     return Hit(
         candidate.score,
         document.document_id,
@@ -131,5 +204,21 @@ def _hit(candidate: Candidate) -> Hit:
         merged((document.metadata, document.found)),
         hit.headings,
         document.source,
+        collection,
+        hit.ordinal,
         candidate.relevance,
+        hit.text[part.start : part.end],
+        part.start,
+        part.highlights,
+        _passages(rows, [(hit.generation, hit.ordinal - n) for n in reversed(around)]),
+        _passages(rows, [(hit.generation, hit.ordinal + n) for n in around]),
+        more if request.group is not None else None,
+        ScoreParts(candidate.cosine, candidate.words, candidate.grams, candidate.fused, candidate.relevance)
+        if request.explain
+        else None,
     )
+
+
+def _passages(rows: dict[tuple[int, int], IndexHit], ids: Sequence[tuple[int, int]]) -> tuple[Passage, ...]:
+    found = [rows[one] for one in ids if one in rows]
+    return tuple(Passage(r.ordinal, r.page, r.page_end, r.start, r.end, r.text, r.headings) for r in found)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from penstock.embedders.base import Relevance
-from penstock.indexes.base import Filter, IndexHit, IndexTable, Query, TextQuery, Traits, VectorQuery
+from penstock.indexes.base import Filter, IndexHit, Query, Searchable, TextQuery, Traits, VectorQuery
 from penstock.ledger.engine import generations
 from penstock.model.items import Vector
 from penstock.model.nouns import GenerationId
@@ -81,7 +81,7 @@ Id = tuple[int, int]
 
 
 async def rank(
-    table: IndexTable,
+    table: Searchable,
     traits: Traits,
     asked: Asked,
     want: int,
@@ -106,6 +106,18 @@ async def rank(
             break
         depth *= 4
     return await _with_relevance(found[:want], asked.text, relevance)
+
+
+async def explain_weights(asked: Asked, traits: Traits, relevance: Relevance) -> tuple[dict[str, float], bool]:
+    """The share of each part in the fused score and, as `relevance`, the share of the relevance in the final one. And
+    whether the query has too little density for vectors."""
+    weights = await _weights(asked, relevance)
+    parts = _queries(asked, traits, weights)
+    total = sum(getattr(weights, part) for part in parts) or 1.0
+    shares = {str(part): getattr(weights, part) / total if len(parts) > 1 else 1.0 for part in parts}
+    if asked.mode == "hybrid":
+        shares["relevance"] = weights.relevance
+    return shares, weights is LEXICAL
 
 
 async def _weights(asked: Asked, relevance: Relevance) -> Weights:
@@ -133,7 +145,7 @@ class _Ranking(NamedTuple):
 
 
 async def _top(
-    table: IndexTable, traits: Traits, query: Query, depth: int, where: Filter, visible: Visible
+    table: Searchable, traits: Traits, query: Query, depth: int, where: Filter, visible: Visible
 ) -> _Ranking:
     """The best active rows, at most `depth`."""
     most = traits.max_hits

@@ -1,15 +1,18 @@
 """`search`: find passages in the documents of an owner."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.errors import UsageError
 from penstock.verbs import arguments
 from penstock.verbs.scope import Scope, chosen_collection
 
 if TYPE_CHECKING:
-    from penstock.search.query import Hit
     from penstock.search.ranking import Mode
+    from penstock.search.results import SearchResult
+
+MODES = ("hybrid", "vector", "text")
+CONTEXT_MOST = 20
 
 
 async def search(
@@ -17,22 +20,53 @@ async def search(
     query: str,
     k: int = 5,
     *,
-    collection: str | None = None,
+    collection: str | Sequence[str] | None = None,
     mode: "Mode" = "hybrid",
     filter: Mapping[str, Any] | None = None,
-) -> "list[Hit]":
-    """Return the `k` best passages for a query, best first. `mode` is `text` (by words), `vector` (by meaning) or
-    `hybrid` (by both). `filter` restricts the documents, for example `{"author": "ann", "year": {"$gte": 2020}}`."""
-    from penstock.search.filters import compiled
-    from penstock.search.query import search
+    group: Literal["document"] | None = None,
+    context: int = 0,
+    min_score: float | None = None,
+    after: str | None = None,
+    explain: bool = False,
+) -> "SearchResult":
+    """Return the `k` best passages for a query, best first.
 
-    where = chosen_collection(scope, collection)
+    `collection`: one name or several. `mode`: `text` (by words), `vector` (by meaning) or `hybrid` (by both).
+    `filter`: only passages of matching documents, for example `{"author": "ann", "year": {"$gte": 2020}}`. `group`:
+    with `"document"`, only the best passage of each document. `context`: this number of chunks before and after each
+    passage. `min_score`: only passages of at least this relevance. `after`: the `next` of the previous page. `explain`:
+    the parts of each score. Raises UsageError for a wrong argument, and NotFound for an unknown collection."""
+    from penstock.search.filters import compiled
+    from penstock.search.query import Request, search
+
+    names = (
+        (collection,)
+        if collection is None or isinstance(collection, str)
+        else arguments.texts("collection", collection)
+    )
+    if not names:
+        raise UsageError("collection: expected at least one name")
+    collections = tuple(dict.fromkeys(chosen_collection(scope, name) for name in names))
     if not isinstance(query, str):
         raise UsageError(f"query {query!r}: expected text")
-    arguments.number("k", k)
-    if mode not in ("hybrid", "vector", "text"):
-        raise UsageError(f"mode {mode!r}: use one of hybrid, vector, text")
-    accepts = None if not filter else compiled(filter)
+    if mode not in MODES:
+        raise UsageError(f"mode {mode!r}: use one of {', '.join(MODES)}")
+    if group not in (None, "document"):
+        raise UsageError(f"group {group!r}: use 'document' or None")
+    if not isinstance(explain, bool):
+        raise UsageError(f"explain {explain!r}: expected True or False")
+    request = Request(
+        query,
+        arguments.number("k", k, least=1),
+        collections,
+        mode,
+        group,
+        arguments.number("context", context, least=0, most=CONTEXT_MOST),
+        None if min_score is None else arguments.share("min_score", min_score),
+        arguments.maybe("after", after),
+        explain,
+        filter or None,
+        compiled(filter) if filter else None,
+    )
     ports = scope.ports
-    stores = (scope.ledger, ports.index, ports.embedder, ports.relevance)
-    return await search(*stores, scope.owner, query, k, where, mode, accepts)
+    return await search(scope.ledger, ports.index, ports.embedder, ports.relevance, scope.owner, request)

@@ -37,6 +37,14 @@ def current(owner: Owner, connection: Connection, collection: str) -> IndexVersi
     return _version(rows[0]) if rows else None
 
 
+_COLLECTIONS = Statement("SELECT name FROM collections WHERE owner = :owner ORDER BY name")
+
+
+def collections(owner: Owner, connection: Connection) -> list[str]:
+    """The names of all collections of an owner."""
+    return [row[0] for row in connection.run(_COLLECTIONS, owner=owner)]
+
+
 def _version(row: Row) -> IndexVersion:
     return IndexVersion(row[0] or FIRST, row[1], row[2])
 
