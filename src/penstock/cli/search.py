@@ -4,7 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,7 +14,6 @@ from penstock.cli.output import Answer, table, visible, width
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from penstock.search.ranking import Mode
     from penstock.search.results import Hit, Passage, SearchResult
 
 INDENT = "    "
@@ -43,18 +42,7 @@ _SPACES_IN_LINE = re.compile(r"[^\S\n]+")
 @click.option("--explain", is_flag=True, help="Print the parts of each score.")
 @body
 async def search(
-    call: Call,
-    query: str,
-    k: int,
-    collection: tuple[str, ...],
-    mode: "Mode",
-    filters: tuple[str, ...],
-    full: bool,
-    context: int,
-    group: Literal["document"] | None,
-    min_score: float | None,
-    after: str | None,
-    explain: bool,
+    call: Call, query: str, k: int, collection: tuple[str, ...], filters: tuple[str, ...], full: bool, **options: Any
 ) -> Answer:
     """Find the passages that answer a question.
 
@@ -69,18 +57,7 @@ async def search(
         raise UsageError("the QUERY is empty")
     where = parsed(filters)
     async with call.scope() as scope:
-        result = await scope.search(
-            query,
-            k,
-            collection=collection or None,
-            mode=mode,
-            filter=where,
-            group=group,
-            context=context,
-            min_score=min_score,
-            after=after,
-            explain=explain,
-        )
+        result = await scope.search(query, k, collection=collection or None, filter=where, **options)
     if call.json:
         return Answer(
             {
@@ -89,8 +66,8 @@ async def search(
                 "explain": msgspec.to_builtins(result.explain),
             }
         )
-    lines = hit_lines(result, full=full or context > 0)
-    if explain:
+    lines = hit_lines(result, full=full or options["context"] > 0)
+    if options["explain"]:
         lines += explain_lines(result)
     hints = [f"more hits: --after {result.next}"] if result.next is not None and sys.stdout.isatty() else []
     return Answer({}, "\n".join(line.plain for line in lines).rstrip() or "nothing found", hints=hints, styled=lines)

@@ -31,7 +31,7 @@ _UNSPACED = (
     "\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff66-\uffdc\U00020000-\U0003ffff"
 )
 """Scripts that are matched by pairs of characters."""
-_RUN = re.compile(f"(?P<pairs>[{_UNSPACED}]+)|(?:(?![{_UNSPACED}])(?:[^\\W_]|[{_MARKS}]))+")
+_RUN = re.compile("(?P<pairs>[" + _UNSPACED + "]+)|(?:(?![" + _UNSPACED + r"])(?:[^\W_]|[" + _MARKS + "]))+")
 _ACCENTS = re.compile("[\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670]")
 _DIGIT = re.compile(r"\d")
 _END = re.compile(r"[.!?…]+[\"'”’»)\]]*(?=\s)|[。！？؟।]+[」』”]?|\n\s*\n|\n(?=\s*(?:[-*•#|>]|\d+[.)]\s))|(?<=[:;|])\n")
