@@ -7,6 +7,8 @@ import msgspec
 import pytest
 from tests.kit.ledger import ANNA, BERT, EXPIRED_S, Desk
 
+from penstock.ledger.database.connection import Row
+from penstock.ledger.database.statements import Statement
 from penstock.ledger.engine import cancellations, completions, flips, groups, leasing, outbox, restarts, submits
 from penstock.ledger.reads import batches
 from penstock.ledger.reads.batches import Group
@@ -100,6 +102,27 @@ async def test_i8_a_group_that_is_not_sealed_does_not_end(desk: Desk, sealed_fir
     assert not await desk.ledger.write(groups.SEAL, GROUP)
     assert len(await events(desk, EventKind.GROUP_END)) == 1
     assert (await look(desk)).status == "COMPLETED"
+
+
+async def test_i8_a_group_whose_submitter_came_back_after_the_reaper_looked_is_not_sealed(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await submit(desk, "/a", seal=False)
+    await desk.rows("UPDATE groups SET submitting_until = 1")
+    connection = desk.ledger.database.connect()
+    run = connection.run
+
+    def overtaken(statement: Statement, *arguments: Any, **values: Any) -> list[Row]:
+        found = run(statement, *arguments, **values)
+        if statement is groups._ABANDONED:
+            assert found
+            connection.script("UPDATE groups SET submitting_until = 99999999999")
+        return found
+
+    monkeypatch.setattr(connection, "run", overtaken)
+    groups.seal_abandoned(connection, 10)
+    connection.close()
+    assert await desk.one("SELECT sealed FROM groups") == 0
 
 
 async def test_i8_a_group_whose_submitter_died_is_sealed_by_whoever_reaps(desk: Desk) -> None:

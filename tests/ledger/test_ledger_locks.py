@@ -290,3 +290,12 @@ async def test_steps_of_different_queues_may_come_back_behind_one_key_at_once(de
         await desk.ledger.write(locks.RELEASE, (OWN, step.lease.token))
     assert await desk.ledger.write(leasing.DUE, 100) == 2
     assert await desk.ledger.read(audit.unheard, ANNA) == []
+
+
+async def test_i3_a_step_without_a_lock_may_write_only_while_its_own_lease_is_valid(desk: Desk) -> None:
+    step = await desk.started()
+    mine, stale = step.lease, msgspec.structs.replace(step.lease, token=desk.token())
+    assert set(await desk.ledger.read(locks.leased, [mine])) == {mine.step_id}
+    assert not await desk.ledger.read(locks.leased, [stale])
+    await desk.rows("UPDATE steps SET lease_until = 1")
+    assert not await desk.ledger.read(locks.leased, [mine])
