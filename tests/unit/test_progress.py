@@ -4,6 +4,7 @@ import io
 import re
 import shutil
 import sys
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -272,3 +273,17 @@ def test_what_ends_soon_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_guess_does_not_count_tenths() -> None:
     assert [about(seconds) for seconds in (0.2, 11.6, 75, 4000)] == ["1 s", "12 s", "1 min 15 s", "1 h 06 min"]
     assert waits({"unheard of": 1}) == "1 for unheard of"
+
+
+def test_the_time_left_does_not_jump_with_a_restless_estimate() -> None:
+    """A simulated clock: the true time left goes down from ten minutes, and estimates are off by half of it."""
+    meter, shown = Meter(), []
+    for tick in range(4 * 300):
+        second = tick / 4
+        estimate = (600 - second) * (1.5 if tick // 8 % 2 else 0.5)
+        meter.look(progress(second, ended=1 + tick, total=5000, left_s=estimate))
+        if meter.left_s is not None:
+            shown.append((600 - second, meter.left_s))
+    steps = [abs(after - before) / before for (_, before), (_, after) in pairwise(shown)]
+    assert max(steps) < 0.02, "between two drawings"
+    assert all(0.7 < left / true < 1.5 for true, left in shown[400:]), "it follows the truth nevertheless"

@@ -19,7 +19,9 @@ WINDOW_S = 20.0
 SURE_S = 2.0
 """Minimum observation time before a rate is used."""
 CALM_S = 5.0
-"""Time constant for smoothing the time left."""
+"""The shortest time constant for smoothing the time left."""
+CALM_SHARE = 1 / 6
+"""The time constant as a share of the time left: an estimate for long is less certain, and nobody needs it at once."""
 FIRST_S, EVERY_S = 5.0, 10.0
 DRAW_AFTER_S = 0.5
 """A job that ends sooner shows no progress."""
@@ -75,7 +77,8 @@ class Meter:
         if estimate is None or self._left is None:
             return estimate
         expected = max(0.0, self._left - passed)
-        return expected + (1 - math.exp(-passed / CALM_S)) * (estimate - expected)
+        calm_s = max(CALM_S, CALM_SHARE * expected)
+        return expected + (1 - math.exp(-passed / calm_s)) * (estimate - expected)
 
 
 class ProgressDisplay:
