@@ -56,7 +56,8 @@ async def test_an_id_or_a_part_of_it_names_its_document_in_any_language(english:
     alone = await english.submit("/alone", owner=BERT)
 
     async def found(owner: Owner, prefix: str) -> str | None:
-        return await english.ledger.read(lambda c: documents.resolve(owner, c, prefix))
+        matches = await english.ledger.read(lambda c: documents.candidates(owner, c, prefix, []))
+        return matches[0].id if len(matches) == 1 else None
 
     assert await found(ANNA, first.document_id) == first.document_id
     assert [await found(BERT, alone.document_id[:length]) for length in (26, 25, 10, 4)] == [alone.document_id] * 4

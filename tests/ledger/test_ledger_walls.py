@@ -53,7 +53,7 @@ CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
     "documents.origins": lambda a: {"ids": [a.failed.document_id]},
     "documents.password": lambda a: {"document": a.failed.document_id},
     "documents.progress": lambda a: {"generation": a.running.generation_id},
-    "documents.resolve": lambda a: {"prefix": a.done.document_id},
+    "documents.candidates": lambda a: {"name": a.done.document_id, "sources": []},
     "documents.statuses": lambda a: {"ids": [a.done.document_id]},
     "documents.steps": lambda a: {"document": a.failed.document_id},
     "documents.under": lambda a: {"collection": "default", "prefix": "/"},

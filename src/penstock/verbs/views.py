@@ -1,6 +1,7 @@
 """Documents as they are shown to users: lists, status, and what was extracted."""
 
 import json
+import os
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from penstock.ledger.reads import stats
 from penstock.ledger.reads.stats import RunningSteps, WaitingEvents
 from penstock.model.nouns import Artifact, DocumentId, GenerationId, Json, Owner, StepView
 from penstock.model.states import DocumentStatus, StepStatus
+from penstock.sources.folder import printable
 from penstock.workflows.load import decode
 from penstock.workflows.routing import ahead
 
@@ -168,10 +170,21 @@ def _counted(entry: Listed, steps: Sequence[StepView]) -> DocumentProgress:
 
 
 def resolve(owner: Owner, connection: Connection, name: str) -> DocumentId:
-    found = documents.resolve(owner, connection, name)
-    if found is None:
-        raise NotFound(f"no document {name!r} (or it is ambiguous): `penstock list` shows all documents")
-    return found
+    """Find a document by its id, a unique prefix or suffix of it, its path or source URI, or its unique name."""
+    found = documents.candidates(owner, connection, name, sorted({name, *_paths(name)}))
+    if not found:
+        raise NotFound(f"no document {name!r}: `penstock list` shows all documents")
+    if len(found) > 1:
+        listed = "".join(f"\n  {one.id}  {one.status}  {printable(one.source)}" for one in found)
+        raise NotFound(f"{name!r} may mean any of these documents: use the id{listed}")
+    return found[0].id
+
+
+def _paths(name: str) -> set[str]:
+    try:
+        return {printable(os.path.abspath(name)), printable(os.path.realpath(name))}
+    except (OSError, ValueError):
+        return set()
 
 
 def resolve_all(owner: Owner, connection: Connection, names: Sequence[str], *, deleted: bool) -> list[DocumentId]:

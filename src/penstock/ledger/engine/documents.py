@@ -44,11 +44,16 @@ _UNDER = Statement(
     "SELECT id, source FROM documents WHERE owner = :owner AND collection = :collection AND deleted_at IS NULL "
     "AND source {bytes} >= :low AND source {bytes} < :high ORDER BY source {bytes}"
 )
-_PREFIX = Statement(
-    "SELECT id FROM documents WHERE owner = :owner AND deleted_at IS NULL AND id {bytes} >= :low "
-    "AND id {bytes} < :high LIMIT 2"
+_CANDIDATE = "SELECT id, status, source FROM documents WHERE owner = :owner AND deleted_at IS NULL "
+_PREFIX = Statement(_CANDIDATE + "AND id {bytes} >= :low AND id {bytes} < :high ORDER BY id LIMIT :count")
+_SUFFIX = Statement(_CANDIDATE + "AND substr(id, length(id) - length(:suffix) + 1) = :suffix ORDER BY id LIMIT :count")
+_SOURCES = Statement(
+    "SELECT d.id, d.status, d.source FROM {rows} JOIN documents d ON d.source = r.source AND {d.owner} "
+    "AND d.deleted_at IS NULL ORDER BY d.id",
+    rows="source text",
 )
-_EXACT = Statement("SELECT id FROM documents WHERE owner = :owner AND deleted_at IS NULL AND id = :id")
+_NAME = Statement(_CANDIDATE + "AND name = :name ORDER BY id LIMIT :count")
+_EXACT = Statement(_CANDIDATE + "AND id = :id")
 WAITING_ON = (
     "CASE WHEN s.status = 'PENDING' AND EXISTS (SELECT 1 FROM locks l WHERE l.resource_key = s.resource_key "
     "AND l.paused_until IS NOT NULL) THEN 'index' WHEN s.status = 'PENDING' AND EXISTS "
@@ -147,15 +152,34 @@ def password(owner: Owner, connection: Connection, document: DocumentId) -> str 
     return str(rows[0][0]) if rows and rows[0][0] is not None else None
 
 
-def resolve(owner: Owner, connection: Connection, prefix: str) -> DocumentId | None:
-    """A document by its id or an unambiguous prefix of it."""
-    if not prefix:
-        return None
-    prefix = prefix.upper()
-    # On PostgreSQL a whole id is found by its index, and a part of one is looked for among all of the owner's.
-    rows = connection.run(_EXACT, owner=owner, id=prefix)
-    rows = rows or connection.run(_PREFIX, owner=owner, low=prefix, high=prefix + "~")
-    return DocumentId(rows[0][0]) if len(rows) == 1 else None
+LEAST = 4
+"""The least number of characters of a suffix of an id."""
+CANDIDATES = 10
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A document that a name may mean."""
+
+    id: DocumentId
+    status: DocumentStatus
+    source: str
+
+
+def candidates(owner: Owner, connection: Connection, name: str, sources: Sequence[str]) -> list[Candidate]:
+    """The documents that a name may mean: by id, else by source URI, else by prefix or suffix of the id, else by name.
+    The first of these that finds any counts."""
+    if not name:
+        return []
+    part = name.upper()
+    # A whole id and a source are found by their indexes. A suffix and a name are looked for among all of the owner's.
+    found = connection.run(_EXACT, owner=owner, id=part)
+    found = found or connection.run(_SOURCES, [(source,) for source in sources], owner=owner)
+    if not found and part.isascii() and part.isalnum():
+        found = connection.run(_PREFIX, owner=owner, low=part, high=part + "~", count=CANDIDATES)
+        if not found and len(part) >= LEAST:
+            found = connection.run(_SUFFIX, owner=owner, suffix=part, count=CANDIDATES)
+    found = found or connection.run(_NAME, owner=owner, name=name, count=CANDIDATES)
+    return [Candidate(DocumentId(row[0]), DocumentStatus(row[1]), row[2]) for row in found]
 
 
 def known(owner: Owner, connection: Connection, ids: Sequence[str], *, deleted: bool) -> dict[str, DocumentId]:
