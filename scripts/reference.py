@@ -116,7 +116,7 @@ SHAPES: dict[str, dict[str, Shape]] = {
     "run": {"": SUMMARY},
     "worker": {"": {"processes": None, "restarts": None, "metrics_port": None, **SUMMARY}},
     "status": {"": COUNTS, "ID": STATUS},
-    "list": {"": {"documents": [DOCUMENT]}},
+    "list": {"": {"documents": [DOCUMENT], "after": None}},
     "search": {"": {"hits": [dict.fromkeys(Hit.__struct_fields__)], "next": None, "explain": None}},
     "show": {
         "": STATUS,

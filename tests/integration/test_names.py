@@ -53,3 +53,11 @@ async def test_i10_no_name_finds_a_document_of_another_owner(
         with pytest.raises(NotFound, match="no document"):
             await app.for_owner("bert").status(name)
     assert (await app.for_owner("anna").status("heron.txt")).id == document
+
+
+async def test_a_list_continues_after_a_document(start_app: StartApp, database_url: str, tmp_path: Path) -> None:
+    app = await start_app(database=database_url)
+    ids = [await submit(app, tmp_path / f"{i}.txt") for i in range(5)]
+    first = await app.list_documents(limit=2)
+    rest = await app.list_documents(after=first[-1].id.lower())
+    assert [d.id for d in (*first, *rest)] == ids[::-1]

@@ -48,13 +48,20 @@ async def status(call: Call, document: str | None, watch: bool) -> Answer:
 @click.option("--status", metavar="STATUS", help="Only documents with this status, as in FAILED.")
 @click.option("--collection", metavar="NAME", help="Only documents of this collection.")
 @click.option("--name", metavar="GLOB", help="Only documents whose name matches.")
+@click.option("--after", metavar="ID", help="Continue after this document.")
 @click.option(
     "--limit", metavar="N", type=click.IntRange(1), default=100, help="Maximum number of results.", show_default=True
 )
 @click.option("--filter", "filters", metavar="FILTER", multiple=True, help="Only matching documents: 'year>=2020'.")
 @body
 async def list_documents(
-    call: Call, status: str | None, collection: str | None, name: str | None, limit: int, filters: tuple[str, ...]
+    call: Call,
+    status: str | None,
+    collection: str | None,
+    name: str | None,
+    after: str | None,
+    limit: int,
+    filters: tuple[str, ...],
 ) -> Answer:
     """List documents, newest first."""
     from penstock.search.filters import parsed
@@ -62,11 +69,18 @@ async def list_documents(
     where = parsed(filters)
     async with call.scope() as scope:
         found = await scope.list_documents(
-            status=status.upper() if status else None, collection=collection, name=name, filter=where, limit=limit
+            status=status.upper() if status else None,
+            collection=collection,
+            name=name,
+            filter=where,
+            limit=limit,
+            after=after,
         )
     rows = [[d.id, d.status, d.pages, d.chunks, visible(d.name) + _remark(d)] for d in found]
     lines = table([["ID", "STATUS", "PAGES", "CHUNKS", "NAME"], *rows]) if rows else ["no documents"]
-    return Answer({"documents": [as_data(d) for d in found]}, "\n".join(lines))
+    last = found[-1].id if len(found) == limit else None
+    lines += [f"{len(found):,} shown; for more: --after {last}"] if last else []
+    return Answer({"documents": [as_data(d) for d in found], "after": last}, "\n".join(lines))
 
 
 @click.command()

@@ -33,15 +33,17 @@ async def list_documents(
     name: str | None = None,
     filter: Mapping[str, Any] | None = None,
     limit: int = 100,
+    after: str | None = None,
 ) -> list[DocumentView]:
-    """Return documents, newest first. `name` is a glob pattern, and `filter` a filter as for a search."""
+    """Return documents, newest first. `name` is a glob pattern, and `filter` a filter as for a search. With `after`,
+    continue after the document with this id."""
     accepts = None if not filter else compiled(filter)
     newest = partial(documents.newest, scope.owner)
     wanted = arguments.one_of("status", status, DocumentStatus) or ""
     where = arguments.maybe("collection", collection) or ""
     arguments.maybe("name", name)
     arguments.count("limit", limit)
-    before = ""
+    before = (arguments.maybe("after", after) or "").upper()
     out: list[DocumentView] = []
     while len(out) < limit:
         page = await scope.ledger.read(newest, status=wanted, collection=where, before=before, count=PAGE)
