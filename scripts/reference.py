@@ -127,6 +127,7 @@ SHAPES: dict[str, dict[str, Shape]] = {
     "retry": {"": {"retried": None, "unchanged": None, "notes": None}},
     "cancel": {"": {"cancelled": None, "unchanged": None}},
     "delete": {"": {"deleted": None, "unchanged": None}},
+    "meta": {"": {"id": None, "changed": None, "metadata": None}},
     "check": {"": dict.fromkeys(CheckReport.__struct_fields__)},
     "prune": {"": {**dict.fromkeys(Pruned.__struct_fields__), "dry_run": None}},
     "vacuum": {

@@ -73,3 +73,58 @@ async def test_i10_a_filter_finds_nothing_of_another_owner(app: App) -> None:
     [hit] = await app.for_owner("bob").search("water", filter={"secret": 1})
     assert hit.name == "b.txt"
     assert [d.name for d in await app.for_owner("bob").list_documents(filter={"secret": 1})] == ["b.txt"]
+
+
+async def test_metadata_is_changed_without_a_new_run(app: App) -> None:
+    document = await add(app, "a.txt", "The water is deep.", author="ann", year=2020)
+    before = await app.status(document)
+    assert await app.set_metadata(document, {"author": "bob", "new": [1]}, remove=["year"])
+    assert not await app.set_metadata(document, {"author": "bob"}, remove=["year"])
+    after = await app.status(document)
+    assert after.metadata == {"author": "bob", "new": [1]}
+    assert after.steps == before.steps
+    [hit] = await app.search("water", filter={"author": "bob"})
+    assert hit.metadata == after.metadata
+    assert await app.search("water", filter={"year": {"$exists": True}}) == []
+
+
+async def test_the_same_bytes_with_other_metadata_update_it(app: App) -> None:
+    receipts: list[Any] = []
+    document = await add(app, "a.txt", "The water is deep.", author="ann", year=2020)
+    data = b"The water is deep."
+    summary = await app.ingest(data=data, name="a.txt", metadata={"year": 2021}, on_receipt=receipts.append)
+    assert (summary.skipped, summary.submitted) == (1, 0)
+    await app.ingest(data=data, name="a.txt", metadata={"year": 2021}, on_receipt=receipts.append)
+    await app.ingest(data=data, name="a.txt", on_receipt=receipts.append)
+    assert [one.outcome for one in receipts] == ["updated", "skipped", "skipped"]
+    assert (await app.status(document)).metadata == {"author": "ann", "year": 2021}
+
+
+async def test_i5_metadata_of_a_new_version_is_shown_when_the_version_is(app: App) -> None:
+    document = await add(app, "a.txt", "The water is deep.", version=1, author="ann")
+    new = b"The water is shallow."
+    await app.ingest(data=new, name="a.txt", metadata={"version": 2}, wait=False)
+    [hit] = await app.search("water", filter={"version": 1})
+    assert (hit.text, hit.metadata["version"]) == ("The water is deep.", 1)
+    assert await app.search("water", filter={"version": 2}) == []
+    await app.set_metadata(document, {"author": "bob"})
+    [hit] = await app.search("water")
+    assert hit.metadata == {"version": 1, "author": "bob"}
+    await app.run()
+    [hit] = await app.search("water", filter={"version": 2})
+    assert (hit.text, hit.metadata) == ("The water is shallow.", {"version": 2, "author": "bob"})
+
+
+async def test_i10_nobody_changes_the_metadata_of_another_owner(app: App) -> None:
+    await app.for_owner("ann").ingest(data=b"The water is deep.", name="a.txt", metadata={"a": 1})
+    [theirs] = await app.for_owner("ann").list_documents()
+    with pytest.raises(UsageError):
+        await app.for_owner("bob").set_metadata(theirs.id, {"a": 2})
+    assert (await app.for_owner("ann").status(theirs.id)).metadata == {"a": 1}
+
+
+@pytest.mark.parametrize("wrong", [{"a": float("nan")}, {1: 2}, {"a": {1}}, "a=1"])
+async def test_metadata_that_is_no_json_is_refused_before_anything_is_written(app: App, wrong: Any) -> None:
+    with pytest.raises(UsageError):
+        await app.ingest(data=b"The water is deep.", name="a.txt", metadata=wrong)
+    assert await app.list_documents() == []

@@ -16,6 +16,7 @@ from penstock.cli import (
     dlq,
     documents,
     groups,
+    metadata,
     reading,
     search,
     settings,
@@ -42,7 +43,7 @@ def penstock(call: Call, /, **values: Any) -> int:
 
 for _command in (
     *(work.ingest, work.run, worker.worker, documents.status, documents.list_documents, search.search, reading.show),
-    *(documents.retry, documents.cancel, documents.delete, upkeep.check, upkeep.prune, upkeep.vacuum),
+    *(documents.retry, documents.cancel, documents.delete, metadata.meta, upkeep.check, upkeep.prune, upkeep.vacuum),
     *(upkeep.backup, upkeep.restore),
     *(dlq.dlq, groups.batch, groups.group, system.steps, system.workers, system.lock),
     *(workflow.workflow, settings.config, settings.db),

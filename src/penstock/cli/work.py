@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli.call import Call, body
+from penstock.cli.metadata import assignments
 from penstock.cli.output import Answer, count, cut, duration, visible
 from penstock.cli.passwords import chosen, passwords
 from penstock.cli.progress import ProgressDisplay
@@ -40,6 +41,7 @@ BUDGET = click.option("--budget", metavar="TIME", help="Stop after this time, as
 @click.option("--workflow", metavar="ID", help="The workflow, by id or file.")
 @click.option("--params", metavar="ID", help="The parameter set, by id or file.")
 @click.option("--name", metavar="NAME", help="The name of the document on standard input.")
+@click.option("--meta", metavar="KEY=VALUE", multiple=True, help="Metadata of the documents; KEY:=JSON for JSON.")
 @click.option("--key", metavar="KEY", help="Idempotency key for one document: repeating it has no effect.")
 @PRIORITY
 @click.option("--batch", metavar="NAME", help="Name of the batch of these documents.")
@@ -62,6 +64,7 @@ async def ingest(
     no_wait: bool,
     password: str | None,
     password_file: str | None,
+    meta: tuple[str, ...],
     **options: Any,
 ) -> Answer:
     """Submit files and folders, then process them until they are searchable.
@@ -72,6 +75,7 @@ async def ingest(
     """
     files, standard_input = _sort(paths, name, key)
     seconds = parse_duration(budget)
+    metadata, _ = assignments(meta)
     word = chosen(password, password_file, standard_input=standard_input)
     async with call.working_app() as app:
         progress = ProgressDisplay()
@@ -81,6 +85,7 @@ async def ingest(
                 data=io.BufferedReader(StandardInput(call)) if standard_input else None,
                 name=name,
                 key=key,
+                metadata=metadata,
                 password=word,
                 wait=not no_wait,
                 budget_s=seconds,

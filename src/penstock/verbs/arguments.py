@@ -151,6 +151,9 @@ def metadata(value: object) -> dict[str, Any]:
         return {}
     if not isinstance(value, dict):
         raise UsageError(f"metadata {_shown(value)}: expected a mapping of names to values")
+    for key in value:
+        if not isinstance(key, str):
+            raise UsageError(f"metadata key {_shown(key)}: expected text")
     if odd := [key for key in value if not isinstance(key, str)]:
         raise UsageError(f"metadata {_shown(odd[0])}: expected names that are text")
     try:

@@ -8,7 +8,7 @@ from typing import Any, Literal, overload
 
 from penstock.errors import UsageError
 from penstock.ledger.database.writer import Verb
-from penstock.ledger.engine import cancellations, deletions, documents, restarts, runs
+from penstock.ledger.engine import cancellations, deletions, documents, metadata, restarts, runs
 from penstock.ledger.reads import stats
 from penstock.ledger.reads.stats import ListedStep
 from penstock.model.nouns import DocumentId, RunId, Workflow
@@ -113,6 +113,16 @@ async def list_steps(
         stuck_s=arguments.seconds("stuck_s", stuck_s),
         count=arguments.count("limit", limit),
     )
+
+
+async def set_metadata(scope: Scope, document: str, changes: dict[str, Any], *, remove: Sequence[str] = ()) -> bool:
+    """Set keys of a document's submitted metadata, and remove others. Nothing is extracted or embedded again. Returns
+    whether anything changed."""
+    arguments.text("document", document)
+    given = arguments.metadata(changes)
+    gone = tuple(arguments.texts("remove", remove))
+    found = await scope.ledger.read(lambda c: views.resolve(scope.owner, c, document))
+    return await scope.ledger.write(metadata.CHANGE, metadata.MetadataChange(scope.owner, found, given, gone))
 
 
 async def cancel(scope: Scope, names: Sequence[str]) -> set[DocumentId]:

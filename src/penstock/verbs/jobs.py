@@ -235,7 +235,7 @@ def _count(job: Job, spec: RunSpec, receipt: Receipt) -> None:
     if receipt.id is None:
         summary.refused += 1
         summary.problems.append(receipt.problem or receipt.source)
-    elif receipt.outcome == "skipped":
+    elif receipt.outcome in ("skipped", "updated"):
         summary.skipped += 1
         summary.failed_before += receipt.status in AGAIN
         summary.stale_settings += receipt.stale_settings

@@ -18,6 +18,7 @@ class OwnerScope(Scope):
     show = documents.show
     workflow = documents.workflow
 
+    set_metadata = documents.set_metadata
     cancel = documents.cancel
     delete = documents.delete
     retry = documents.retry

@@ -3,6 +3,7 @@ next."""
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -148,7 +149,20 @@ def flip(
     numbers."""
     pages, chunks = (ctx.state.newest(kind, ctx.step.position + 1) for kind in COUNTED)
     counts = (pages.items if pages else None, chunks.items if chunks else 0)
-    return flips.Flip(ctx.step, status, *counts, meta, output, media_type=media_type)
+    return flips.Flip(ctx.step, status, *counts, meta, output, _found(ctx), media_type=media_type)
+
+
+def _found(ctx: Context) -> str | None:
+    """The metadata of the document that its steps found: `metadata` in the `meta` of extract and enrich steps. Extract
+    steps take precedence; of two steps of one kind, the later one does."""
+    found: dict[str, Any] = {}
+    for kind in ("enrich", EXTRACT):
+        for definition in ctx.state.workflow.steps[: ctx.step.position + 1]:
+            artifact = ctx.state.artifacts.get(definition.name) if definition.kind == kind else None
+            given = artifact.meta.get("metadata") if artifact is not None else None
+            if isinstance(given, dict):
+                found |= given
+    return msgspec.json.encode(found).decode() if found else None
 
 
 async def settle(services: WorkerServices, ctx: Context, error: BaseException) -> None:

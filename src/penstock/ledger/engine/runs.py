@@ -1,14 +1,13 @@
 """Runs of documents that are in the ledger: look them up, start new ones, stop, reopen and end them. The verbs that
 users call (submit, cancel, delete, retry, start) are made of these."""
 
-import json
 from collections.abc import Sequence
 
 import msgspec
 
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.statements import Statement
-from penstock.ledger.engine import dead_letters, generations, groups, outbox, submissions
+from penstock.ledger.engine import dead_letters, generations, groups, metadata, outbox, submissions
 from penstock.ledger.engine.generations import GRACE_S
 from penstock.ledger.engine.resource_keys import ready_steps
 from penstock.ledger.engine.submissions import Beginning, NewDocument, Submission
@@ -93,7 +92,8 @@ def start_runs(
     stop_runs(connection, ids)
     generations.retire(connection, ids, GRACE_S)
     dead_letters.close(s.owner, connection, ids, "REPLAYED")
-    connection.run(_CHANGED, [(old.id, d.size, d.sha256, d.name, json.dumps(d.metadata)) for d, old in changed])
+    texts = metadata.renew(s.owner, connection, [(old.id, d.metadata) for d, old in changed])
+    connection.run(_CHANGED, [(old.id, d.size, d.sha256, d.name, texts[old.id]) for d, old in changed])
     begin = [
         Beginning(d.run_id, old.id, d.raw_key or old.raw_key, d.size, d.sha256, old.group_id) for d, old in changed
     ]

@@ -10,13 +10,13 @@ from penstock.errors import UsageError
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import NeedsTransaction, Verb
-from penstock.ledger.engine import groups, submissions
+from penstock.ledger.engine import groups, metadata, submissions
 from penstock.ledger.engine.runs import Known, hold, keep_password, known, replay_runs, start_runs
 from penstock.ledger.engine.submissions import NewDocument, Submission
 from penstock.model.nouns import DocumentId
 from penstock.model.states import TEXTLESS
 
-Outcome = Literal["submitted", "resumed", "skipped"]
+Outcome = Literal["submitted", "resumed", "updated", "skipped"]
 
 ENTER_TRIES = 5
 
@@ -84,10 +84,13 @@ def _submit_one(connection: Connection, s: Submission) -> list[Submitted]:
         stale = old.status == "COMPLETED" and not old.made_with(s.settings)
         outcome: Outcome = "skipped" if verdict == "skip" else "resumed"
         answers[document.source] = Submitted(old.id, outcome, old.status, stale_settings=stale)
+    _update_metadata(connection, s, answers, start, new)
     again = any(answer.needs_bytes for answer in answers.values())
     start_runs(connection, s, start, seal=not again)
     replay_runs(connection, s.owner, replay)
-    keep_password(connection, s, [answer.document_id for answer in answers.values() if answer.outcome != "skipped"])
+    keep_password(
+        connection, s, [answer.document_id for answer in answers.values() if answer.outcome in ("submitted", "resumed")]
+    )
     _keep_keys(connection, s, answers, keyed)
     if s.batch is not None and len(new) < len(s.documents):
         connection.run(_BATCH, [(a.document_id,) for a in answers.values()], owner=s.owner, batch=s.batch)
@@ -95,6 +98,29 @@ def _submit_one(connection: Connection, s: Submission) -> list[Submitted]:
     if s.group is not None and s.group.seal and not is_sealed and not again:
         groups.seal(connection, [s.group.id])
     return [answers[document.source] for document in s.documents]
+
+
+def _update_metadata(
+    connection: Connection,
+    s: Submission,
+    answers: dict[str, Submitted],
+    start: Sequence[tuple[NewDocument, Known]],
+    new: Container[DocumentId],
+) -> None:
+    """Set the given metadata of known documents that get no new run."""
+    starting = {d.source for d, _ in start}
+    known = [
+        (d, answers[d.source])
+        for d in s.documents
+        if d.metadata and d.id not in new and d.source not in starting and not answers[d.source].needs_bytes
+    ]
+    if not known:
+        return
+    changes = [metadata.MetadataChange(s.owner, answer.document_id, d.metadata) for d, answer in known]
+    changed = metadata.change(s.owner, connection, changes)
+    for document, answer in known:
+        if answer.document_id in changed and answer.outcome == "skipped":
+            answers[document.source] = msgspec.structs.replace(answer, outcome="updated")
 
 
 def _enter(
@@ -184,7 +210,7 @@ SUBMIT = Verb(
     "submit",
     _submit,
     single_statement=lambda orders: len(orders) == 1 and submissions.is_one_statement(orders[0]),
-    notifies=lambda answers: any(one.outcome != "skipped" for answer in answers for one in answer),
+    notifies=lambda answers: any(one.outcome in ("submitted", "resumed") for answer in answers for one in answer),
     counts=True,
     recall=_recall_submitted,
 )
