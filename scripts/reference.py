@@ -17,6 +17,7 @@ from penstock.cli.call import SHARED
 from penstock.cli.main import penstock
 from penstock.config import Config
 from penstock.config_values import bounds
+from penstock.evaluation.report import Built, Evaluation, Latency, Missed, Plan, Result, TrialPlan
 from penstock.extractors.formats import FORMATS, PLAIN, Format, Mark, Named, Office, Ole, Text
 from penstock.ledger.engine.dead_letters import DeadLetter
 from penstock.ledger.reads.batches import Batch, Group
@@ -123,6 +124,21 @@ SHAPES: dict[str, dict[str, Shape]] = {
         "--pages": {"id": None, "pages": [{"number": None, "label": None, "text": None, "blocks": [BLOCK]}]},
         "--chunks": {"id": None, "chunks": [CHUNK]},
         "--blocks": {"id": None, "blocks": [BLOCK]},
+    },
+    "eval": {
+        "": {
+            **dict.fromkeys(Evaluation.__struct_fields__),
+            "plan": {**dict.fromkeys(Plan.__struct_fields__), "trials": [dict.fromkeys(TrialPlan.__struct_fields__)]},
+            "results": [
+                {
+                    **dict.fromkeys(Result.__struct_fields__),
+                    "latency_ms": dict.fromkeys(Latency.__struct_fields__),
+                    "missed": [dict.fromkeys(Missed.__struct_fields__)],
+                    "absent": [dict.fromkeys(Missed.__struct_fields__)],
+                    "built": dict.fromkeys(Built.__struct_fields__),
+                }
+            ],
+        }
     },
     "retry": {"": {"retried": None, "unchanged": None, "notes": None}},
     "cancel": {"": {"cancelled": None, "unchanged": None}},

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         Unauthorized,
         UsageError,
     )
+    from penstock.evaluation.report import Evaluation
     from penstock.events.context import HandlerContext
     from penstock.intake import Receipt
     from penstock.ledger.engine.dead_letters import DeadLetter
@@ -73,6 +74,7 @@ __all__ = [
     "DocumentDetails",
     "DocumentStatus",
     "DocumentView",
+    "Evaluation",
     "Event",
     "EventKind",
     "HandlerContext",
@@ -127,6 +129,7 @@ _HOMES = {
         *("Away", "ConfigError", "LeaseLost", "LedgerAway", "LedgerTooNew", "LockHeld", "NotFound", "PenstockError"),
         *("Permanent", "QuotaSpent", "RateLimited", "StorageError", "Transient", "Unauthorized", "UsageError"),
     ),
+    "evaluation.report": ("Evaluation",),
     "events.context": ("HandlerContext",),
     "stages.base": ("StepContext", "StepResult"),
     "intake": ("Receipt",),

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 import msgspec
 
 from penstock import wiring
+from penstock.blobs.base import Blobs
 from penstock.blobs.local import make_home
+from penstock.blobs.overlay import OverlayBlobs
 from penstock.config import Config, ConfigKeywords, check_config, load_config
 from penstock.errors import LedgerDamaged, UsageError
 from penstock.indexes import highest
@@ -56,6 +58,7 @@ class App(OwnerScope):
         runtime: Runtime,
         metrics: Metrics | None = None,
         patience_s: float | None = PATIENCE_S,
+        blobs: Blobs | None = None,
     ) -> None:
         told = NULL_METRICS if metrics is None else SafeMetrics(metrics)
         ledger = Ledger(Database(config.database_url, runtime), told)
@@ -64,7 +67,7 @@ class App(OwnerScope):
             config,
             runtime,
             ledger,
-            wiring.make_blobs(config, runtime),
+            blobs if blobs is not None else wiring.make_blobs(config, runtime),
             told,
             lambda: wiring.make_parsers(config),
             lambda parsers: wiring.make_ports(config, runtime, parsers),
@@ -72,6 +75,8 @@ class App(OwnerScope):
         )
         super().__init__(resources, config.owner)
         resources.app = self
+        resources.open_trial = self._open_trial
+        resources.make_trial_ports = lambda changed: wiring.make_ports(changed, runtime, resources.parsers)
 
     def for_owner(self, owner: str) -> OwnerScope:
         """Return the methods for one owner."""
@@ -154,6 +159,20 @@ class App(OwnerScope):
         await self.ledger.open(migrate=migrate)
         await self._notice_older_ledger()
         self.resources.paces = await self.ledger.read(work.paces)
+
+    @asynccontextmanager
+    async def _open_trial(self, config: Config, folder: Path) -> AsyncIterator[Resources]:
+        """Open an app with its own ledger and index in a folder, which reads the blobs of this one."""
+        inside = msgspec.structs.replace(
+            config, home=str(folder), database=None, blobs=None, index=None, keep_artifacts="always"
+        )
+        runtime = Runtime(Failpoints(config.failpoints))
+        app = App(inside, runtime, blobs=OverlayBlobs(wiring.make_blobs(inside, runtime), self.blobs))
+        try:
+            await app._open()
+            yield app.resources
+        finally:
+            await app.resources.close()
 
     async def _refuse_restore(self, force: bool) -> None:
         from penstock.ledger.upkeep import backup_tables

@@ -183,6 +183,7 @@ class SyncScope:
         submit = _iterate(OwnerScope.submit)
         ingest = _call(OwnerScope.ingest)
         search = _call(OwnerScope.search)
+        evaluate = _call(OwnerScope.evaluate)
         status = _call(OwnerScope.status)
         list_documents = _call(OwnerScope.list_documents)
         list_steps = _call(OwnerScope.list_steps)

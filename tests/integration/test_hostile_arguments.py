@@ -104,6 +104,7 @@ def verbs(document: str) -> list[Verb]:
         "cancel_group": (_plain("cancel_group"), {"name": document}),
         "dead_letter": (_plain("dead_letter"), {"letter": 1}),
         "delete": (_plain("delete"), {"names": [document]}),
+        "evaluate": (_plain("evaluate"), {"questions": [{"question": SECRET, "answer": SECRET}], "dry_run": True}),
         "group": (_plain("group"), {"name": document}),
         "hold_index": (_hold, {"max_wait": 0.0}),
         "ingest": (_plain("ingest"), {"data": b"words of bert", "name": "b.txt", "wait": False}),

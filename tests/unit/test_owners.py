@@ -17,7 +17,7 @@ from penstock.verbs.owner import OwnerScope
 
 FOR_USERS = {
     "documents", "dead_letters", "stats", "runs", "generations", "batches", "submissions", "submits", "cancellations",
-    "deletions", "restarts", "index_versions",
+    "deletions", "restarts", "index_versions", "searchable", "adoptions",
 }  # fmt: skip
 """Modules whose functions are called for a user: `owner` comes first."""
 ENGINE = {

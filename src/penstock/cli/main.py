@@ -15,6 +15,7 @@ from penstock.cli import (
     demo,
     dlq,
     documents,
+    evaluation,
     groups,
     metadata,
     reading,
@@ -43,6 +44,7 @@ def penstock(call: Call, /, **values: Any) -> int:
 
 for _command in (
     *(work.ingest, work.run, worker.worker, documents.status, documents.list_documents, search.search, reading.show),
+    evaluation.evaluate,
     *(documents.retry, documents.cancel, documents.delete, metadata.meta, upkeep.check, upkeep.prune, upkeep.vacuum),
     *(upkeep.backup, upkeep.restore),
     *(dlq.dlq, groups.batch, groups.group, system.steps, system.workers, system.lock),

@@ -66,6 +66,8 @@ class Pruned(msgspec.Struct):
     bytes: int = 0
     workers: int = 0
     """Files of dead workers."""
+    trials: int = 0
+    """Indexes that an interrupted `eval` left."""
 
 
 class Prune:

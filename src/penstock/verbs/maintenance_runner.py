@@ -24,6 +24,7 @@ from penstock.runtime import Runtime
 from penstock.upkeep.backup import Backup, BackupReport, Tell
 from penstock.upkeep.prune import DAY_S, Ages, Prune, Pruned, tend
 from penstock.upkeep.report import CheckReport, Stores
+from penstock.upkeep.trials import Trials
 from penstock.upkeep.vacuum import VacuumReport, vacuum
 from penstock.worker.heartbeat import Heartbeat, reap
 from penstock.worker.holding import HeldLock, hold
@@ -70,7 +71,13 @@ class MaintenanceRunner:
             prune = Prune(self.stores(None), heartbeat.worker, self._ages(older_than_s), dry_run=dry_run)
             await prune.rows()
             await prune.leftovers(self._liveness())
+        prune.pruned.trials = await self._runtime.run_blocking("io", self._prune_trials, older_than_s, dry_run)
         return prune.pruned
+
+    def _prune_trials(self, older_than_s: float | None, dry_run: bool) -> int:
+        trials = Trials(self._config.home_path)
+        left = trials.leftovers(self._runtime.now() - self._ages(older_than_s).unnamed_s)
+        return len(left) if dry_run else sum(trials.remove(key) for key in left)
 
     async def backup(self, folder: Path, tell: Tell | None) -> BackupReport:
         async with self.alive() as heartbeat, self._hold(heartbeat, backup_guard.LOCK, BACKUP_WAIT_S, "backup") as held:

@@ -1,6 +1,6 @@
 """`OwnerScope`: the methods for one owner."""
 
-from penstock.verbs import dead_letters, documents, groups, ingest, maintenance, search
+from penstock.verbs import dead_letters, documents, evaluation, groups, ingest, maintenance, search
 from penstock.verbs.scope import Scope
 
 
@@ -12,6 +12,7 @@ class OwnerScope(Scope):
     ingest = ingest.ingest
 
     search = search.search
+    evaluate = evaluation.evaluate
     status = documents.status
     list_documents = documents.list_documents
     list_steps = documents.list_steps

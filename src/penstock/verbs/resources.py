@@ -1,6 +1,7 @@
 """The open resources of an app, shared by the scopes of all owners."""
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,11 @@ class Resources:
         self.stopping = False
         self.paces: dict[str, float] = {}
         """Measured speeds of the stages, read from the ledger when the app is opened."""
+        self.open_trial: Callable[[Config, Path], AbstractAsyncContextManager[Resources]]
+        """Opens the resources of a trial in a folder. Its blobs are read from here if it has no own ones."""
+        self.make_trial_ports: Callable[[Config], Ports]
+        self.trial: Resources | None = None
+        """The open trial, which stops with this app."""
         self.app: Any = None
         """The app that is passed to event handlers."""
 
@@ -102,6 +108,8 @@ class Resources:
         for worker in self.workers:
             worker.told_to_stop = True
             worker.stop()
+        if self.trial is not None:
+            self.trial.stop()
 
     async def close(self) -> None:
         self.broadcast.close()
