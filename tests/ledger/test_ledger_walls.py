@@ -64,6 +64,8 @@ CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
     "index_versions.collections": lambda a: {},
     "index_versions.current": lambda a: {"collection": "default"},
     "runs.known": lambda a: {"collection": "default", "sources": ["/done"]},
+    "searchable.made": lambda a: {"generations": [a.done.generation_id]},
+    "searchable.searchable": lambda a: {"collection": "default", "after": "", "count": 9},
     "stats.away": lambda a: {},
     "stats.dead_letters": lambda a: {},
     "stats.documents": lambda a: {},
@@ -116,6 +118,15 @@ async def _fill(desk: Desk) -> Anna:
     await desk.rows(
         "INSERT INTO targets (name, owner, state, since, failures, error, held_until) "
         "VALUES ('index:anna/default/1', 'anna', 'away', 0, 1, 'it broke', 0)"
+    )
+    await desk.rows("UPDATE generations SET chunks = 1 WHERE state = 'ACTIVE'")
+    await desk.rows(
+        "INSERT INTO artifacts (owner, fingerprint, kind, state, created_at, updated_at) "
+        "VALUES ('anna', 'made', 'chunk', 'COMPLETE', 0, 0)"
+    )
+    await desk.rows(
+        "INSERT INTO artifact_refs (artifact_id, generation_id, step) SELECT a.id, g.id, 'made' "
+        "FROM artifacts a, generations g WHERE a.fingerprint = 'made' AND g.state = 'ACTIVE'"
     )
     letters = await desk.rows("SELECT id FROM dead_letters ORDER BY id")
     return Anna(done, failed, running, *(row[0] for row in letters))
