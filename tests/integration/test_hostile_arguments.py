@@ -158,7 +158,7 @@ async def app(start_app: StartApp, database_url: str) -> App:
     app = await start_app(database=database_url, owner="bert")
     for owner, word in (("anna", SECRET), ("bert", "plain")):
         await app.for_owner(owner).ingest(data=f"the {word} of {owner}".encode(), name=f"{word}.txt", batch="spring")
-        await app.for_owner(owner).ingest(data=b"\x7fELF" + bytes(range(256)) * 9, name=f"{word}.bin")
+        await app.for_owner(owner).ingest(data=b"%PDF-1.7\n" + bytes(range(256)) * 9, name=f"{word}.bin")
     return app
 
 

@@ -77,7 +77,7 @@ CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
     "stats.steps": lambda a: {},
 }
 """Every function for a user, and what to ask it for so that Anna finds something."""
-CHANGING = {"dead_letters.close", "runs.hold"}
+CHANGING = {"dead_letters.close", "metadata.change", "metadata.renew", "runs.hold"}
 
 
 async def _flipped(desk: Desk, content: str, **order: Any) -> Step:

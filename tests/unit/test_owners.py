@@ -17,7 +17,7 @@ from penstock.verbs.owner import OwnerScope
 
 FOR_USERS = {
     "documents", "dead_letters", "stats", "runs", "generations", "batches", "submissions", "submits", "cancellations",
-    "deletions", "restarts", "index_versions", "searchable", "adoptions",
+    "deletions", "restarts", "index_versions", "searchable", "adoptions", "metadata",
 }  # fmt: skip
 """Modules whose functions are called for a user: `owner` comes first."""
 ENGINE = {
@@ -152,7 +152,7 @@ async def test_i10_a_short_id_is_looked_for_among_the_owner_s_own(app: App) -> N
 
 
 async def test_i10_dead_letters_are_the_owner_s(app: App) -> None:
-    await app.for_owner("bert").ingest(data=b"\x7fELF" + bytes(range(256)) * 9, name="bad.bin")
+    await app.for_owner("bert").ingest(data=b"%PDF-1.7\n" + bytes(range(256)) * 9, name="bad.bin")
     [letter] = (await app.for_owner("bert").list_dead_letters()).letters
     assert (await app.for_owner("anna").list_dead_letters()).total == 0
     with pytest.raises(NotFound):
