@@ -92,6 +92,9 @@ def read_questions(path: Path) -> list[Question]:
         raise UsageError(f"{path} could not be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
+    except ValueError:
+        # A NUL, or bytes that cannot be part of a name.
+        raise UsageError(f"questions {str(path)!r}: this cannot be the name of a file") from None
     rows = _csv_rows(path, text) if path.suffix.lower() in (".csv", ".tsv") else _json_rows(path, text)
     found = [make_question(row, line, f"{path}:{line}") for line, row in rows]
     if not found:
