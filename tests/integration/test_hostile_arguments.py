@@ -113,6 +113,7 @@ def verbs(document: str) -> list[Verb]:
         "retry_group": (_plain("retry_group"), {"name": document}),
         "run": (_plain("run"), {"budget_s": 0.1}),
         "search": (_plain("search"), {"query": SECRET, "mode": "text"}),
+        "set_metadata": (_plain("set_metadata"), {"document": document, "changes": {"a": 1}}),
         "show": (_show, {"document": document, "what": "pages"}),
         "start_batch": (_plain("start_batch"), {"batch": "spring"}),
         "vacuum": (_plain("vacuum"), {"wait_s": 0.0}),

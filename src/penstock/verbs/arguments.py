@@ -146,21 +146,20 @@ def folder(what: str, value: object) -> Path:
 
 
 def metadata(value: object) -> dict[str, Any]:
-    """Validate metadata: it must be representable in JSON, in which the ledger stores it."""
+    """Validate metadata: it must be representable in JSON, in which the ledger stores it. Bytes of a command line that
+    are not UTF-8 (lone surrogates) are replaced."""
     if value is None:
         return {}
     if not isinstance(value, dict):
         raise UsageError(f"metadata {_shown(value)}: expected a mapping of names to values")
-    for key in value:
-        if not isinstance(key, str):
-            raise UsageError(f"metadata key {_shown(key)}: expected text")
     if odd := [key for key in value if not isinstance(key, str)]:
         raise UsageError(f"metadata {_shown(odd[0])}: expected names that are text")
     try:
-        json.dumps(value, allow_nan=False)
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"metadata cannot be stored as JSON: {error}") from None
-    return value
+    stored: dict[str, Any] = json.loads(text.encode("utf-8", "replace"))
+    return stored
 
 
 def _listed(what: str, values: object) -> list[Any]:
