@@ -42,7 +42,7 @@ def make_source(choice):
 
 
 class Rows:
-    # CSV: a page for each line.
+    # PostScript: a page for each line.
     paid = False
 
     def version(self, media_type, params):
@@ -55,7 +55,7 @@ class Rows:
 
 
 def make_extractor(choice):
-    assert choice.name == "text/csv"
+    assert choice.name == "application/postscript"
     return Rows()
 """
 
@@ -66,7 +66,7 @@ def cli(tmp_path: Path) -> Cli:
     folder.mkdir()
     entries = {
         "penstock.embedders": {"own": "penstock_own:make_embedder"},
-        "penstock.extractors": {"text/csv": "penstock_own:make_extractor"},
+        "penstock.extractors": {"application/postscript": "penstock_own:make_extractor"},
         "penstock.sources": {"shelf": "penstock_own:make_source"},
     }
     site = install(tmp_path / "site", "penstock_own", CODE, entries)
@@ -118,11 +118,11 @@ def test_a_folder_can_be_named_by_its_url(cli: Cli) -> None:
 
 
 def test_an_extractor_of_an_installed_package_reads_another_media_type(cli: Cli) -> None:
-    (cli.folder / "birds.csv").write_text("heron,2\nbittern,1\n")
+    (cli.folder / "birds.ps").write_text("%!PS-Adobe heron\nbittern\n")
     (cli.folder / "data.json").write_text('{"heron": 2}')
-    result = cli.process("ingest", "birds.csv", "data.json", "--json").json
+    result = cli.process("ingest", "birds.ps", "data.json", "--json").json
     assert (result["completed"], result["reasons"]) == (2, {})
     [hit, *_] = cli.process("search", "bittern", "--mode", "text", "--json").json["hits"]
-    assert (hit["name"], hit["page"]) == ("birds.csv", 1)
-    [document] = cli.process("list", "--name", "*.csv", "--json").json["documents"]
-    assert (document["media_type"], document["pages"]) == ("text/csv", 2)
+    assert (hit["name"], hit["page"]) == ("birds.ps", 2)
+    [document] = cli.process("list", "--name", "*.ps", "--json").json["documents"]
+    assert (document["media_type"], document["pages"]) == ("application/postscript", 2)

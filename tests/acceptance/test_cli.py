@@ -123,7 +123,7 @@ def test_status_of_a_document_shows_its_steps(library: Cli) -> None:
     assert [step["status"] for step in answer["steps"]] == ["COMPLETED", "FAILED", *4 * ["CANCELLED"]]
     assert ISO.fullmatch(answer["steps"][0]["started_at"])
     people = library("status", document).out
-    assert re.search(r"^validate +FAILED +1", people, flags=re.MULTILINE)
+    assert re.search(r"^extract +FAILED +1", people, flags=re.MULTILINE)
     assert max(map(len, people.splitlines())) <= 100
 
 
@@ -245,7 +245,7 @@ def test_an_unknown_status_names_the_allowed_ones(cli: Cli) -> None:
 
 def test_global_options_stand_before_or_after_the_command(library: Cli, tmp_path: Path) -> None:
     other = str(tmp_path / "other")
-    assert library("--home", other, "--json", "list").json == {"documents": []}
+    assert library("--home", other, "--json", "list").json == {"documents": [], "after": None}
     assert library("list", "--json", "--home", other).json == {"documents": []}
     assert library("--json", "--owner", "nobody", "dlq", "list").json["total"] == 0
 

@@ -27,6 +27,7 @@ CALLS: dict[tuple[str, str], str] = {
     ("dlq show", ""): "dlq show 1",
     ("dlq replay", ""): "dlq replay 1",
     ("cancel", ""): "cancel {bad}",
+    ("meta", ""): "meta {good} year=2024",
     ("retry", ""): "retry {bad}",
     ("status", ""): "status",
     ("dlq discard", ""): "dlq discard 2",

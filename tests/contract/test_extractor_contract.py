@@ -86,6 +86,8 @@ SAMPLES: dict[str, Callable[[Path], bytes]] = {
     RTF: lambda path: ("{\\rtf1\\ansi " + "\\par ".join(paragraphs()) + "}").encode(),
 }
 
+SAMPLES |= {row.media_type: SAMPLES[PLAIN] for row in READ if row.sign == Text() and row.media_type not in SAMPLES}
+
 
 class File:
     flow = ("anna", "file")

@@ -53,7 +53,7 @@ FILES = {
     "beta.md": b"# Beta\n\n" + text("betaword") + b"\n## More\n\n" + text("betaword", 5),
     "same.txt": text("alphaword"),
     "blank.txt": b" \n\n ",
-    "binary.bin": bytes(range(256)) * 8,
+    "binary.bin": b"%PDF-1.7\n" + bytes(range(256)) * 8,
 }
 WORDS = ("alphaword", "betaword", "gammaword", "deltaword", "hugeword", "lateword")
 
@@ -127,6 +127,11 @@ async def work(app: App) -> None:
 
 async def discard(app: App) -> None:
     await app.discard([letter.id for letter in (await app.list_dead_letters()).letters])
+
+
+async def change_metadata(app: App) -> None:
+    for document in await ids(app, "beta.md"):
+        await app.set_metadata(document, {"year": 2024})
 
 
 async def end_grace(app: App) -> None:
@@ -300,6 +305,7 @@ SCENARIOS = (
             retry("binary.bin"),
             Operation(work),
             Operation(discard),
+            Operation(change_metadata),
             submit("never.txt", text("neverword"), wait=False),
             cancel("never.txt"),
             delete("alpha.txt"),

@@ -10,6 +10,9 @@ from tests.kit.apps import found, named
 from penstock.app import open_app
 
 DOWN = (
+    # 15: metadata by origin. 16, UNSUPPORTED, can be migrated to again.
+    "ALTER TABLE generations DROP COLUMN found",
+    "ALTER TABLE generations DROP COLUMN submitted",
     # 14: versions and placements.
     "ALTER TABLE collections ADD COLUMN index_version INTEGER NOT NULL DEFAULT 1",
     "ALTER TABLE collections ADD COLUMN embedder TEXT",

@@ -125,14 +125,15 @@ async def test_i9_an_error_with_text_that_no_database_takes_is_written_readably(
     assert letters == {"nul.txt": r"ValueError: a\x00b", "surrogate.txt": r"ValueError: caf\udce9"}
 
 
-async def test_i9_a_zip_that_calls_itself_something_with_a_nul_is_one_dead_letter(one: App) -> None:
+async def test_i9_a_zip_that_calls_itself_something_with_a_nul_is_unsupported(one: App) -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("mimetype", "application/\0evil")
     await one.ingest(data=buffer.getvalue(), name="evil.zip", wait=False)
     await give(one, "default", ["healthy"])
-    [letter] = (await one.list_dead_letters()).letters
-    assert r"application/\x00evil" in letter.error
+    [document] = await one.list_documents(name="evil.zip")
+    assert document.status == "UNSUPPORTED"
+    assert r"application/\x00evil" in (document.error or "")
 
 
 async def test_i9_an_error_that_the_ledger_refuses_is_written_again_in_plain_words(

@@ -55,7 +55,7 @@ async def test_a_hit_says_where_it_is(shelf: App) -> None:
     [page] = [page async for page in shelf.show(document.id, "pages")]
     assert page.text[hit.start : hit.end] == hit.text
     assert (hit.document_id, hit.name, hit.page, hit.page_end) == (document.id, "stars.md", 1, 1)
-    assert hit.headings == ("Sky",), "where the chunk begins"
+    assert hit.headings == ("Sky", "Stars"), "the innermost heading at its beginning"
     assert hit.source == document.source
 
 

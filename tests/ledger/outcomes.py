@@ -24,6 +24,7 @@ from penstock.ledger.engine import (
     index_versions,
     leasing,
     locks,
+    metadata,
     outbox,
     releases,
     restarts,
@@ -96,6 +97,11 @@ async def submit_changed(desk: Desk) -> Any:
 @scenario(cancellations.CANCEL)
 async def cancel(desk: Desk) -> Any:
     return runs.Selected(ANNA, ((await desk.started()).document_id,))
+
+
+@scenario(metadata.CHANGE)
+async def change_metadata(desk: Desk) -> Any:
+    return metadata.MetadataChange(ANNA, (await desk.flipped()).document_id, {"year": 2024})
 
 
 @scenario(deletions.DELETE)

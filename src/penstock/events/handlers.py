@@ -24,7 +24,7 @@ async def vacuum(event: LifecycleEvent, ctx: HandlerContext) -> None:
     wait_s = ctx.parameters.get("wait_s", WAIT_S)
     report = await ctx.app.for_owner(event.owner).vacuum(event.collection, wait_s=wait_s)
     if report.busy:
-        holder = report.busy[0]["worker"]
+        holder = report.busy[0].worker
         raise Transient(
             f"the index of {event.collection!r} was not vacuumed: worker {holder} held its lock for {wait_s:g} s",
             reason="index_busy",
