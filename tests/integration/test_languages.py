@@ -6,7 +6,6 @@ import pytest
 from tests.kit.languages import LANGUAGES
 
 from penstock.app import open_app
-from penstock.search.ranking import Mode
 
 
 @pytest.mark.parametrize("language", sorted(LANGUAGES))
@@ -15,11 +14,10 @@ async def test_the_default_finds_at_least_what_words_find(language: str, tmp_pat
     files.mkdir()
     for number, (passage, _) in enumerate(LANGUAGES[language]):
         (files / f"{number}.txt").write_text(passage, encoding="utf-8")
-    found: dict[tuple[Mode, int], int] = {}
-    modes: tuple[Mode, ...] = ("text", "hybrid")
+    found = {}
     async with open_app(home=str(tmp_path / "home")) as app:
         assert (await app.ingest([files])).completed == len(LANGUAGES[language])
-        for mode in modes:
+        for mode in ("text", "hybrid"):
             for k in (1, 3, 5):
                 found[mode, k] = 0
                 for number, (_, question) in enumerate(LANGUAGES[language]):
@@ -27,15 +25,3 @@ async def test_the_default_finds_at_least_what_words_find(language: str, tmp_pat
                     found[mode, k] += f"{number}.txt" in {hit.name for hit in hits}
     assert all(found["hybrid", k] >= found["text", k] for k in (1, 3, 5)), found
     assert found["hybrid", 3] >= 0.8 * len(LANGUAGES[language]), found
-
-
-@pytest.mark.parametrize("mode", ["text", "hybrid"])
-async def test_a_document_is_found_by_its_title_or_its_file_name(tmp_path: Path, mode: Mode) -> None:
-    for name, text in (("Jahresbericht-2024.txt", "Umsatz und Gewinn."), ("b.txt", "Gewinn und Umsatz.")):
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    async with open_app(home=str(tmp_path / "home")) as app:
-        await app.ingest([tmp_path / "b.txt", tmp_path / "Jahresbericht-2024.txt"])
-        await app.ingest([tmp_path / "b.txt"], collection="titled", metadata={"title": "Geschäftsbericht"})
-        hits = await app.search("Jahresbericht Umsatz", 1, mode=mode)
-        assert (hits[0].name, hits[0].text) == ("Jahresbericht-2024.txt", "Umsatz und Gewinn.")
-        assert len(await app.search("Geschäftsbericht", 1, collection="titled", mode=mode)) == 1

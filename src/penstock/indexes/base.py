@@ -10,10 +10,10 @@ This is harmless: search merges hits with the same id, and never returns rows of
 """
 
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -52,8 +52,6 @@ class IndexRows:
     document_id: str
     chunks: Sequence[Chunk]
     vectors: Vectors
-    title: str = ""
-    """Searched with the words of each chunk."""
 
 
 class IndexHit(NamedTuple):
@@ -77,12 +75,6 @@ class StoredRow(NamedTuple):
     ordinal: int
     epoch: int
     digest: str
-
-
-def title_of(name: str, metadata: Mapping[str, Any]) -> str:
-    """The title of a document for its rows: that of its metadata, else its name without folder and suffix."""
-    title = metadata.get("title")
-    return title if isinstance(title, str) and title.strip() else PurePosixPath(name).stem
 
 
 def row_digest(chunk: Chunk) -> str:

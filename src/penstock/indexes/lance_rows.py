@@ -44,7 +44,7 @@ LEXICAL = ("words", "grams")
 
 
 def lexical(headings: Sequence[str], text: str) -> tuple[str, str]:
-    """The columns `words` and `grams` of a chunk: its headings (with the title first) and its text."""
+    """The columns `words` and `grams` of a chunk: its headings and its text."""
     words = "\n".join([*headings, text])
     return words, grams(words)
 
@@ -150,11 +150,7 @@ def arrow_table(rows: Sequence[IndexRows], dataset: Any) -> Any:
     wanted = schema(dimensions)
     if LEXICAL[0] not in dataset.schema.names:
         return pa.Table.from_arrays(columns, schema=pa.schema([field for field in wanted if field.name not in LEXICAL]))
-    made = [
-        lexical((part.title, *chunk.headings) if part.title else chunk.headings, chunk.text)
-        for part in rows
-        for chunk in part.chunks
-    ]
+    made = [lexical(chunk.headings, chunk.text) for chunk in chunks]
     columns += [pa.array([row[at] for row in made], pa.string()) for at in (0, 1)]
     return pa.Table.from_arrays(columns, schema=wanted)
 

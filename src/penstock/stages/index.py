@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 from penstock.artifacts.fingerprints import fingerprint
 from penstock.artifacts.segments import JSON_ITEMS
 from penstock.errors import Permanent
-from penstock.indexes.base import Fence, IndexRows, title_of
+from penstock.indexes.base import Fence, IndexRows
 from penstock.model.items import Chunk, Vectors
 from penstock.stages.base import GroupedStage, Member, StepContext, StepResult
 
@@ -98,8 +98,7 @@ async def rows_of(ctx: StepContext, start: int = 0) -> AsyncIterator[IndexRows]:
 
 
 def _rows(ctx: StepContext, chunks: Sequence[Chunk], vectors: Vectors) -> IndexRows:
-    title = title_of(ctx.document.name, ctx.document.metadata)
-    return IndexRows(ctx.generation.id, ctx.step.lease.epoch, ctx.document.id, chunks, vectors, title)
+    return IndexRows(ctx.generation.id, ctx.step.lease.epoch, ctx.document.id, chunks, vectors)
 
 
 class _VectorStream:
