@@ -47,7 +47,7 @@ CALLS: dict[tuple[str, str], str] = {
     ("db migrate", ""): "db migrate",
 }
 """In an order in which each finds what it needs."""
-ELSEWHERE = {("demo", ""), ("worker", ""), ("workers", ""), ("lock list", ""), ("lock release", "")}
+ELSEWHERE = {("demo", ""), ("eval", ""), ("worker", ""), ("workers", ""), ("lock list", ""), ("lock release", "")}
 """What takes half a minute, or wants somebody who works: left to tests of their own."""
 
 

@@ -143,7 +143,7 @@ async def test_a_write_that_finds_another_lease_says_in_which_phase(
         return await write(verb, item)
 
     app.ledger.write = steal_then_write  # type: ignore[method-assign]
-    content: Any = bytes(range(256)) * 40 if wanted == "error" else text(3)
+    content: Any = b"%PDF-1.7\n" + bytes(range(256)) * 40 if wanted == "error" else text(3)
     await app.ingest([files(**{"a.bin" if wanted == "error" else "a.txt": content})])
     assert stolen
     assert book.of("lease_lost") == {phase: 1}

@@ -11,6 +11,7 @@ from tests.ledger.test_ledger_retention import age, purge, searchable
 from penstock.ledger.database import histories, workers
 from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine import (
+    adoptions,
     cancellations,
     checkpoints,
     claims,
@@ -102,6 +103,12 @@ async def cancel(desk: Desk) -> Any:
 @scenario(metadata.CHANGE)
 async def change_metadata(desk: Desk) -> Any:
     return metadata.MetadataChange(ANNA, (await desk.flipped()).document_id, {"year": 2024})
+
+
+@scenario(adoptions.ADOPT)
+async def adopt(desk: Desk) -> Any:
+    artifacts = (("made elsewhere", "chunk", "{}", 1, 1, "{}"),)
+    return adoptions.Adoption(ANNA, artifacts, (("made elsewhere", 0, "anna/key", "hash", 1, 1, 0, "{}"),))
 
 
 @scenario(deletions.DELETE)

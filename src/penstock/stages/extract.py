@@ -5,7 +5,7 @@ from typing import Any
 
 from penstock.artifacts.segments import PAGES
 from penstock.errors import Permanent
-from penstock.extractors.base import Extractor
+from penstock.extractors.base import Extractor, StoredRaw
 from penstock.extractors.formats import PLAIN
 from penstock.model.nouns import Json
 from penstock.model.states import DocumentStatus
@@ -21,6 +21,7 @@ PARSER_S = "parser_s"
 async def run(ctx: StepContext) -> StepResult:
     media_type = ctx.document.media_type or PLAIN
     extractor = ctx.ports.extractors[media_type]
+    # One object for the whole step: it counts the time of parser processes.
     checkpoint, source, limits = ctx.checkpoint, ctx.source, ctx.ports.limits
     if source.size > limits.megabytes * MEGABYTE:
         raise _beyond(ctx, f"its file has {source.size / MEGABYTE:,.1f} megabytes", "megabytes", reason="too_large")
@@ -28,7 +29,7 @@ async def run(ctx: StepContext) -> StepResult:
         await source.verify()
     source.parsed(float(checkpoint.cursor.get(PARSER_S, 0.0)))
     try:
-        await _extract(ctx, extractor)
+        await _extract(ctx, extractor, source)
     except Permanent as error:
         if error.reason != UNSUPPORTED:
             raise
@@ -36,8 +37,8 @@ async def run(ctx: StepContext) -> StepResult:
     return StepResult({"pages": checkpoint.total})
 
 
-async def _extract(ctx: StepContext, extractor: Extractor) -> None:
-    checkpoint, source, limits = ctx.checkpoint, ctx.source, ctx.ports.limits
+async def _extract(ctx: StepContext, extractor: Extractor, source: StoredRaw) -> None:
+    checkpoint, limits = ctx.checkpoint, ctx.ports.limits
     media_type = ctx.document.media_type or PLAIN
     async with aclosing(extractor.extract(source, media_type, ctx.params, dict(checkpoint.cursor))) as batches:
         async for batch in batches:
