@@ -4,6 +4,7 @@ import json
 import re
 import sqlite3
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -53,12 +54,15 @@ def test_help_explains_every_command(cli: Cli, command: str) -> None:
 
 @pytest.mark.parametrize("command", ["", "ingest"])
 def test_help_answers_at_once(cli: Cli, command: str) -> None:
-    took = []
+    took, bare = [], []
     for _ in range(3):
         began = time.perf_counter()
         cli.process(*command.split(), "--help")
         took.append(time.perf_counter() - began)
-    assert min(took) < 0.4
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", "import click"], check=True)
+        bare.append(time.perf_counter() - began)
+    assert min(took) < max(0.4, 4 * min(bare)), "on a busy machine both take longer"
 
 
 @pytest.mark.parametrize("command", ["status", "list", "dlq list"])

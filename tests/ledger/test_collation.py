@@ -61,7 +61,7 @@ async def test_an_id_or_a_part_of_it_names_its_document_in_any_language(english:
 
     assert await found(ANNA, first.document_id) == first.document_id
     assert [await found(BERT, alone.document_id[:length]) for length in (26, 25, 10, 4)] == [alone.document_id] * 4
-    assert [await found(ANNA, first.document_id[:length]) for length in (10, 4)] == [None, None]
+    assert [await found(ANNA, first.document_id[:length]) for length in (6, 4)] == [None, None]
     assert await found(ANNA, alone.document_id[:25]) is None
 
 
