@@ -16,7 +16,7 @@ from tests.acceptance.test_cli_work import counts, large_text
 from tests.kit.cli import Cli, finish, write
 
 
-def until(true: Callable[[], object], what: str, seconds: float = 15) -> None:
+def until(true: Callable[[], object], what: str, seconds: float = 90) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, what
