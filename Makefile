@@ -2,6 +2,7 @@
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
+EXTRAS := 7z audio azure metrics objects onnx postgres
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
@@ -46,7 +47,7 @@ demo: install ## Watch it: ingest samples, a kill in the middle, going on, searc
 	$(BIN)/penstock demo $(ARGS)
 
 lock: install ## Pin what pyproject.toml asks for, with hashes (UPGRADE=1 takes the newest versions)
-	$(BIN)/uv pip compile pyproject.toml --extra metrics --extra postgres --group dev --universal --python-version 3.11 \
+	$(BIN)/uv pip compile pyproject.toml $(EXTRAS:%=--extra %) --group dev --universal --python-version 3.11 \
 		--generate-hashes --no-header --no-annotate --quiet $(if $(UPGRADE),--upgrade) --output-file requirements.lock
 
 clean: ## Remove .venv, build output and the caches of the tools (never .penstock)
