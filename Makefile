@@ -2,7 +2,7 @@
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
-EXTRAS := 7z audio azure metrics objects onnx postgres
+EXTRAS := 7z audio azure metrics objects onnx postgres whisper
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
