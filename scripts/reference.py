@@ -359,10 +359,10 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def formats_page() -> str:
     read = [row for row in FORMATS if row.adapter is not None]
     known = [row for row in FORMATS if row.adapter is None]
-    lines = [FORMATS_HEAD, *table(("format", "media type", "names", "recognised by", "read in"))]
+    lines = [FORMATS_HEAD, *table(("format", "media type", "names", "recognised by", "read in", "what is read"))]
     for row in read:
         where = "a parser process" if row.reader is not None else "the worker"
-        lines.append(cells(row.label, f"`{row.media_type}`", suffixes(row), sign(row), where))
+        lines.append(cells(row.label, f"`{row.media_type}`", suffixes(row), sign(row), where, row.reads))
     lines += ["", FORMATS_KNOWN, *table(("format", "media type", "names"))]
     lines += [cells(row.label, f"`{row.media_type}`", suffixes(row)) for row in known]
     return "\n".join(lines) + "\n"

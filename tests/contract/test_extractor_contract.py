@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -84,6 +85,13 @@ SAMPLES: dict[str, Callable[[Path], bytes]] = {
     MSG: lambda path: ole.outlook("Otters", "\r\n\r\n".join(paragraphs())),
     DOC: lambda path: ole.word("\r".join(paragraphs()) + "\r"),
     RTF: lambda path: ("{\\rtf1\\ansi " + "\\par ".join(paragraphs()) + "}").encode(),
+    formats.XML: lambda path: f"<?xml version='1.0'?><o><p>{'</p><p>'.join(paragraphs())}</p></o>".encode(),
+    formats.JSON: lambda path: json.dumps([{"text": text} for text in paragraphs()]).encode(),
+    formats.NOTEBOOK: lambda path: json.dumps(
+        {"cells": [{"cell_type": "markdown", "source": text} for text in paragraphs()]}
+    ).encode(),
+    formats.JSON_LINES: lambda path: "\n".join(json.dumps({"text": text}) for text in paragraphs()).encode(),
+    formats.CSV: lambda path: "\n".join(f"{n},{text}" for n, text in enumerate(paragraphs())).encode(),
 }
 
 SAMPLES |= {row.media_type: SAMPLES[PLAIN] for row in READ if row.sign == Text() and row.media_type not in SAMPLES}

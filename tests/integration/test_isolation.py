@@ -20,7 +20,7 @@ from tests.kit.pdfs import numbered, pdf
 from penstock.app import open_app
 from penstock.config import Config
 from penstock.errors import ParserBreach, Permanent, Transient
-from penstock.extractors.formats import DOC, DOCX, EML, EPUB, FORMATS, HTML, MSG, ODT, PPTX, RTF, XLSX, of
+from penstock.extractors.formats import DOC, DOCX, EML, EPUB, FORMATS, HTML, MSG, ODT, PPTX, RTF, XLSX, XML, of
 from penstock.model.items import Page
 from penstock.worker.parsers import filters, isolation, process
 from penstock.worker.parsers.pool import ParserPool
@@ -125,6 +125,7 @@ async def test_readers_need_nothing_that_was_taken_from_them(
         MSG: ole.outlook("a", "wordword"),
         DOC: ole.word("wordword"),
         RTF: rb"{\rtf1 wordword}",
+        XML: f"<?xml version='1.0' encoding='koi8-r'?><p>{russian * 20}wordword</p>".encode("koi8_r"),
     }
     assert {row.reader.name for row in FORMATS if row.reader} == {
         reader.name for name in samples if (reader := of(name).reader)

@@ -28,6 +28,13 @@ EPUB = "application/epub+zip"
 RTF = "application/rtf"
 DOC, XLS = "application/msword", "application/vnd.ms-excel"
 EML, MSG = "message/rfc822", "application/vnd.ms-outlook"
+CSV, TSV, RST = "text/csv", "text/tab-separated-values", "text/x-rst"
+JSON, JSON_LINES, NOTEBOOK, XML = (
+    "application/json",
+    "application/x-ndjson",
+    "application/x-ipynb+json",
+    "application/xml",
+)
 
 DETECTOR = "charset-normalizer"
 """The library that detects legacy encodings."""
@@ -91,6 +98,8 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     """Packages that determine the output. Their versions are part of the version of the format."""
     markdown: bool = False
     """Whether the text of its pages is Markdown."""
+    reads: str = ""
+    """What is read, and what is not, for docs/reference/formats.md."""
     printed: bool = False
     """Whether its pages are printed pages, with running headers and page numbers. Without text, such a document is
     probably a scan."""
@@ -113,6 +122,9 @@ class Parts(NamedTuple):
 _HTML = re.compile(
     r"(?:\s|<\?xml[^>]*>|<!--.*?-->)*+<(?:!doctype\s+html\b|(?:html|head|body)[\s>])", re.IGNORECASE | re.DOTALL
 )
+
+# Checked after the pattern of HTML, which may begin with the same declaration.
+_XML = re.compile(r"\s*+<\?xml\s")
 
 # A message begins with headers. Two of these together are not the beginning of another text.
 _MESSAGE = re.compile(
@@ -139,16 +151,36 @@ SOURCE_CODE = (
 """Suffixes of source files."""
 
 
-def _text(media_type: str, label: str, *suffixes: str) -> Format:
-    """A format that is read as plain text."""
+def _text(
+    media_type: str, label: str, *suffixes: str, version: str = "text-1", markdown: bool = False, reads: str = "as text"
+) -> Format:
+    """A format that is read as text, in windows."""
     return Format(
         media_type=media_type,
         label=label,
         suffixes=suffixes,
         sign=Text(),
         adapter="penstock.extractors.text:make",
-        version="text-1",
+        version=version,
         libraries=(DETECTOR,),
+        markdown=markdown,
+        reads=reads,
+    )
+
+
+def _tree(media_type: str, label: str, *suffixes: str, reads: str, pattern: re.Pattern[str] | None = None) -> Format:
+    """A format that is read as a whole if it is small enough, and else as text."""
+    return Format(
+        media_type=media_type,
+        label=label,
+        suffixes=suffixes,
+        sign=Text(pattern),
+        adapter="penstock.extractors.trees:make",
+        reader=Reader("trees", "penstock.extractors.tree_pages", late=("charset_normalizer",)),
+        version="trees-1",
+        libraries=(DETECTOR, "webencodings"),
+        markdown=True,
+        reads=f"{reads}; above 16 MB, and if it is damaged, as text",
     )
 
 
@@ -156,6 +188,7 @@ FORMATS = (
     Format(
         media_type=PLAIN,
         label="plain text",
+        reads="text in any encoding, in windows of 256 KB; form feeds divide pages",
         suffixes=("txt", "text", "log"),
         sign=Text(),
         adapter="penstock.extractors.text:make",
@@ -165,6 +198,7 @@ FORMATS = (
     Format(
         media_type=MARKDOWN,
         label="Markdown",
+        reads="headings, tables, lists, code; front matter is kept as text",
         suffixes=("md", "markdown", "mdown"),
         sign=Text(),
         adapter="penstock.extractors.text:make",
@@ -175,6 +209,7 @@ FORMATS = (
     Format(
         media_type=HTML,
         label="HTML",
+        reads="headings, lists, tables, code, quotes; not scripts, navigation and hidden elements; nothing is fetched",
         suffixes=("html", "htm", "xhtml", "xht"),
         sign=Text(_HTML),
         adapter="penstock.extractors.whole:make",
@@ -186,6 +221,7 @@ FORMATS = (
     Format(
         media_type=PDF,
         label="PDF",
+        reads="the text layer in reading order, headings by size, page labels; no figures",
         suffixes=("pdf",),
         sign=Mark(b"%PDF-", anywhere=True),
         adapter="penstock.extractors.pdf:make",
@@ -197,6 +233,7 @@ FORMATS = (
     Format(
         media_type=DOCX,
         label="Word (DOCX)",
+        reads="headings, lists, tables, notes, formulas, text boxes; not comments and deleted text",
         suffixes=("docx",),
         sign=Office(b"wordprocessingml.", b"word"),
         adapter="penstock.extractors.whole:make",
@@ -204,19 +241,32 @@ FORMATS = (
         version="office-1",
         markdown=True,
     ),
-    _text("text/csv", "CSV", "csv"),
-    _text("text/tab-separated-values", "TSV", "tsv", "tab"),
-    _text("application/json", "JSON", "json", "geojson", "ipynb"),
-    _text("application/x-ndjson", "JSON lines", "jsonl", "ndjson"),
+    _text(CSV, "CSV", "csv", version="rows-1", markdown=True, reads="tables of 500 rows, each with the header"),
+    _text(TSV, "TSV", "tsv", "tab", version="rows-1", markdown=True, reads="as CSV"),
+    _tree(JSON, "JSON", "json", "geojson", reads="lines of names and values"),
+    _tree(NOTEBOOK, "Jupyter notebook", "ipynb", reads="text cells, code and printed results"),
+    _text(JSON_LINES, "JSON lines", "jsonl", "ndjson", version="records-1", reads="one paragraph for each record"),
     _text("application/yaml", "YAML", "yaml", "yml"),
     _text("application/toml", "TOML", "toml"),
-    _text("application/xml", "XML", "xml", "xsd", "xsl", "xslt", "rss", "atom"),
-    _text("text/x-rst", "reStructuredText", "rst"),
+    _tree(
+        XML,
+        "XML",
+        "xml",
+        "xsd",
+        "xsl",
+        "xslt",
+        "rss",
+        "atom",
+        pattern=_XML,
+        reads="paragraphs, titles, names and values; entities are not expanded",
+    ),
+    _text(RST, "reStructuredText", "rst", version="rst-1", reads="text and headings"),
     _text("text/x-ini", "settings", "ini", "cfg", "conf", "properties", "env"),
     _text("text/x-source", "source code", *SOURCE_CODE),
     Format(
         media_type=RTF,
         label="RTF",
+        reads="the text; not tables and pictures",
         suffixes=("rtf",),
         sign=Mark(b"{\\rtf"),
         adapter="penstock.extractors.whole:make",
@@ -229,6 +279,7 @@ FORMATS = (
     Format(
         media_type=PPTX,
         label="PowerPoint (PPTX)",
+        reads="each slide is a page: titles, text, tables, notes; not pictures and charts",
         suffixes=("pptx",),
         sign=Office(b"presentationml.", b"ppt"),
         adapter="penstock.extractors.whole:make",
@@ -239,6 +290,7 @@ FORMATS = (
     Format(
         media_type=XLSX,
         label="Excel (XLSX)",
+        reads="each sheet is a page, or several: the shown values as tables; not charts and comments",
         suffixes=("xlsx", "xlsm"),
         sign=Office(b"spreadsheetml.", b"xl"),
         adapter="penstock.extractors.whole:make",
@@ -250,6 +302,7 @@ FORMATS = (
     Format(
         media_type=XLS,
         label="Excel of the old format (XLS)",
+        reads="as XLSX",
         suffixes=("xls",),
         sign=Ole(),
         adapter="penstock.extractors.whole:make",
@@ -261,6 +314,7 @@ FORMATS = (
     Format(
         media_type=ODS,
         label="OpenDocument spreadsheet (ODS)",
+        reads="as XLSX",
         suffixes=("ods",),
         sign=Named(),
         adapter="penstock.extractors.whole:make",
@@ -272,6 +326,7 @@ FORMATS = (
     Format(
         media_type=ODT,
         label="OpenDocument text (ODT)",
+        reads="headings, lists, tables, notes",
         suffixes=("odt",),
         sign=Named(),
         adapter="penstock.extractors.whole:make",
@@ -282,6 +337,7 @@ FORMATS = (
     Format(
         media_type=ODP,
         label="OpenDocument presentation (ODP)",
+        reads="each slide is a page: text, tables, notes",
         suffixes=("odp",),
         sign=Named(),
         adapter="penstock.extractors.whole:make",
@@ -292,6 +348,7 @@ FORMATS = (
     Format(
         media_type=EPUB,
         label="e-book (EPUB)",
+        reads="each chapter is a page, or several, as HTML",
         suffixes=("epub",),
         sign=Named(),
         adapter="penstock.extractors.whole:make",
@@ -303,6 +360,7 @@ FORMATS = (
     Format(
         media_type=EML,
         label="e-mail (EML)",
+        reads="sender, receivers, date, subject and the text, preferring HTML; enclosed messages are pages",
         suffixes=("eml",),
         sign=Text(_MESSAGE),
         adapter="penstock.extractors.whole:make",
@@ -314,6 +372,7 @@ FORMATS = (
     Format(
         media_type=MSG,
         label="Outlook message (MSG)",
+        reads="as EML",
         suffixes=("msg",),
         sign=Ole(),
         adapter="penstock.extractors.whole:make",
@@ -325,6 +384,7 @@ FORMATS = (
     Format(
         media_type=DOC,
         label="Word of the old format (DOC)",
+        reads="the text and its tables; not headings",
         suffixes=("doc",),
         sign=Ole(),
         adapter="penstock.extractors.whole:make",

@@ -1,4 +1,5 @@
-"""Plain text and Markdown, read in windows that depend only on the input."""
+"""Plain text, Markdown, reStructuredText and records (CSV, TSV, JSON lines), read in windows that depend only on the
+input."""
 
 import codecs
 import re
@@ -8,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.errors import Transient
-from penstock.extractors import markdown
+from penstock.extractors import markdown, records, rst
 from penstock.extractors.base import Extracted, Raw
 from penstock.extractors.encodings import UTF8, Utf8Check, byte_order_mark, legacy, shift_after, wide
-from penstock.extractors.formats import MARKDOWN, Format, Parts, of
+from penstock.extractors.formats import CSV, JSON_LINES, MARKDOWN, RST, TSV, Format, Parts, of
 from penstock.extractors.media import HEAD
-from penstock.model.items import Page
+from penstock.model.items import Block, Page
 
 if TYPE_CHECKING:
     # Parser processes import this module too, and start faster without asyncio.
@@ -27,7 +28,7 @@ _CUTS = (("\f",), ("\n\n", "\r\n\r\n", "\r\r"), ("\n",), ("\r",), (" ", "\t"))
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-class _Cursor(msgspec.Struct, frozen=True):
+class _Cursor(msgspec.Struct, frozen=True, omit_defaults=True):
     encoding: str
     offset: int
     page: int = 1
@@ -35,6 +36,9 @@ class _Cursor(msgspec.Struct, frozen=True):
     fence: str = ""
     shift: str = ""
     """The escape sequence that is in effect at `offset`, for stateful encodings."""
+    styles: tuple[str, ...] = ()
+    """The lines that mark headings of reStructuredText, in the order of their levels."""
+    table: records.Table = records.Table()
 
 
 def make(row: Format, parts: Parts) -> "TextExtractor":
@@ -107,26 +111,43 @@ async def _read(raw: Raw, offset: int, length: int) -> bytes:
 
 
 def _read_window(data: bytes, last: bool, at: _Cursor, media_type: str) -> tuple[list[Page], _Cursor]:
-    text, used = _decode(data, last, at)
-    texts = text.split("\f")
-    if not texts[-1] and len(texts) > 1:
-        texts.pop()
-    state = markdown.State(at.path, at.fence)
-    pages = []
-    for number, page_text in enumerate(texts, at.page):
-        if media_type == MARKDOWN:
-            blocks, after = markdown.scan(page_text, state, first=number == 1)
-            pages.append(Page(number, page_text, None, blocks, state.path))
-            state = after
-        else:
-            pages.append(Page(number, page_text))
+    text, used = _decode(data, last, at, rows=media_type in (CSV, TSV))
     shift = shift_after(data[:used], at.encoding, at.shift)
-    return pages, _Cursor(at.encoding, at.offset + used, at.page + len(pages), state.path, state.fence, shift)
+    after = msgspec.structs.replace(at, offset=at.offset + used, shift=shift)
+    if media_type in (CSV, TSV):
+        texts, table = records.table_pages(text, at.table)
+        after = msgspec.structs.replace(after, table=table)
+    elif media_type == JSON_LINES:
+        texts = records.record_pages(text)
+    else:
+        texts = text.split("\f")
+        if not texts[-1] and len(texts) > 1:
+            texts.pop()
+    return _pages(texts, after, media_type)
 
 
-def _decode(data: bytes, last: bool, at: _Cursor) -> tuple[str, int]:
-    """The text of a window, and the number of bytes that were used."""
+def _pages(texts: list[str], at: _Cursor, media_type: str) -> tuple[list[Page], _Cursor]:
+    """The pages with the structure of their texts, and the cursor after them."""
+    state, styles = markdown.State(at.path, at.fence), at.styles
+    pages = []
+    for number, text in enumerate(texts, at.page):
+        blocks: tuple[Block, ...] = ()
+        path, before = state.path, state
+        if media_type in (MARKDOWN, CSV, TSV):
+            blocks, state = markdown.scan(text, before, first=number == 1 and media_type == MARKDOWN)
+        elif media_type == RST:
+            blocks, path_after, styles = rst.scan(text, path, styles)
+            state = markdown.State(path_after)
+        pages.append(Page(number, text, None, blocks, path))
+    number = at.page + len(pages)
+    return pages, msgspec.structs.replace(at, page=number, path=state.path, fence=state.fence, styles=styles)
+
+
+def _decode(data: bytes, last: bool, at: _Cursor, *, rows: bool) -> tuple[str, int]:
+    """The text of a window, and the number of bytes that were used. `rows`: the text consists of whole rows."""
     used = len(data) if last else _cut(data, at.encoding)
+    if rows and not last and not at.encoding.startswith(("utf-16", "utf-32")):
+        used = records.last_row_end(data) or used
     shift = at.shift.encode("ascii")
     if used:
         text = (shift + data[:used]).decode(at.encoding, "replace")
