@@ -115,6 +115,9 @@ class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Maximum number of pages."""
     parser_s: Annotated[float, Meta(gt=0, le=MOST)] = 7200.0
     """Maximum total time of parser processes, over all attempts, in seconds."""
+    bad_pages: Annotated[float, Meta(ge=0, le=1)] = 0.2
+    """Maximum share of pages that cannot be read. They are skipped and recorded. One bad page of several is always
+    skipped; 0: none may be bad."""
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,5 +1,6 @@
 """What is read of a PDF: text, labels, headings; and what is said of one that cannot be read."""
 
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -222,6 +223,22 @@ def test_a_broken_page_is_named(write: Write, page_object: bytes | None) -> None
     assert str(refused).startswith("page 3 of 4 cannot be read")
     assert [p.number for p in read(path, None, 0, 2)[1]] == [1, 2]
     assert [p.number for p in read(path, None, 3, 1)[1]] == [4]
+
+
+def test_i12_a_missing_page_does_not_shift_the_pages_that_are_read_after_it(write: Write) -> None:
+    """PDFium returned page 40 as page 4 when it was asked for pages in this order, after one that it could not load."""
+    holes = {2, 19, 20, 38}
+    path = write(pdf(*(None if index in holes else content for index, content in enumerate(numbered(40)))))
+    order = list(range(40))
+    for seed in range(8):
+        random.Random(seed).shuffle(order)
+        for index in order:
+            if index in holes:
+                with pytest.raises(Permanent, match=f"page {index + 1} of 40"):
+                    read(path, None, index, 1)
+            else:
+                _, [found] = read(path, None, index, 1)
+                assert found.text.startswith(f"Page {index + 1} "), (seed, index)
 
 
 def test_a_page_tree_that_loops_or_lies_ends(write: Write) -> None:

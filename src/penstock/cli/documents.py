@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from penstock.verbs.owner import OwnerScope
     from penstock.verbs.views import Counts, DocumentDetails, DocumentView
 
+MOST_SKIPPED = 10
+"""Skipped pages that are listed."""
 IDS = click.argument("ids", metavar="ID...", nargs=-1, required=True)
 
 
@@ -200,6 +202,7 @@ def overview(d: "DocumentDetails") -> list[str]:
         "content": f"{d.media_type or 'unknown type'}, {bytes_size(d.size)}",
         "metadata": json.dumps(d.metadata, ensure_ascii=False) if d.metadata else None,
         "progress": f"{pages}, {chunks}, {p.embedded:,} embedded, {p.indexed:,} indexed",
+        "skipped": _skipped(d),
         "artifacts": f"dropped {when(d.artifacts_dropped_at)}: cannot be shown or reused"
         if d.artifacts_dropped_at
         else None,
@@ -211,6 +214,13 @@ def overview(d: "DocumentDetails") -> list[str]:
     }
     steps = [[step.name, step.status, step.attempts, _took(step), step.waiting_on or ""] for step in d.steps]
     return [*labelled(fields), "", *table([["STEP", "STATUS", "ATTEMPTS", "TOOK", "WAITING ON"], *steps])]
+
+
+def _skipped(d: "DocumentDetails") -> str | None:
+    """The pages that could not be read, with their reasons."""
+    listed = [f"page {page['page']} ({page['reason']})" for page in d.pages_skipped[:MOST_SKIPPED]]
+    more = len(d.pages_skipped) - len(listed)
+    return ", ".join(listed) + (f" and {more:,} more" if more else "") if listed else None
 
 
 def _at_work(d: "DocumentDetails") -> "list[StepView]":

@@ -72,12 +72,15 @@ def _shown(item: Any, what: str) -> "list[tuple[dict[str, Any], str]]":
 
 
 def _page(page: "Page") -> tuple[dict[str, Any], str]:
-    data = {
+    data: dict[str, Any] = {
         "number": page.number,
         "label": page.label,
         "text": page.text,
         "blocks": [_block(page, block)[0] for block in page.blocks],
     }
+    if page.skipped is not None:
+        data["skipped"] = {"reason": page.skipped.reason, "error": page.skipped.error}
+        return data, f"--- page {page.number}, skipped: {page.skipped.reason} ---\n"
     return data, f"--- page {page.number} ---\n{page.text}\n"
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from penstock.search.results import Hit, Passage, SearchResult
 
+MOST_SKIPPED = 10
+"""Skipped pages that are named with a hit."""
 INDENT = "    "
 WIDTH_MOST = 100
 _SPACES = re.compile(r"\s+")
@@ -88,8 +90,15 @@ def hit_lines(hits: "Sequence[Hit]", *, full: bool = False) -> "list[Text]":
             lines += _passages(hit)
         else:
             lines += _wrapped(_snippet(hit))
+        if hit.pages_skipped:
+            lines += _wrapped(Text(_skipped(hit.pages_skipped), "dim"))
         lines += [Text(f"{INDENT}{hit.document_id}"), Text("")]
     return lines
+
+
+def _skipped(pages: "Sequence[int]") -> str:
+    named = ", ".join(map(str, pages[:MOST_SKIPPED])) + (" …" if len(pages) > MOST_SKIPPED else "")
+    return f"{'page' if len(pages) == 1 else 'pages'} {named} of this document could not be read"
 
 
 def _header(rank: int, hit: "Hit", several: bool) -> str:

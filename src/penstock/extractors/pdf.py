@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.errors import ParserBreach, Permanent, StepError, Transient
+from penstock.errors import Permanent, StepError
+from penstock.extractors.bad_parts import is_of_a_part, skipped, twice
 from penstock.extractors.base import Extracted, Parsers, Raw
 from penstock.extractors.formats import PDF, Format, Parts, of
 from penstock.model.items import Page
@@ -22,12 +23,10 @@ at most `CALLS * PAGES` pages for each process."""
 
 
 class Part(NamedTuple):
-    """The number of pages of the document, and a batch of them. If there is an error, the batch ends before the page
-    that could not be read."""
+    """The number of pages of the document, and a batch of them."""
 
     total: int
     pages: list[Page]
-    error: StepError | None = None
 
 
 _DECODER: msgspec.msgpack.Decoder[tuple[int, list[Page]]] = msgspec.msgpack.Decoder(tuple[int, list[Page]])
@@ -70,8 +69,6 @@ class PdfExtractor:
                     done += len(part.pages)
                     if part.pages:
                         yield Extracted(part.pages, {"pages": done, "of": total}, keep=done < total)
-                    if part.error is not None:
-                        raise part.error
                     # Only after the pages read so far are stored: otherwise a crash would lose more than the limit.
                     while ahead < total and len(calls) < CALLS * self._parsers.width:
                         calls.append(asyncio.create_task(reading.read(ahead, PAGES)))
@@ -81,9 +78,8 @@ class PdfExtractor:
                     part = await calls[0]
                     calls.popleft()
                     # A call that raised is handled after the pages before it are stored.
-                    while part.error is None and calls and _succeeded(calls[0]):
-                        following = calls.popleft().result()
-                        part = Part(total, part.pages + following.pages, following.error)
+                    while calls and _succeeded(calls[0]):
+                        part = Part(total, part.pages + calls.popleft().result().pages)
             finally:
                 await _drop(calls)
 
@@ -126,36 +122,29 @@ class _Reading:
         return await self.read(first, PAGES)
 
     async def read(self, first: int, count: int) -> Part:
-        """Read a batch. If it cannot be read, read it again page by page, to keep the readable pages and to name the
-        unreadable one."""
+        """Read a batch. If it cannot be read, read it again page by page, and skip each page that cannot be read."""
         try:
             return await self._call(first, count)
         except StepError as error:
-            if error.page is None and not _may_be_of_a_page(error):
+            if not is_of_a_part(error):
                 raise
-            if count == 1:
-                return Part(0, [], _at_page(error, first + 1))
-        part = Part(0, [])
-        for index in range(first, first + count):
-            one = await self.read(index, 1)
-            part = Part(max(part.total, one.total), part.pages + one.pages, one.error)
-            if part.error is not None or index + 1 >= part.total:
-                break
-        return part
+        total = await self._total()
+        return Part(total, [await self._page(index) for index in range(first, min(first + count, total))])
+
+    async def _total(self) -> int:
+        """The number of pages. Raises Permanent if the document cannot even be opened."""
+        return (await twice(lambda: self._call(0, 0))).total
+
+    async def _page(self, index: int) -> Page:
+        try:
+            part = await twice(lambda: self._call(index, 1))
+        except Permanent as error:
+            if not is_of_a_part(error):
+                raise
+            return skipped(index + 1, error)
+        return part.pages[0]
 
     async def _call(self, first: int, count: int) -> Part:
         arguments = {"password": self._password, "first": first, "count": count}
         answer = await self._parsers.call("pdf", arguments, source=self._source, document=self._path)
         return Part(*_DECODER.decode(answer))
-
-
-def _may_be_of_a_page(error: StepError) -> bool:
-    return isinstance(error, ParserBreach) or error.reason == "parser_error"
-
-
-def _at_page(error: StepError, page: int) -> StepError:
-    if isinstance(error, Permanent):
-        return error
-    # An error in the reader's code may be temporary. What killed the parser process would do so again.
-    kind = Permanent if isinstance(error, ParserBreach) else Transient
-    return kind(f"page {page}: {error}", reason=error.reason, page=page)

@@ -142,8 +142,14 @@ def read(file: BinaryIO, password: str | None, first: int, count: int) -> tuple[
         while len(_documents) >= OPEN_DOCUMENTS:
             _documents.popitem(last=False)[1].close()
         document = _Open(file, password)
+    try:
+        pages = [document.page(i) for i in range(first, min(first + count, document.total))]
+    except BaseException:
+        # After a page that it cannot load, PDFium may return other pages under wrong numbers.
+        document.close()
+        raise
     _documents[key] = document
-    return document.total, [document.page(i) for i in range(first, min(first + count, document.total))]
+    return document.total, pages
 
 
 def _open(content: _Bytes, password: str | None) -> Any:

@@ -26,6 +26,13 @@ class Block(msgspec.Struct, frozen=True, array_like=True, gc=False):
     title: str = ""
 
 
+class Skip(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Why a page was skipped: the reason, as in dead letters, and a sentence."""
+
+    reason: str
+    error: str
+
+
 class Page(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One page as it was extracted. `start` and `end` of a chunk are offsets into `text`."""
 
@@ -36,6 +43,8 @@ class Page(msgspec.Struct, frozen=True, array_like=True, gc=False):
     path: tuple[str, ...] = ()
     """The headings that apply at the start of the page, outermost first: `path[i]` has level i + 1, "" if that level
     was skipped."""
+    skipped: Skip | None = None
+    """Why the page could not be read. It has no text then."""
 
 
 class Heading(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -192,6 +192,7 @@ def _hit(
     hit, document = candidate.hit, candidate.document
     part = snippet(terms, hit.text)
     around = range(1, request.context + 1)
+    metadata = merged((document.metadata, document.found))
     return Hit(
         candidate.score,
         document.document_id,
@@ -201,7 +202,7 @@ def _hit(
         hit.start,
         hit.end,
         hit.text,
-        merged((document.metadata, document.found)),
+        metadata,
         hit.headings,
         document.source,
         collection,
@@ -216,7 +217,13 @@ def _hit(
         ScoreParts(candidate.cosine, candidate.words, candidate.grams, candidate.fused, candidate.relevance)
         if request.explain
         else None,
+        _skipped(document.found),
     )
+
+
+def _skipped(found: str | None) -> tuple[int, ...]:
+    """The skipped pages, from what the steps found: the caller may have submitted metadata of the same name."""
+    return tuple(merged((found,)).get("pages_skipped", ())) if found and "pages_skipped" in found else ()
 
 
 def _passages(rows: dict[tuple[int, int], IndexHit], ids: Sequence[tuple[int, int]]) -> tuple[Passage, ...]:

@@ -64,6 +64,8 @@ class Hit(msgspec.Struct, frozen=True):
     more: int | None = None
     """With `group="document"`: the number of further hits in the document, among those that were ranked."""
     explain: ScoreParts | None = None
+    pages_skipped: tuple[int, ...] = ()
+    """The pages of the document that could not be read, and therefore cannot be found."""
 
 
 class Explanation(msgspec.Struct, frozen=True):

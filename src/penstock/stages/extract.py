@@ -9,6 +9,7 @@ from penstock.extractors.base import Extractor, StoredRaw
 from penstock.extractors.formats import PLAIN
 from penstock.model.nouns import Json
 from penstock.model.states import DocumentStatus
+from penstock.stages.bad_pages import BadPages
 from penstock.stages.base import Ports, Stage, StepContext, StepResult
 
 MEGABYTE = 1_000_000
@@ -28,25 +29,38 @@ async def run(ctx: StepContext) -> StepResult:
     if not checkpoint.cursor:
         await source.verify()
     source.parsed(float(checkpoint.cursor.get(PARSER_S, 0.0)))
+    bad = BadPages(checkpoint.cursor, limits.bad_pages)
     try:
-        await _extract(ctx, extractor, source)
+        await _extract(ctx, extractor, source, bad)
     except Permanent as error:
         if error.reason != UNSUPPORTED:
             raise
         return StepResult({"pages": checkpoint.total, "reason": UNSUPPORTED, "error": str(error)})
-    return StepResult({"pages": checkpoint.total})
+    return StepResult({"pages": checkpoint.total, **bad.meta()})
 
 
-async def _extract(ctx: StepContext, extractor: Extractor, source: StoredRaw) -> None:
+async def _extract(ctx: StepContext, extractor: Extractor, source: StoredRaw, bad: BadPages) -> None:
     checkpoint, limits = ctx.checkpoint, ctx.ports.limits
     media_type = ctx.document.media_type or PLAIN
     async with aclosing(extractor.extract(source, media_type, ctx.params, dict(checkpoint.cursor))) as batches:
         async for batch in batches:
             if (pages := max(checkpoint.total + len(batch.pages), batch.cursor.get("of", 0))) > limits.pages:
                 raise _beyond(ctx, f"it has {pages:,} pages or more", "pages", reason="too_many_pages")
-            size = sum(len(page.text) for page in batch.pages)
-            cursor = {**batch.cursor, PARSER_S: round(source.parser_s, 3)} if source.parser_s else batch.cursor
-            await checkpoint.append(batch.pages, cursor, size=size, keep=batch.keep or extractor.paid)
+            good, failure = bad.add(batch.pages, batch.cursor.get("of"))
+            size = sum(len(page.text) for page in good)
+            cursor = batch.cursor
+            if failure is not None:
+                # The page that was one too many is read again if the document is retried.
+                cursor = {**cursor, "pages": checkpoint.total + len(good)}
+            if source.parser_s:
+                cursor = {**cursor, PARSER_S: round(source.parser_s, 3)}
+            if good or failure is None:
+                cursor = {**cursor, **bad.cursor()}
+                await checkpoint.append(good, cursor, size=size, keep=batch.keep or extractor.paid or bool(failure))
+            if failure is not None:
+                raise failure
+    if (failure := bad.at_end(checkpoint.total)) is not None:
+        raise failure
 
 
 def _end(meta: Json) -> DocumentStatus | None:

@@ -18,6 +18,7 @@ from penstock.ledger.reads.stats import RunningSteps, WaitingEvents
 from penstock.model.nouns import Artifact, DocumentId, GenerationId, Json, Owner, StepView
 from penstock.model.states import DocumentStatus, StepStatus
 from penstock.sources.folder import printable
+from penstock.stages import bad_pages
 from penstock.workflows.load import decode
 from penstock.workflows.routing import ahead
 
@@ -64,6 +65,8 @@ class DocumentDetails(DocumentView, frozen=True):
     artifacts_dropped_at: float | None
     progress: DocumentProgress
     steps: list[StepView]
+    pages_skipped: list[Json] = []
+    """The pages that could not be read: `page`, `reason` and `error` of each, at most 200."""
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -137,7 +140,16 @@ def _details(owner: Owner, connection: Connection, name: str) -> DocumentDetails
         artifacts_dropped_at=entry.artifacts_dropped_at,
         progress=_counted(entry, steps) if dropped else _progress(entry.document.status, made),
         steps=[*steps, *(StepView(step.name, step.kind, waiting, 0, None, None, None, {}) for step in later)],
+        pages_skipped=_skipped(steps, made),
     )
+
+
+def _skipped(steps: Sequence[StepView], made: dict[str, ArtifactProgress]) -> list[Json]:
+    """From the results of the extract steps. One that has not ended has its record in the cursor."""
+    found = [page for step in steps if step.kind == "extract" for page in step.meta.get(bad_pages.SKIPPED, ())]
+    if not found and "extract" in made:
+        return bad_pages.of_cursor(json.loads(made["extract"].cursor))
+    return found
 
 
 def _progress(phase: DocumentStatus, made: dict[str, ArtifactProgress]) -> DocumentProgress:
