@@ -28,9 +28,9 @@ ANSWERED: dict[str, Callable[[], Any]] = {
     "number": lambda: 5,
     "text": lambda: "pages",
     "nothing": lambda: None,
-    "lists": lambda: [[1, 2], ["x"]],
+    "lists": lambda: [[[1, 2], ["x"]]],
     "object": object,
-    "nan": lambda: [[float("nan"), "text"]],
+    "nan": lambda: [[[float("nan"), "text"]]],
     "noise": lambda: _write(random.Random(1).randbytes(5000)),
     "huge": lambda: _write(HEADER.pack(2**32 - 1)),
     "empty": lambda: _write(HEADER.pack(0)),
@@ -44,7 +44,7 @@ def read(file: BinaryIO, **_: Any) -> Any:
         raise RAISED[name]
     if name in ANSWERED:
         return ANSWERED[name]()
-    return [[1, "words enough to search for"]]
+    return [[[1, "words enough to search for"]]]
 
 
 def _write(data: bytes) -> None:

@@ -20,8 +20,8 @@ from tests.kit.pdfs import numbered, pdf
 from penstock.app import open_app
 from penstock.config import Config
 from penstock.errors import ParserBreach, Permanent, Transient
+from penstock.extractors.base import FileContent, PdfPart
 from penstock.extractors.formats import DOC, DOCX, EML, EPUB, FORMATS, HTML, MSG, ODT, PPTX, RTF, XLSX, XML, of
-from penstock.model.items import Page
 from penstock.worker.parsers import filters, isolation, process
 from penstock.worker.parsers.pool import ParserPool
 
@@ -138,7 +138,7 @@ async def test_readers_need_nothing_that_was_taken_from_them(
             reader = of(media_type).reader
             assert reader is not None
             answer = await pool.call(reader.name, {"media_type": media_type}, source=Listener(), document=path)
-            text = msgspec.msgpack.decode(answer, type=list[Page])[0].text
+            text = msgspec.msgpack.decode(answer, type=FileContent).pages[0].text
             assert "wordword" in text, media_type
             assert media_type != HTML or "мягких" in text
     finally:
@@ -153,10 +153,10 @@ async def test_a_document_may_be_larger_than_the_memory_of_a_parser(tmp_path: Pa
     try:
         for first in range(3):
             arguments = {"password": None, "first": first, "count": 1}
-            total, pages = msgspec.msgpack.decode(
-                await pool.call("pdf", arguments, source=Listener(), document=path), type=tuple[int, list[Page]]
+            part = msgspec.msgpack.decode(
+                await pool.call("pdf", arguments, source=Listener(), document=path), type=PdfPart
             )
-            assert (total, [page.number for page in pages]) == (3, [first + 1])
+            assert (part.total, [page.number for page in part.pages]) == (3, [first + 1])
     finally:
         await pool.close()
 

@@ -128,3 +128,15 @@ async def test_metadata_that_is_no_json_is_refused_before_anything_is_written(ap
     with pytest.raises(UsageError):
         await app.ingest(data=b"The water is deep.", name="a.txt", metadata=wrong)
     assert await app.list_documents() == []
+
+
+async def test_what_a_file_says_stands_behind_what_was_submitted(app: App) -> None:
+    html = b'<html lang="en"><head><title>Rivers</title><meta name="author" content="Ann"></head><p>The water is deep.'
+    document = await add(app, "a.html", html.decode(), author="Ben")
+    assert (await app.status(document)).metadata == {"title": "Rivers", "author": "Ben", "language": "en"}
+    [hit] = await app.search("water", filter={"title": "Rivers", "author": "Ben"})
+    assert hit.metadata["language"] == "en"
+    await app.set_metadata(document, {"title": "Lakes"}, remove=["author"])
+    assert (await app.status(document)).metadata == {"title": "Lakes", "author": "Ann", "language": "en"}
+    assert [d.id for d in await app.list_documents(filter={"author": "Ann", "title": "Lakes"})] == [document]
+    assert await app.search("water", filter={"title": "Rivers"}) == []

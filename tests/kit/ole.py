@@ -82,7 +82,7 @@ def _entry(
     return found + bytes(36) + struct.pack("<IQ", starts[number], len(data))
 
 
-def word(text: str, footnotes: str = "", flags: int = 0) -> bytes:
+def word(text: str, footnotes: str = "", flags: int = 0, more: Mapping[str, bytes] | None = None) -> bytes:
     """A Word document (DOC) of one piece. Paragraphs end with a carriage return."""
     body = (text + footnotes).encode("utf-16-le")
     main = bytearray(2048)
@@ -92,7 +92,7 @@ def word(text: str, footnotes: str = "", flags: int = 0) -> bytes:
     pieces = struct.pack("<II", 0, len(text + footnotes)) + struct.pack("<HIH", 0, len(main), 0)
     clx = b"\x02" + struct.pack("<I", len(pieces)) + pieces
     struct.pack_into("<II", main, 0x01A2, 0, len(clx))
-    return container({"WordDocument": bytes(main) + body, "1Table": clx})
+    return container({"WordDocument": bytes(main) + body, "1Table": clx, **(more or {})})
 
 
 def excel(sheets: Mapping[str, list[list[str]]]) -> bytes:

@@ -64,6 +64,8 @@ class Pdf:
 
     lock: Lock | None = None
     bodies: list[bytes | None] = field(default_factory=list)
+    info: bytes = b""
+    """The information dictionary."""
 
     def reserve(self) -> int:
         self.bodies.append(None)
@@ -89,6 +91,8 @@ class Pdf:
     def close(self, catalog: int, *, table: bool = True) -> bytes:
         """The file; without `table` nothing in it says where the objects are."""
         lock = self.add(self.lock.entry()) if self.lock is not None else 0
+        encrypt = b"/Encrypt %d 0 R /ID [<%b> <%b>]" % (lock, _ID.hex().encode(), _ID.hex().encode()) if lock else b""
+        encrypt += b" /Info %d 0 R" % self.add(self.info) if self.info else b""
         out, places = bytearray(b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n"), []
         for number, body in enumerate(self.bodies, 1):
             places.append(len(out) if body is not None else 0)
@@ -99,7 +103,6 @@ class Pdf:
             out += b"xref\n0 %d\n0000000000 65535 f \n" % (len(places) + 1)
             for place in places:
                 out += b"%010d %05d %b \n" % (place, 0 if place else 65535, b"n" if place else b"f")
-        encrypt = b"/Encrypt %d 0 R /ID [<%b> <%b>]" % (lock, _ID.hex().encode(), _ID.hex().encode()) if lock else b""
         out += b"trailer\n<</Size %d /Root %d 0 R %b>>\nstartxref\n%d\n%%%%EOF\n" % (
             len(places) + 1, catalog, encrypt, start,
         )  # fmt: skip

@@ -16,7 +16,7 @@ JAPANESE = "吾輩は猫である。名前はまだ無い。"
 
 def read(path: Path) -> list[Page]:
     with path.open("rb") as document:
-        return reader.read(document, "text/html")
+        return reader.read(document, "text/html").pages
 
 
 def pages(data: bytes, folder: Path) -> list[Page]:

@@ -16,7 +16,7 @@ CORPUS = Path(__file__).parents[2] / ".." / "shared" / "corpus"
 
 def read(path: str | Path, media_type: str) -> list[Page]:
     with open(path, "rb") as document:
-        return office.read(document, media_type)
+        return office.read(document, media_type).pages
 
 
 def texts(folder: Path, *blocks: str) -> list[str]:

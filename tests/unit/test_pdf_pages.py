@@ -32,7 +32,8 @@ def write(tmp_path: Path) -> Iterator[Write]:
 
 def read(path: str, password: str | None, first: int, count: int) -> tuple[int, list[Page]]:
     with open(path, "rb") as file:
-        return pdf_pages.read(file, password, first, count)
+        part = pdf_pages.read(file, password, first, count)
+        return part.total, part.pages
 
 
 def one(path: str) -> Page:

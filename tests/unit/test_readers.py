@@ -10,6 +10,7 @@ from tests.kit import ole, parts
 
 from penstock.errors import Permanent
 from penstock.extractors import formats
+from penstock.extractors.base import FileContent
 from penstock.extractors.compressed_rtf import decompress
 from penstock.extractors.media import detect
 from penstock.model.items import Page
@@ -17,11 +18,15 @@ from penstock.model.items import Page
 CORPUS = Path(__file__).parents[2] / ".." / "shared" / "corpus"
 
 
-def read(data: bytes, media_type: str) -> list[Page]:
+def read_file(data: bytes, media_type: str) -> FileContent:
     reader = formats.of(media_type).reader
     assert reader is not None
-    pages: list[Page] = importlib.import_module(reader.module).read(io.BytesIO(data), media_type=media_type)
-    return pages
+    content: FileContent = importlib.import_module(reader.module).read(io.BytesIO(data), media_type=media_type)
+    return content
+
+
+def read(data: bytes, media_type: str) -> list[Page]:
+    return read_file(data, media_type).pages
 
 
 def texts(data: bytes, media_type: str) -> list[str]:

@@ -142,7 +142,7 @@ class TestHeadings:
 
 
 def tree(data: bytes, media_type: str) -> str:
-    return "".join(page.text for page in tree_pages.read(io.BytesIO(data), media_type))
+    return "".join(page.text for page in tree_pages.read(io.BytesIO(data), media_type).pages)
 
 
 class TestTrees:

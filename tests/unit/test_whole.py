@@ -73,7 +73,7 @@ async def test_i12_batches_are_the_same_from_any_cursor(tmp_path: Path) -> None:
     for done, batch in enumerate(whole, 1):
         assert await batches(batch.cursor) == whole[done:]
     assert parsers.calls == len(whole), "what is done is not read again"
-    assert extractor.version(DOCX, {}) == "office-1"
+    assert extractor.version(DOCX, {}) == "office-2"
 
 
 def test_versions_name_the_libraries_that_decide_the_output() -> None:

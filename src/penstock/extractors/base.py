@@ -7,6 +7,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
+
 from penstock.model.items import Page
 
 
@@ -73,6 +75,22 @@ class Parsers(Protocol):
         encoded result. The parser process gets no path and cannot open other files."""
 
 
+class FileContent(msgspec.Struct, frozen=True, array_like=True):
+    """What a reader returns for a whole file."""
+
+    pages: list[Page]
+    metadata: dict[str, Any] = {}
+
+
+class PdfPart(msgspec.Struct, frozen=True, array_like=True):
+    """What the reader of PDF files returns: the number of pages, a part of them, and, with the first page, the metadata
+    of the document."""
+
+    total: int
+    pages: list[Page]
+    metadata: dict[str, Any] = {}
+
+
 class Child(NamedTuple):
     """A file inside another file, such as an attachment or a member of an archive."""
 
@@ -90,7 +108,7 @@ class Extracted(NamedTuple):
     keep: bool = False
     """Store the batch at once, because extracting it was expensive."""
     metadata: Mapping[str, Any] = MappingProxyType({})
-    """Metadata of the document: title, author, dates, language. Not stored yet."""
+    """Metadata of the document: title, author, dates, language. A batch adds to what the batches before it had."""
     children: Sequence[Child] = ()
     """Not submitted yet."""
 

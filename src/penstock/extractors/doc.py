@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from penstock.errors import Permanent
+from penstock.extractors.base import FileContent
+from penstock.extractors.file_properties import of_summary
 from penstock.extractors.office import damaged, encrypted
 from penstock.extractors.pieces import BREAK, Piece, render, table
 from penstock.extractors.text import markdown_pages
-from penstock.model.items import Page
 
 _LABEL = "Word of the old format"
 _MAGIC = 0xA5EC
@@ -26,12 +27,12 @@ _FIELD = re.compile("\x13[^\x13\x14\x15]*(?:\x14([^\x13\x15]*))?\x15")
 _SIGNS = str.maketrans({"\x0b": "\n", "\x1e": "-", "\x1f": None, "\xa0": " ", **dict.fromkeys("\x01\x02\x05\x08")})
 
 
-def read(document: BinaryIO, media_type: str) -> list[Page]:
+def read(document: BinaryIO, media_type: str) -> FileContent:
     import olefile
 
     try:
         with olefile.OleFileIO(document) as container:
-            return markdown_pages(render(_pieces(_text(container))))
+            return FileContent(markdown_pages(render(_pieces(_text(container)))), of_summary(container))
     except Permanent:
         raise
     except Exception as error:

@@ -3,6 +3,7 @@
 import posixpath
 import zipfile
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import unquote
 from xml.etree.ElementTree import Element
 
@@ -12,6 +13,8 @@ from penstock.extractors.html import markdown
 from penstock.extractors.labelled import labelled_pages
 from penstock.extractors.omml import child, local
 from penstock.extractors.ooxml import read_part
+from penstock.extractors.properties import MOST_VALUES
+from penstock.extractors.properties import properties as plain_properties
 from penstock.model.items import Page
 
 _HTML = ("application/xhtml+xml", "text/html", "application/x-dtbook+xml")
@@ -24,6 +27,28 @@ _LONGEST_LABEL = 80
 def pages(archive: zipfile.ZipFile) -> list[Page]:
     _refuse_encrypted(read_part(archive, "META-INF/encryption.xml"))
     return labelled_pages(_chapters(archive))
+
+
+def properties(archive: zipfile.ZipFile) -> dict[str, Any]:
+    """The metadata of the package."""
+    found: dict[str, list[str]] = {}
+    listed = child(_package(archive)[1], "metadata")
+    for element in listed if listed is not None else ():
+        key = (element.get("property") or "").rpartition(":")[2] if local(element) == "meta" else local(element)
+        if (element.text or "").strip() and len(found.setdefault(key, [])) < MOST_VALUES:
+            found[key].append(element.text or "")
+    first = {key: values[0] for key, values in found.items() if values}
+    return plain_properties(
+        first.get("title"), found.get("creator"), first.get("date"), first.get("modified"), first.get("language")
+    )
+
+
+def _package(archive: zipfile.ZipFile) -> tuple[str | None, Element | None]:
+    """The name and the root of the part that lists the contents of the book."""
+    container = read_part(archive, "META-INF/container.xml")
+    listed = container.iter() if container is not None else ()
+    main = next((found.get("full-path") for found in listed if local(found) == "rootfile"), None)
+    return main, read_part(archive, main)
 
 
 def _refuse_encrypted(root: Element | None) -> None:
@@ -46,10 +71,7 @@ def _chapters(archive: zipfile.ZipFile) -> Iterator[tuple[str, str]]:
 
 def _order(archive: zipfile.ZipFile) -> list[str]:
     """The names of the chapters in reading order; all HTML files if the book has no such list."""
-    container = read_part(archive, "META-INF/container.xml")
-    listed = container.iter() if container is not None else ()
-    main = next((found.get("full-path") for found in listed if local(found) == "rootfile"), None)
-    package = read_part(archive, main)
+    main, package = _package(archive)
     if main is None or package is None:
         return sorted(name for name in archive.namelist() if name.endswith((".xhtml", ".html", ".htm")))
     folder = posixpath.dirname(main)

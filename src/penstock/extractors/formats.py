@@ -138,7 +138,7 @@ _OFFICE = Reader(
     "penstock.extractors.office",
     late=(*(f"penstock.extractors.{name}" for name in ("docx", "pptx", "opendocument", "epub")), "charset_normalizer"),
 )
-_SHEETS = Reader("sheets", "penstock.extractors.sheets", late=("python_calamine",))
+_SHEETS = Reader("sheets", "penstock.extractors.sheets", late=("python_calamine", "olefile"))
 _MAIL = Reader("mail", "penstock.extractors.mail", late=("olefile", "striprtf.striprtf", "charset_normalizer"))
 
 SOURCE_CODE = (
@@ -152,7 +152,7 @@ SOURCE_CODE = (
 
 
 def _text(
-    media_type: str, label: str, *suffixes: str, version: str = "text-1", markdown: bool = False, reads: str = "as text"
+    media_type: str, label: str, *suffixes: str, version: str = "text-2", markdown: bool = False, reads: str = "as text"
 ) -> Format:
     """A format that is read as text, in windows."""
     return Format(
@@ -192,7 +192,7 @@ FORMATS = (
         suffixes=("txt", "text", "log"),
         sign=Text(),
         adapter="penstock.extractors.text:make",
-        version="text-1",
+        version="text-2",
         libraries=(DETECTOR,),
     ),
     Format(
@@ -202,7 +202,7 @@ FORMATS = (
         suffixes=("md", "markdown", "mdown"),
         sign=Text(),
         adapter="penstock.extractors.text:make",
-        version="text-1",
+        version="text-2",
         libraries=(DETECTOR,),
         markdown=True,
     ),
@@ -214,7 +214,7 @@ FORMATS = (
         sign=Text(_HTML),
         adapter="penstock.extractors.whole:make",
         reader=Reader("html", "penstock.extractors.html", late=("charset_normalizer",)),
-        version="html-2",
+        version="html-3",
         libraries=(DETECTOR, "webencodings"),
         markdown=True,
     ),
@@ -226,7 +226,7 @@ FORMATS = (
         sign=Mark(b"%PDF-", anywhere=True),
         adapter="penstock.extractors.pdf:make",
         reader=Reader("pdf", "penstock.extractors.pdf_pages"),
-        version="pdf-1",
+        version="pdf-2",
         libraries=("pypdfium2",),
         printed=True,
     ),
@@ -238,7 +238,7 @@ FORMATS = (
         sign=Office(b"wordprocessingml.", b"word"),
         adapter="penstock.extractors.whole:make",
         reader=_OFFICE,
-        version="office-1",
+        version="office-2",
         markdown=True,
     ),
     _text(CSV, "CSV", "csv", version="rows-1", markdown=True, reads="tables of 500 rows, each with the header"),
@@ -271,7 +271,7 @@ FORMATS = (
         sign=Mark(b"{\\rtf"),
         adapter="penstock.extractors.whole:make",
         reader=Reader("rtf", "penstock.extractors.rtf", late=("striprtf.striprtf",)),
-        version="rtf-1",
+        version="rtf-2",
         libraries=("striprtf",),
         markdown=True,
     ),
@@ -284,7 +284,7 @@ FORMATS = (
         sign=Office(b"presentationml.", b"ppt"),
         adapter="penstock.extractors.whole:make",
         reader=_OFFICE,
-        version="pptx-1",
+        version="pptx-2",
         markdown=True,
     ),
     Format(
@@ -295,7 +295,7 @@ FORMATS = (
         sign=Office(b"spreadsheetml.", b"xl"),
         adapter="penstock.extractors.whole:make",
         reader=_SHEETS,
-        version="sheets-1",
+        version="sheets-2",
         libraries=("python-calamine",),
         markdown=True,
     ),
@@ -307,7 +307,7 @@ FORMATS = (
         sign=Ole(),
         adapter="penstock.extractors.whole:make",
         reader=_SHEETS,
-        version="sheets-1",
+        version="sheets-2",
         libraries=("python-calamine",),
         markdown=True,
     ),
@@ -319,7 +319,7 @@ FORMATS = (
         sign=Named(),
         adapter="penstock.extractors.whole:make",
         reader=_SHEETS,
-        version="sheets-1",
+        version="sheets-2",
         libraries=("python-calamine",),
         markdown=True,
     ),
@@ -331,7 +331,7 @@ FORMATS = (
         sign=Named(),
         adapter="penstock.extractors.whole:make",
         reader=_OFFICE,
-        version="odf-1",
+        version="odf-2",
         markdown=True,
     ),
     Format(
@@ -342,7 +342,7 @@ FORMATS = (
         sign=Named(),
         adapter="penstock.extractors.whole:make",
         reader=_OFFICE,
-        version="odf-1",
+        version="odf-2",
         markdown=True,
     ),
     Format(
@@ -353,7 +353,7 @@ FORMATS = (
         sign=Named(),
         adapter="penstock.extractors.whole:make",
         reader=_OFFICE,
-        version="epub-1",
+        version="epub-2",
         libraries=(DETECTOR, "webencodings"),
         markdown=True,
     ),
@@ -365,7 +365,7 @@ FORMATS = (
         sign=Text(_MESSAGE),
         adapter="penstock.extractors.whole:make",
         reader=_MAIL,
-        version="mail-1",
+        version="mail-2",
         libraries=(DETECTOR, "webencodings"),
         markdown=True,
     ),
@@ -377,7 +377,7 @@ FORMATS = (
         sign=Ole(),
         adapter="penstock.extractors.whole:make",
         reader=_MAIL,
-        version="mail-1",
+        version="mail-2",
         libraries=(DETECTOR, "webencodings", "olefile", "striprtf"),
         markdown=True,
     ),
@@ -389,7 +389,7 @@ FORMATS = (
         sign=Ole(),
         adapter="penstock.extractors.whole:make",
         reader=Reader("doc", "penstock.extractors.doc", late=("olefile",)),
-        version="doc-1",
+        version="doc-2",
         libraries=("olefile",),
         markdown=True,
     ),

@@ -3,12 +3,13 @@
 import re
 from typing import BinaryIO, NamedTuple
 
+from penstock.extractors.base import FileContent
 from penstock.extractors.charsets import decoded
+from penstock.extractors.html_head import head_properties
 from penstock.extractors.html_tags import BLOCKS, CELLS, HEADINGS, LISTS, SCOPES, TABLES, UNSEEN, VOID, ended_by
 from penstock.extractors.html_tokens import RAW, attributes, tokens
 from penstock.extractors.pieces import Piece, render, table
 from penstock.extractors.text import markdown_pages
-from penstock.model.items import Page
 
 _MAY_HIDE = re.compile("hidden|none|navigation", re.IGNORECASE)
 _HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
@@ -19,8 +20,9 @@ _MOST_SPANNED = 100
 _PARAGRAPHS = re.compile(r"\n\s*\n")
 
 
-def read(document: BinaryIO, media_type: str) -> list[Page]:
-    return markdown_pages(markdown(decoded(document.read())))
+def read(document: BinaryIO, media_type: str) -> FileContent:
+    html = decoded(document.read())
+    return FileContent(markdown_pages(markdown(html)), head_properties(html))
 
 
 def markdown(html: str) -> str:

@@ -5,22 +5,23 @@ from collections.abc import Iterator
 from email import policy
 from email.message import EmailMessage
 from email.parser import BytesParser
+from itertools import chain
 from typing import BinaryIO
 
 from penstock.extractors import formats, msg
+from penstock.extractors.base import FileContent
 from penstock.extractors.charsets import decoded
 from penstock.extractors.html import markdown
 from penstock.extractors.labelled import labelled_pages
 from penstock.extractors.message import Message, plain_markdown
 from penstock.extractors.office import damaged
-from penstock.model.items import Page
 
 HEADERS = ("From", "To", "Cc", "Date")
 _DEEPEST = 16
 """Messages within messages. Files made to break readers nest more."""
 
 
-def read(document: BinaryIO, media_type: str) -> list[Page]:
+def read(document: BinaryIO, media_type: str) -> FileContent:
     if media_type == formats.MSG:
         found = msg.messages(document)
     else:
@@ -30,7 +31,9 @@ def read(document: BinaryIO, media_type: str) -> list[Page]:
         found = messages(parsed)
     try:
         labels = ("message", *(f"enclosed message {number}" for number in range(1, 10_000)))
-        return labelled_pages((label, one.markdown()) for label, one in zip(labels, found, strict=False))
+        first = next(found)
+        every = zip(labels, chain([first], found), strict=False)
+        return FileContent(labelled_pages((label, one.markdown()) for label, one in every), first.properties())
     except (ValueError, LookupError, RecursionError) as error:
         raise damaged(formats.of(media_type).label, error) from error
 

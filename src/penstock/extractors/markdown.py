@@ -1,8 +1,9 @@
 """Find the blocks of Markdown text, with one regular expression match per block."""
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from penstock.extractors.properties import properties
 from penstock.model.items import Block
 
 _EOL = r"(?:\n|\Z)"
@@ -49,6 +50,8 @@ _KINDS = {
 _CLOSING_HASHES = re.compile(r"(?:^|[ \t]+)#+$")
 _FRONT_MATTER = re.compile(rf"---[ \t]*\r?\n(?=[\w-]+:)(?:(?!---|\.\.\.)[^\n]*+\n)*+(?:---|\.\.\.){_BLANK}")
 
+_ENTRY = re.compile(r"^([A-Za-z]+):[ \t]*(\S[^\n]{0,2000})", re.MULTILINE)
+
 _BLANKS = " \t\r\n"
 _LONGEST_TITLE = 300
 _MOST_TITLE_LINES = 3
@@ -60,6 +63,21 @@ class State(NamedTuple):
 
     path: tuple[str, ...] = ()
     fence: str = ""
+
+
+def front_matter(text: str) -> dict[str, Any]:
+    """The metadata in the front matter of a Markdown file. Only plain `key: value` lines are read."""
+    matter = _FRONT_MATTER.match(text)
+    if matter is None:
+        return {}
+    found = {name.lower(): value.strip(" \t\r\"'") for name, value in _ENTRY.findall(matter[0])}
+    return properties(
+        found.get("title"),
+        [name.strip(" \"'") for name in found.get("author", found.get("authors", "")).strip("[]").split(",")],
+        found.get("date") or found.get("created"),
+        found.get("modified") or found.get("updated") or found.get("lastmod"),
+        found.get("lang") or found.get("language"),
+    )
 
 
 def scan(text: str, state: State, first: bool) -> tuple[tuple[Block, ...], State]:

@@ -1,8 +1,12 @@
 """A message, whatever file it comes from, as Markdown."""
 
-from typing import NamedTuple
+import re
+from typing import Any, NamedTuple
 
 from penstock.extractors.pieces import Piece, render
+from penstock.extractors.properties import properties
+
+_ADDRESS = re.compile(r"<?[^\s<>@]+@[^\s<>@]+>?$")
 
 
 class Message(NamedTuple):
@@ -12,6 +16,11 @@ class Message(NamedTuple):
     """Markdown."""
     attachments: list[str]
     """Names."""
+
+    def properties(self) -> dict[str, Any]:
+        headers = dict(self.headers)
+        sender = headers.get("From", "")
+        return properties(self.subject, _ADDRESS.sub("", sender).strip('" ') or sender, headers.get("Date"))
 
     def markdown(self) -> str:
         lines = [f"{name}: {value}" for name, value in self.headers if value]

@@ -5,11 +5,12 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from importlib import import_module
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from xml.etree.ElementTree import ParseError
 
 from penstock.errors import Permanent
-from penstock.extractors import formats
+from penstock.extractors import file_properties, formats
+from penstock.extractors.base import FileContent
 from penstock.model.items import Page
 
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
@@ -24,16 +25,18 @@ _MODULES = {
     formats.ODP: "penstock.extractors.opendocument",
     formats.EPUB: "penstock.extractors.epub",
 }
-"""Modules with a function `pages(archive)`."""
+"""Modules with a function `pages(archive)`, and perhaps a function `properties(archive)` for metadata."""
 
 
-def read(document: BinaryIO, media_type: str) -> list[Page]:
+def read(document: BinaryIO, media_type: str) -> FileContent:
     label = formats.of(media_type).label
     refuse_containers(document, label)
-    pages: Callable[[zipfile.ZipFile], list[Page]] = import_module(_MODULES[media_type]).pages
+    module = import_module(_MODULES[media_type])
+    pages: Callable[[zipfile.ZipFile], list[Page]] = module.pages
+    properties: Callable[[zipfile.ZipFile], dict[str, Any]] = getattr(module, "properties", file_properties.of_archive)
     try:
         with zipfile.ZipFile(document) as archive:
-            return pages(archive)
+            return FileContent(pages(archive), properties(archive))
     except _DAMAGES as error:
         raise damaged(label, error) from error
 

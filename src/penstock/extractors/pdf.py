@@ -4,13 +4,13 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from penstock.errors import Permanent, StepError
 from penstock.extractors.bad_parts import is_of_a_part, skipped, twice
-from penstock.extractors.base import Extracted, Parsers, Raw
+from penstock.extractors.base import Extracted, Parsers, PdfPart, Raw
 from penstock.extractors.formats import PDF, Format, Parts, of
 from penstock.model.items import Page
 
@@ -22,14 +22,7 @@ CALLS = 4
 at most `CALLS * PAGES` pages for each process."""
 
 
-class Part(NamedTuple):
-    """The number of pages of the document, and a batch of them."""
-
-    total: int
-    pages: list[Page]
-
-
-_DECODER: msgspec.msgpack.Decoder[tuple[int, list[Page]]] = msgspec.msgpack.Decoder(tuple[int, list[Page]])
+_DECODER = msgspec.msgpack.Decoder(PdfPart)
 
 
 def make(row: Format, parts: Parts) -> "PdfExtractor":
@@ -50,7 +43,7 @@ class PdfExtractor:
         self, raw: Raw, media_type: str, params: dict[str, Any], cursor: dict[str, Any]
     ) -> AsyncGenerator[Extracted, None]:
         done: int = cursor.get("pages", 0)
-        calls: deque[asyncio.Task[Part]] = deque()
+        calls: deque[asyncio.Task[PdfPart]] = deque()
         async with raw.file() as path:
             reading = _Reading(self._parsers, raw, path)
             ahead = done + PAGES
@@ -61,14 +54,15 @@ class PdfExtractor:
                         calls.append(asyncio.create_task(reading.read(ahead, PAGES)))
                         ahead += PAGES
                 part = await reading.begin(done)
-                total = part.total
+                total, metadata = part.total, part.metadata
                 if reading.locked:
                     await _drop(calls)
                     ahead = done + PAGES
                 while True:
                     done += len(part.pages)
                     if part.pages:
-                        yield Extracted(part.pages, {"pages": done, "of": total}, keep=done < total)
+                        yield Extracted(part.pages, {"pages": done, "of": total}, done < total, metadata)
+                        metadata = {}
                     # Only after the pages read so far are stored: otherwise a crash would lose more than the limit.
                     while ahead < total and len(calls) < CALLS * self._parsers.width:
                         calls.append(asyncio.create_task(reading.read(ahead, PAGES)))
@@ -79,16 +73,16 @@ class PdfExtractor:
                     calls.popleft()
                     # A call that raised is handled after the pages before it are stored.
                     while calls and _succeeded(calls[0]):
-                        part = Part(total, part.pages + calls.popleft().result().pages)
+                        part = PdfPart(total, part.pages + calls.popleft().result().pages)
             finally:
                 await _drop(calls)
 
 
-def _succeeded(call: "asyncio.Task[Part]") -> bool:
+def _succeeded(call: "asyncio.Task[PdfPart]") -> bool:
     return call.done() and not call.cancelled() and call.exception() is None
 
 
-async def _drop(calls: deque[asyncio.Task[Part]]) -> None:
+async def _drop(calls: deque[asyncio.Task[PdfPart]]) -> None:
     for call in calls:
         call.cancel()
     await asyncio.gather(*calls, return_exceptions=True)
@@ -109,7 +103,7 @@ class _Reading:
         """Whether the document needed a password."""
         return self._password is not None
 
-    async def begin(self, first: int) -> Part:
+    async def begin(self, first: int) -> PdfPart:
         """Read the first batch. The password is fetched only if the document needs one."""
         try:
             return await self.read(first, PAGES)
@@ -121,19 +115,17 @@ class _Reading:
                 raise
         return await self.read(first, PAGES)
 
-    async def read(self, first: int, count: int) -> Part:
+    async def read(self, first: int, count: int) -> PdfPart:
         """Read a batch. If it cannot be read, read it again page by page, and skip each page that cannot be read."""
         try:
             return await self._call(first, count)
         except StepError as error:
             if not is_of_a_part(error):
                 raise
-        total = await self._total()
-        return Part(total, [await self._page(index) for index in range(first, min(first + count, total))])
-
-    async def _total(self) -> int:
-        """The number of pages. Raises Permanent if the document cannot even be opened."""
-        return (await twice(lambda: self._call(0, 0))).total
+        # Raises Permanent if the document cannot even be opened.
+        whole = await twice(lambda: self._call(0, 0))
+        pages = [await self._page(index) for index in range(first, min(first + count, whole.total))]
+        return PdfPart(whole.total, pages, {} if first else whole.metadata)
 
     async def _page(self, index: int) -> Page:
         try:
@@ -144,7 +136,7 @@ class _Reading:
             return skipped(index + 1, error)
         return part.pages[0]
 
-    async def _call(self, first: int, count: int) -> Part:
+    async def _call(self, first: int, count: int) -> PdfPart:
         arguments = {"password": self._password, "first": first, "count": count}
         answer = await self._parsers.call("pdf", arguments, source=self._source, document=self._path)
-        return Part(*_DECODER.decode(answer))
+        return _DECODER.decode(answer)

@@ -17,7 +17,9 @@ import pypdfium2
 import pypdfium2.raw as pdfium
 
 from penstock.errors import Permanent, Transient
+from penstock.extractors.base import PdfPart
 from penstock.extractors.markdown import opened
+from penstock.extractors.properties import properties
 from penstock.model.items import Block, Page
 
 OPEN_DOCUMENTS = 4
@@ -104,6 +106,12 @@ class _Open:
         entries, path = self._outline.of(index)
         return Page(index + 1, text, _label(self.document, index), _headings(text, entries), path)
 
+    def properties(self) -> dict[str, Any]:
+        title, author, created, modified = (
+            _info(self.document, name) for name in ("Title", "Author", "CreationDate", "ModDate")
+        )
+        return properties(title, author, created, modified, _catalog_language(self.document))
+
     def _text(self, index: int) -> str:
         try:
             page = self.document[index]
@@ -133,7 +141,7 @@ _documents: OrderedDict[tuple[int, int, str | None], _Open] = OrderedDict()
 file is open. This is the only state of a parser process."""
 
 
-def read(file: BinaryIO, password: str | None, first: int, count: int) -> tuple[int, list[Page]]:
+def read(file: BinaryIO, password: str | None, first: int, count: int) -> PdfPart:
     """The number of pages of the document, and up to `count` pages from index `first`."""
     known = os.fstat(file.fileno())
     key = (known.st_dev, known.st_ino, password)
@@ -149,7 +157,7 @@ def read(file: BinaryIO, password: str | None, first: int, count: int) -> tuple[
         document.close()
         raise
     _documents[key] = document
-    return document.total, pages
+    return PdfPart(document.total, pages, {} if first else document.properties())
 
 
 def _open(content: _Bytes, password: str | None) -> Any:
@@ -191,6 +199,24 @@ def _title(bookmark: Any) -> str:
         return " ".join(bookmark.get_title().replace("\0", " ").split())
     except UnicodeDecodeError:
         return ""
+
+
+def _info(document: Any, name: str) -> str:
+    """An entry of the information dictionary."""
+    try:
+        return str(document.get_metadata_value(name))
+    except (UnicodeDecodeError, pypdfium2.PdfiumError):
+        return ""
+
+
+def _catalog_language(document: Any) -> str:
+    """The language that the catalog of the document names."""
+    size = pdfium.FPDFCatalog_GetLanguage(document, None, 0)
+    if not 4 <= size <= 200:
+        return ""
+    buffer = ctypes.create_string_buffer(size)
+    pdfium.FPDFCatalog_GetLanguage(document, ctypes.cast(buffer, ctypes.POINTER(pdfium.FPDF_WCHAR)), size)
+    return buffer.raw[: size - 2].decode("utf-16-le", "replace")
 
 
 def _label(document: Any, index: int) -> str | None:

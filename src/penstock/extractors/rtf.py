@@ -4,28 +4,33 @@ import re
 from importlib import import_module
 from typing import Any, BinaryIO
 
+from penstock.extractors.base import FileContent
+from penstock.extractors.file_properties import of_rtf
 from penstock.extractors.office import damaged
 from penstock.extractors.pieces import Piece, render, table
 from penstock.extractors.text import markdown_pages
-from penstock.model.items import Page
 
 _CELL = "|"
 
 
-def read(document: BinaryIO, media_type: str) -> list[Page]:
+def read(document: BinaryIO, media_type: str) -> FileContent:
     try:
-        return markdown_pages(markdown(document.read()))
+        data = document.read()
+        return FileContent(markdown_pages(markdown(data)), of_rtf(data, _text))
     except (ValueError, LookupError, OverflowError, RecursionError) as error:
         raise damaged("RTF", error) from error
 
 
 def markdown(data: bytes) -> str:
+    return render(_pieces(re.split(r"\r\n|\r|\n", _text(data))))
+
+
+def _text(data: bytes) -> str:
     library: Any = import_module("striprtf.striprtf")
     # The file is ASCII; its other characters are escapes, which striprtf decodes by the code page that the file names.
-    text = library.rtf_to_text(data.decode("latin-1"), errors="replace")
+    text: str = library.rtf_to_text(data.decode("latin-1"), errors="replace")
     # Escapes outside the first plane are written as two surrogates.
-    text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return render(_pieces(re.split(r"\r\n|\r|\n", text)))
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _pieces(lines: list[str]) -> list[Piece]:

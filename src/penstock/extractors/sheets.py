@@ -6,11 +6,11 @@ from datetime import date, datetime, time, timedelta
 from itertools import zip_longest
 from typing import Any, BinaryIO
 
-from penstock.extractors import formats
+from penstock.extractors import file_properties, formats
+from penstock.extractors.base import FileContent
 from penstock.extractors.labelled import labelled_pages
 from penstock.extractors.office import OLE, damaged, encrypted
 from penstock.extractors.pieces import Piece, render, table
-from penstock.model.items import Page
 
 PAGE_ROWS = 500
 """Rows on one page. The first row of a long table is repeated on each of its pages."""
@@ -19,7 +19,7 @@ _ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
 Row = list[str]
 
 
-def read(document: BinaryIO, media_type: str) -> list[Page]:
+def read(document: BinaryIO, media_type: str) -> FileContent:
     from python_calamine import CalamineError, CalamineWorkbook, PasswordError, SheetTypeEnum
 
     label = formats.of(media_type).label
@@ -27,7 +27,8 @@ def read(document: BinaryIO, media_type: str) -> list[Page]:
         raise encrypted(label)
     document.seek(0)
     try:
-        return labelled_pages(_sheets(CalamineWorkbook.from_filelike(document), SheetTypeEnum.WorkSheet))
+        pages = labelled_pages(_sheets(CalamineWorkbook.from_filelike(document), SheetTypeEnum.WorkSheet))
+        return FileContent(pages, file_properties.of_file(document))
     except PasswordError as error:
         raise encrypted(label) from error
     except (CalamineError, OSError, ValueError, OverflowError) as error:

@@ -75,8 +75,10 @@ class TextExtractor:
             known = len(head) == raw.size or at.offset + self._window <= len(head)
             data = head[at.offset : at.offset + self._window] if known else await _read(raw, at.offset, self._window)
             last = at.offset + len(data) >= raw.size
+            first = at.page == 1
             pages, at = await self._runtime.run_sized("cpu", len(data), _read_window, data, last, at, media_type)
-            yield Extracted(pages, msgspec.to_builtins(at))
+            matter = markdown.front_matter(pages[0].text) if first and media_type == MARKDOWN and pages else {}
+            yield Extracted(pages, msgspec.to_builtins(at), metadata=matter)
 
     async def _encoding(self, raw: Raw, head: bytes) -> tuple[str, int]:
         """The encoding, and the offset at which the text begins."""

@@ -6,11 +6,11 @@ from typing import Any, BinaryIO
 from xml.parsers import expat
 
 from penstock.extractors import formats
+from penstock.extractors.base import FileContent
 from penstock.extractors.charsets import decoded
 from penstock.extractors.pieces import Piece, render
 from penstock.extractors.records import lines
 from penstock.extractors.text import markdown_pages
-from penstock.model.items import Page
 
 _HEADINGS = {"title", "head", "article-title"}
 _LONGEST_VALUE = 12
@@ -18,13 +18,13 @@ _LONGEST_VALUE = 12
 _DEEPEST = 200
 
 
-def read(document: BinaryIO, media_type: str) -> list[Page]:
+def read(document: BinaryIO, media_type: str) -> FileContent:
     data = document.read()
     readers = {formats.JSON: _json, formats.NOTEBOOK: _notebook, formats.XML: _xml}
     try:
-        return markdown_pages(readers[media_type](data))
+        return FileContent(markdown_pages(readers[media_type](data)))
     except (ValueError, RecursionError, expat.ExpatError, LookupError):
-        return markdown_pages(decoded(data))
+        return FileContent(markdown_pages(decoded(data)))
 
 
 def _json(data: bytes) -> str:

@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 
 from penstock.errors import ParserBreach, Permanent
-from penstock.extractors.base import Extracted, Parsers, Raw
+from penstock.extractors.base import Extracted, FileContent, Parsers, Raw
 from penstock.extractors.formats import Format, Parts
-from penstock.model.items import Page
 
 BATCH = 16
 
@@ -47,7 +46,8 @@ class WholeFileExtractor:
                 if breach.reason == "parser_crash":
                     raise
                 raise Permanent(str(breach), reason=breach.reason) from breach
-        pages = msgspec.msgpack.decode(data, type=list[Page])
+        content = msgspec.msgpack.decode(data, type=FileContent)
+        pages = content.pages
         for begin in range(done, len(pages), BATCH):
             batch = pages[begin : begin + BATCH]
-            yield Extracted(batch, {"pages": begin + len(batch), "of": len(pages)})
+            yield Extracted(batch, {"pages": begin + len(batch), "of": len(pages)}, metadata=content.metadata)

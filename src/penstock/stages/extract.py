@@ -11,6 +11,7 @@ from penstock.model.nouns import Json
 from penstock.model.states import DocumentStatus
 from penstock.stages.bad_pages import BadPages
 from penstock.stages.base import Ports, Stage, StepContext, StepResult
+from penstock.stages.finding import Finding
 
 MEGABYTE = 1_000_000
 UNSUPPORTED = "unsupported_type"
@@ -30,16 +31,19 @@ async def run(ctx: StepContext) -> StepResult:
         await source.verify()
     source.parsed(float(checkpoint.cursor.get(PARSER_S, 0.0)))
     bad = BadPages(checkpoint.cursor, limits.bad_pages)
+    found = Finding.resumed(checkpoint.cursor, media_type)
     try:
-        await _extract(ctx, extractor, source, bad)
+        await _extract(ctx, extractor, source, bad, found)
     except Permanent as error:
         if error.reason != UNSUPPORTED:
             raise
         return StepResult({"pages": checkpoint.total, "reason": UNSUPPORTED, "error": str(error)})
-    return StepResult({"pages": checkpoint.total, **bad.meta()})
+    skipped = bad.meta()
+    metadata = {**found.metadata(), **skipped.get("metadata", {})}
+    return StepResult({"pages": checkpoint.total, **skipped, **({"metadata": metadata} if metadata else {})})
 
 
-async def _extract(ctx: StepContext, extractor: Extractor, source: StoredRaw, bad: BadPages) -> None:
+async def _extract(ctx: StepContext, extractor: Extractor, source: StoredRaw, bad: BadPages, found: Finding) -> None:
     checkpoint, limits = ctx.checkpoint, ctx.ports.limits
     media_type = ctx.document.media_type or PLAIN
     async with aclosing(extractor.extract(source, media_type, ctx.params, dict(checkpoint.cursor))) as batches:
@@ -55,7 +59,8 @@ async def _extract(ctx: StepContext, extractor: Extractor, source: StoredRaw, ba
             if source.parser_s:
                 cursor = {**cursor, PARSER_S: round(source.parser_s, 3)}
             if good or failure is None:
-                cursor = {**cursor, **bad.cursor()}
+                found.add(good, batch.metadata)
+                cursor = {**cursor, **bad.cursor(), **found.cursor()}
                 await checkpoint.append(good, cursor, size=size, keep=batch.keep or extractor.paid or bool(failure))
             if failure is not None:
                 raise failure
