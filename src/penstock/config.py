@@ -120,6 +120,17 @@ class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     skipped; 0: none may be bad."""
 
 
+class TargetConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Limits of one provider, by the name of its adapter, such as `azure`. All workers share them."""
+
+    calls: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+    """Maximum number of calls in flight. Default: 3 for `azure`, else 8."""
+    requests_per_minute: Annotated[float, Meta(gt=0, le=MOST)] | None = None
+    """Default: what the provider states in its answers, or else what is learnt when it refuses calls (429)."""
+    tokens_per_minute: Annotated[float, Meta(gt=0, le=MOST)] | None = None
+    """Default: what the provider states in its answers, or else no limit."""
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All settings."""
 
@@ -158,6 +169,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     worker: WorkerConfig = WorkerConfig()
     parsers: ParsersConfig = ParsersConfig()
     limits: LimitsConfig = LimitsConfig()
+    targets: dict[str, TargetConfig] = {}
     webhooks: dict[str, WebhookConfig] = {}
     failpoints: str = ""
     """For crash tests: `provider.answer.after=kill@3` kills the process the third time it reaches that failpoint."""
@@ -229,6 +241,7 @@ class ConfigKeywords(TypedDict, total=False):
     worker: WorkerConfig | Mapping[str, Any]
     parsers: ParsersConfig | Mapping[str, Any]
     limits: LimitsConfig | Mapping[str, Any]
+    targets: Mapping[str, TargetConfig | Mapping[str, Any]]
     webhooks: Mapping[str, WebhookConfig | Mapping[str, Any]]
     failpoints: str
 

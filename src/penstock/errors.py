@@ -14,6 +14,7 @@ PenstockError
 │       └── ParserBreach    a parser process crashed, hung or ran out of memory
 ├── Away                    a target (provider, bucket, index, database) does not work: steps wait, none fails
 │   ├── RateLimited         the target asks us to come back later
+│   │   └── OutOfQuota      what was bought from a provider is used up, for now
 │   ├── Unauthorized        the target refuses our key: a setting must change
 │   ├── TableFailed         an index table cannot be opened or written
 │   └── LedgerAway          the PostgreSQL server does not answer, or has closed the connection (also a StorageError)
@@ -135,6 +136,13 @@ class RateLimited(Away):
     """The target asks us to come back later."""
 
     reason = "rate_limited"
+
+
+class OutOfQuota(RateLimited):
+    """The quota at the target is used up. Steps wait until it is renewed or more is bought; after a day, they end as
+    dead letters (`provider_quota`)."""
+
+    reason = "provider_quota"
 
 
 class Unauthorized(Away):

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from tests.kit import ole, parts, pdfs
 from tests.kit.office import BREAK, make, par, run, styled
+from tests.kit.providers import DIRECT
 
 from penstock.errors import StepError
 from penstock.extractors import formats
@@ -101,6 +102,7 @@ SAMPLES |= {row.media_type: SAMPLES[PLAIN] for row in READ if row.sign == Text()
 class File:
     flow = ("anna", "file")
     parser_s = 0.0
+    providers = DIRECT
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -19,6 +19,7 @@ from tests.crash.harness import LONG, command, environment
 from tests.kit.apps import chunks, found, named, only, penstock, until
 from tests.kit.parsers import ODD, PATHS, alive, gone
 from tests.kit.pdfs import Entry, Lock, Pages, devouring, hanging, numbered, page, pdf
+from tests.kit.providers import DIRECT
 
 from penstock.app import App
 from penstock.extractors.base import Raw
@@ -101,6 +102,7 @@ class File:
         pass
 
     parser_s = 0.0
+    providers = DIRECT
 
     def may_parse(self) -> None:
         pass

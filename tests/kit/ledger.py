@@ -40,7 +40,7 @@ EXPIRED_S = -1.0
 TABLES = (
     "collections", "documents", "generations", "runs", "steps", "ranks", "artifacts", "segments", "artifact_refs",
     "locks", "dead_letters", "purges", "workers", "idempotency_keys", "paces", "lock_releases", "groups", "events",
-    "deliveries", "index_checksums", "histories", "targets",
+    "deliveries", "index_checksums", "histories", "targets", "limits", "limit_slots",
     "index_versions", "placements",
 )  # fmt: skip
 

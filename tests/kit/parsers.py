@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from tests.kit.providers import DIRECT
 
 from penstock.worker.parsers.pool import ParserPool
 
@@ -40,6 +41,7 @@ class Listener:
             self.heard.append(on)
 
     parser_s = 0.0
+    providers = DIRECT
 
     def may_parse(self) -> None:
         pass

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.kit.providers import DIRECT
 
 from penstock.errors import Transient
 from penstock.extractors.markdown import State, scan
@@ -44,6 +45,7 @@ class Bytes:
         return None
 
     parser_s = 0.0
+    providers = DIRECT
 
     def may_parse(self) -> None:
         pass

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 from tests.kit.office import BREAK, make, par, run
+from tests.kit.providers import DIRECT
 
 from penstock.extractors import office
 from penstock.extractors.base import Extracted, Raw
@@ -49,6 +50,7 @@ class File:
         pass
 
     parser_s = 0.0
+    providers = DIRECT
 
     def may_parse(self) -> None:
         pass

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from penstock.model.items import Page
+from penstock.net.providers import Providers
 
 
 @cache
@@ -50,6 +51,10 @@ class Raw(Protocol):
 
     def waiting(self, on: str | None) -> None:
         """Report what the extraction waits for; None: it continues."""
+
+    @property
+    def providers(self) -> Providers:
+        """For an extractor that calls a provider."""
 
     def may_parse(self) -> None:
         """Raises if parser processes have used up their time limit for the document."""

@@ -52,6 +52,7 @@ COUNTERS = {
     "resource_lock_swept": Metric("Locks taken back from dead workers."),
     "index_failed": Metric("Failures of an index table, after which workers pause before they use it again."),
     "target_failed": Metric("Times that a provider or store was away, limited us or refused our key.", ("state",)),
+    "call_throttled": Metric("Calls that a provider refused because there were too many.", ("target",)),
     "document_ended": Metric("Documents that ended in this worker.", ("status",)),
     "pages": Metric("Pages extracted."),
     "chunks": Metric("Chunks made."),

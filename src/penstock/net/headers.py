@@ -1,8 +1,10 @@
 """Response headers that more than one caller reads."""
 
 import re
+from collections.abc import Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from typing import NamedTuple
 
 LONGEST_S = 366 * 86_400.0
 _SECONDS = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?")
@@ -21,3 +23,19 @@ def retry_after(value: str | None, now: float) -> float | None:
         return min(max(0.0, due.timestamp() - now), LONGEST_S)
     except (ValueError, OverflowError, TypeError, IndexError):
         return None
+
+
+class StatedLimits(NamedTuple):
+    requests_per_minute: float | None
+    tokens_per_minute: float | None
+
+
+def stated_limits(headers: Mapping[str, str]) -> StatedLimits:
+    """The limits that an answer states, as OpenAI, Azure OpenAI and compatible servers do (`x-ratelimit-limit-…`). The
+    names of the headers are in lower case."""
+    return StatedLimits(*(_number(headers.get(f"x-ratelimit-limit-{what}")) for what in ("requests", "tokens")))
+
+
+def _number(value: str | None) -> float | None:
+    text = (value or "").strip()
+    return float(text) if _SECONDS.fullmatch(text) and float(text) > 0 else None

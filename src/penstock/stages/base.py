@@ -15,6 +15,7 @@ from penstock.extractors.base import Extractor, StoredRaw
 from penstock.indexes.base import Index
 from penstock.model.nouns import Document, Generation, Json, Step
 from penstock.model.states import DocumentStatus
+from penstock.net.providers import Providers
 from penstock.runtime import Runtime
 
 
@@ -67,7 +68,7 @@ class Limits(NamedTuple):
 class Gather:
     """A call that can serve several steps."""
 
-    call: Callable[[Ports, Runtime, Sequence[Any]], Awaitable[Any]]
+    call: Callable[[Ports, Runtime, Providers, Sequence[Any]], Awaitable[Any]]
     """The result has one entry for each item, in order, and can be sliced. An entry depends only on its item."""
     size: Callable[[Any], int]
     limits: Callable[[Ports], Limits | None]

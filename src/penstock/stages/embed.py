@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from penstock.artifacts.segments import VECTORS
 from penstock.model.items import Chunk, Vectors
+from penstock.net.providers import Providers
 from penstock.runtime import Runtime
 from penstock.stages.base import Gather, Limits, Ports, Stage, StepContext, StepResult
 
@@ -27,7 +28,14 @@ async def run(ctx: StepContext) -> StepResult:
     return StepResult({"chunks": done, "dimensions": model.dimensions, "embedder_fingerprint": model.fingerprint})
 
 
-async def _embed(ports: Ports, runtime: Runtime, texts: Sequence[str]) -> Vectors:
+async def _embed(ports: Ports, runtime: Runtime, providers: Providers, texts: Sequence[str]) -> Vectors:
+    if not ports.embedder.model.remote:
+        return await _answer(ports, runtime, texts)
+    tokens = sum(map(estimated_tokens, texts))
+    return await providers.calls.call(ports.embedder.target, lambda: _answer(ports, runtime, texts), tokens=tokens)
+
+
+async def _answer(ports: Ports, runtime: Runtime, texts: Sequence[str]) -> Vectors:
     failpoints = runtime.failpoints
     if failpoints.armed:
         failpoints.hit("provider.answer.before")
@@ -35,6 +43,11 @@ async def _embed(ports: Ports, runtime: Runtime, texts: Sequence[str]) -> Vector
     if failpoints.armed:
         failpoints.hit("provider.answer.after")
     return vectors
+
+
+def estimated_tokens(text: str) -> int:
+    """About how many tokens a text has, for limits of tokens a minute."""
+    return 1 + len(text) // 4
 
 
 def _limits(ports: Ports) -> Limits | None:

@@ -75,6 +75,7 @@ def _services(
         broadcast=resources.broadcast,
         pools=pools,
         metrics=resources.metrics,
+        limits=config.targets,
     )
 
 

@@ -30,12 +30,14 @@ from penstock.model.nouns import (
     StepDefinition,
     Workflow,
 )
+from penstock.net.providers import Providers
 from penstock.runtime import Runtime
 from penstock.stages.base import Gather, Ports
 from penstock.worker.activity import StepActivity
 from penstock.worker.budget import Budget
 from penstock.worker.counters import Counters
 from penstock.worker.gathering import Gatherers
+from penstock.worker.limits import CallLimits, StepCalls
 from penstock.worker.presence import Presence
 from penstock.workflows.load import decode
 
@@ -173,6 +175,10 @@ class RawFile:
     def waiting(self, on: str | None) -> None:
         self._ctx.presence.delegate(on)
 
+    @property
+    def providers(self) -> Providers:
+        return self._ctx.providers
+
     def may_parse(self) -> None:
         limit = self._ctx.ports.limits.parser_s
         if self.parser_s >= limit:
@@ -203,6 +209,7 @@ class Context:
         counters: Counters,
         metrics: Metrics,
         gatherers: Gatherers,
+        calls: CallLimits,
     ) -> None:
         self.step = step
         self.state = state
@@ -233,6 +240,7 @@ class Context:
         self._counters = counters
         self._metrics = metrics
         self._gatherers = gatherers
+        self._calls = calls
         self.began = runtime.clock()
         """When the step got its slot."""
         self._counted = 0
@@ -327,12 +335,16 @@ class Context:
         gatherer = self._gatherers.of(gather)
         # A step whose worker died makes its own calls: if they are the cause, no other step is affected.
         if gatherer is None or self.step.crashes:
-            return await gather.call(self.ports, self.runtime, items)
+            return await gather.call(self.ports, self.runtime, self._gatherers.providers, items)
         self.presence.delegate(BATCH)
         try:
             return await gatherer.add(items, lambda: self.presence.delegate(None))
         finally:
             self.presence.report_wait(None)
+
+    @property
+    def providers(self) -> Providers:
+        return Providers(StepCalls(self._calls, self.presence.delegate))
 
     def progress(self) -> None:
         self.activity.progress()

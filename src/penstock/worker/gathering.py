@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import Away, Transient
+from penstock.net.providers import Providers
 from penstock.runtime import Runtime
 from penstock.stages.base import Gather, Limits, Ports
 
@@ -30,8 +31,11 @@ class Gatherer:
     """Makes one call for the items of many steps. A call is made when it is full, or when its first items have waited
     for WAIT_S, but never more than `calls` at a time. Under load, calls are therefore full."""
 
-    def __init__(self, gather: Gather, limits: Limits, ports: Ports, runtime: Runtime, calls: int) -> None:
+    def __init__(
+        self, gather: Gather, limits: Limits, ports: Ports, runtime: Runtime, calls: int, providers: Providers
+    ) -> None:
         self._gather = gather
+        self._providers = providers
         self._limits = limits
         self._ports = ports
         self._runtime = runtime
@@ -109,7 +113,7 @@ class Gatherer:
             return
         items = [item for part in parts for item in part.items]
         try:
-            answer = await self._gather.call(self._ports, self._runtime, items)
+            answer = await self._gather.call(self._ports, self._runtime, self._providers, items)
             if len(answer) != len(items):
                 raise Transient(f"{len(items)} items were sent, but {len(answer)} were returned", reason="bad_answer")
         except asyncio.CancelledError:
@@ -134,7 +138,8 @@ class Gatherer:
 class Gatherers:
     """The gatherers of a worker, one for each `Gather`."""
 
-    def __init__(self, ports: Ports, runtime: Runtime, calls: int) -> None:
+    def __init__(self, ports: Ports, runtime: Runtime, calls: int, providers: Providers) -> None:
+        self.providers = providers
         self._ports = ports
         self._runtime = runtime
         self._calls = calls
@@ -144,6 +149,8 @@ class Gatherers:
         """Return the gatherer, or None if each step makes its own calls."""
         if gather not in self._made:
             limits = gather.limits(self._ports)
-            made = None if limits is None else Gatherer(gather, limits, self._ports, self._runtime, self._calls)
+            made = None
+            if limits is not None:
+                made = Gatherer(gather, limits, self._ports, self._runtime, self._calls, self.providers)
             self._made[gather] = made
         return self._made[gather]

@@ -137,6 +137,7 @@ class Worker:
             for loop in loops:
                 loop.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
+            await self.services.calls.close()
             self._listener.close()
             await self._leave()
         if self._fatal is not None:

@@ -6,11 +6,13 @@ from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 from penstock.blobs.base import Blobs
+from penstock.config import TargetConfig
 from penstock.errors import LeaseLost
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import leasing
 from penstock.metrics.base import NULL_METRICS, Metrics
 from penstock.model.nouns import Step, StepDefinition, WorkerId
+from penstock.net.providers import Providers
 from penstock.runtime import Runtime
 from penstock.stages.base import Ports, Stage
 from penstock.stages.custom import custom
@@ -19,6 +21,7 @@ from penstock.worker.budget import Budget
 from penstock.worker.context import Context, RunState
 from penstock.worker.fair_queue import FlowKey
 from penstock.worker.gathering import Gatherers
+from penstock.worker.limits import CallLimits
 from penstock.worker.pools import REST, pool_of
 from penstock.worker.recorder import StepRecorder
 from penstock.worker.retry import RetryPolicy
@@ -50,13 +53,18 @@ class WorkerServices:
     pools: Mapping[str, int] | None = None
     """Sizes of typed pools by queue. None means one pool for all queues."""
     metrics: Metrics = NULL_METRICS
+    limits: Mapping[str, TargetConfig] = field(default_factory=dict)
+    """The limits of providers in the settings."""
 
     def __post_init__(self) -> None:
         self.record = StepRecorder(self.broadcast, self.runtime, self.metrics)
         # Steps of `extract` wait for parser processes most of the time and must not block other steps.
         self._sizes = self.pools or {EXTRACT: self.slots, REST: self.slots}
         self._slots = {name: Slots(size, self.runtime.clock) for name, size in self._sizes.items()}
-        self.gatherers = Gatherers(self.ports, self.runtime, self.slots)
+        self.calls = CallLimits(
+            self.ledger, self.runtime, self.worker, self.metrics, self.limits, lambda error: self.fail(error)
+        )
+        self.gatherers = Gatherers(self.ports, self.runtime, self.slots, Providers(self.calls))
         self.backed_off = asyncio.Event()
         """A step was scheduled for another attempt."""
         self._one_suspect = asyncio.Lock()
@@ -147,6 +155,7 @@ class WorkerServices:
             counters=self.record.counters,
             metrics=self.metrics,
             gatherers=self.gatherers,
+            calls=self.calls,
         )
 
 

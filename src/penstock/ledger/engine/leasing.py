@@ -10,7 +10,7 @@ import msgspec
 from penstock.ledger.database.connection import Connection, Row
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
-from penstock.ledger.engine import groups, outbox
+from penstock.ledger.engine import groups, limits, outbox
 from penstock.ledger.engine.failures import StepFailure, bury
 from penstock.ledger.engine.resource_keys import FREED, ready_steps
 from penstock.ledger.engine.steps import STEP, step_of
@@ -198,6 +198,7 @@ def _reap(connection: Connection, requests: Sequence[Reap]) -> list[Reaped]:
         ready_steps(connection, [StepId(row[0]) for row in rows if row[-1] == "PENDING"])
         swept = connection.run(_SWEEP, dead)
         outbox.free(connection, request.dead)
+        limits.free(connection, request.dead)
         groups.seal_abandoned(connection, REAP_BATCH)
         buried = connection.run(_BURY_WORKERS, dead)
         reset = tuple(row[10] for row in rows if row[-1] == "PENDING")
@@ -251,6 +252,7 @@ def _leave(connection: Connection, names: Sequence[WorkerId]) -> list[None]:
     for worker in names:
         left = [StepId(row[0]) for row in connection.run(_HAND_OVER, worker=worker)]
         connection.run(_FREE_LOCKS, worker=worker)
+        limits.free(connection, [worker])
         ready_steps(connection, left)
         connection.run(_LEAVE, worker=worker)
     return [None for _ in names]

@@ -19,6 +19,7 @@ from penstock.ledger.database.migrations import (
     m0014_placements,
     m0015_metadata,
     m0016_unsupported,
+    m0017_limits,
 )
 
 MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
@@ -38,5 +39,6 @@ MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0014_placements.statements,
     m0015_metadata.statements,
     m0016_unsupported.statements,
+    m0017_limits.statements,
 )
 LATEST = len(MIGRATIONS)
