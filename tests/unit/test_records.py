@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.kit.providers import DIRECT
 
 from penstock.extractors import formats, records, tree_pages
 from penstock.extractors.text import TextExtractor
@@ -22,6 +23,7 @@ class Bytes:
     """Raw bytes in memory."""
 
     parser_s = 0.0
+    providers = DIRECT
     flow = ("owner", "document")
 
     def __init__(self, data: bytes, name: str = "file") -> None:
