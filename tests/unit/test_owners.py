@@ -25,7 +25,7 @@ ENGINE = {
     "work", "liveness", "audit", "audit_index", "checksums", "repairs", "retention", "store", "writer", "notifier",
     "database", "statements", "connection", "sqlite", "postgres", "groups", "outbox", "gauges", "lifecycle",
     "steps_vacuum", "claims", "leasing", "postgres_statements", "histories", "commit_counter", "away", "outage_wait",
-    "versions", "targets", "backup_guard", "backup_tables",
+    "versions", "targets", "backup_guard", "backup_tables", "limits", "pacing",
 }  # fmt: skip
 """Modules whose statements cross owners: the engine's own."""
 CROSSING = {
