@@ -18,7 +18,7 @@ from penstock.cli.main import penstock
 from penstock.config import Config
 from penstock.config_values import bounds
 from penstock.evaluation.report import Built, Evaluation, Latency, Missed, Plan, Result, TrialPlan
-from penstock.extractors.formats import FORMATS, PLAIN, Format, Mark, Named, Office, Ole, Text
+from penstock.extractors.formats import FORMATS, PLAIN, Format, Magic, Mark, Named, Office, Ole, Text
 from penstock.ledger.engine.dead_letters import DeadLetter
 from penstock.ledger.reads.batches import Batch, Group
 from penstock.ledger.reads.stats import ListedLock, ListedStep, LockRelease, WaitingEvents
@@ -380,6 +380,8 @@ def sign(row: Format) -> str:
             return "its first lines, or its name, if it is text"
         case Mark(start):
             return f"`{start.decode('ascii')}` at its beginning"
+        case Magic():
+            return "its first bytes"
         case Office(_, folder):
             return f"the list of contents of a zip file, or its folder `{folder.decode('ascii')}/`"
         case Ole():

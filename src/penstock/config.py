@@ -167,6 +167,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parameter_sets: str | None = None
     """The folder of parameter sets. Default: `params` in the home."""
     worker: WorkerConfig = WorkerConfig()
+    transcriber: str = "auto"
+    """What turns speech into text: `moonshine` is the small English model of the extra `audio`, `whisper:FOLDER` is a
+    Whisper model in the format of CTranslate2, `off` is none. `auto`: `moonshine` if it is installed."""
     parsers: ParsersConfig = ParsersConfig()
     limits: LimitsConfig = LimitsConfig()
     targets: dict[str, TargetConfig] = {}
@@ -239,6 +242,7 @@ class ConfigKeywords(TypedDict, total=False):
     workflows: str | Path
     parameter_sets: str | Path
     worker: WorkerConfig | Mapping[str, Any]
+    transcriber: str
     parsers: ParsersConfig | Mapping[str, Any]
     limits: LimitsConfig | Mapping[str, Any]
     targets: Mapping[str, TargetConfig | Mapping[str, Any]]

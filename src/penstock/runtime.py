@@ -18,8 +18,8 @@ from penstock.errors import ConfigError
 
 T = TypeVar("T")
 
-ThreadPool = Literal["read", "io", "cpu", "index", "net", "upkeep"]
-THREAD_POOLS: dict[ThreadPool, int] = {"read": 2, "io": 2, "cpu": 1, "index": 1, "net": 8, "upkeep": 1}
+ThreadPool = Literal["read", "io", "cpu", "index", "net", "upkeep", "speech"]
+THREAD_POOLS: dict[ThreadPool, int] = {"read": 2, "io": 2, "cpu": 1, "index": 1, "net": 8, "upkeep": 1, "speech": 1}
 
 SMALL = 16 << 10
 """Work on up to this many bytes takes less time (a fraction of a millisecond) than passing it to a thread."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.indexes.base import Index
     from penstock.sources.base import Source
     from penstock.stages.base import Ports
+    from penstock.transcribers.base import Transcriber
     from penstock.worker.parsers.pool import ParserPool
 
 T = TypeVar("T")
@@ -164,10 +165,44 @@ def _folder(choice: Choice) -> "Source":
     return FolderSource([choice.folder()], choice.runtime, skip=choice.config.home_path)
 
 
+def _auto(choice: Choice) -> "Transcriber | None":
+    from penstock.transcribers import moonshine
+
+    choice.no_argument()
+    return moonshine.MoonshineTranscriber() if moonshine.is_installed() else None
+
+
+def _moonshine(choice: Choice) -> "Transcriber | None":
+    from penstock.transcribers import moonshine
+
+    choice.no_argument()
+    if not moonshine.is_installed():
+        raise ConfigError("transcriber 'moonshine' is not installed: pip install 'penstock-rag[audio]'")
+    return moonshine.MoonshineTranscriber()
+
+
+def _whisper(choice: Choice) -> "Transcriber | None":
+    from penstock.transcribers.whisper import WhisperTranscriber
+
+    if not choice.argument:
+        raise ConfigError("transcriber 'whisper' needs the folder of a model, as in whisper:FOLDER")
+    return WhisperTranscriber(local_path(choice.argument))
+
+
+def _no_transcriber(choice: Choice) -> "Transcriber | None":
+    choice.no_argument()
+    return None
+
+
 EMBEDDERS: "Registry[Embedder]" = Registry("embedder", "penstock.embedders", {"wordllama": _wordllama, "fake": _fake})
 BLOBS: "Registry[Blobs]" = Registry("blobs", "penstock.blobs", {"file": _local_blobs})
 INDEXES: "Registry[Index]" = Registry("index", "penstock.indexes", {"lancedb": _lance})
 
+TRANSCRIBERS: "Registry[Transcriber | None]" = Registry(
+    "transcriber",
+    "penstock.transcribers",
+    {"auto": _auto, "moonshine": _moonshine, "whisper": _whisper, "off": _no_transcriber},
+)
 SOURCES: "Registry[Source]" = Registry("source", "penstock.sources", {"file": _folder})
 
 
@@ -243,11 +278,12 @@ def make_parsers(config: Config) -> "ParserPool":
 def make_ports(config: Config, runtime: Runtime, parsers: "ParserPool") -> "Ports":
     """Make the ports for the stages. The index is made when it is first used, because its libraries take long to
     load."""
-    from penstock.extractors.formats import make_extractors
+    from penstock.extractors.formats import Parts, make_extractors
     from penstock.stages.base import Ports
 
+    parts = Parts(runtime, parsers, lambda: TRANSCRIBERS.make(config.transcriber, config, runtime))
     return Ports(
-        extractors=Extractors(make_extractors(runtime, parsers), config, runtime),
+        extractors=Extractors(make_extractors(parts), config, runtime),
         embedder=make_embedder(config, runtime),
         make_index=lambda: make_index(config, runtime),
         limits=config.limits,

@@ -129,7 +129,7 @@ async def test_readers_need_nothing_that_was_taken_from_them(
     }
     assert {row.reader.name for row in FORMATS if row.reader} == {
         reader.name for name in samples if (reader := of(name).reader)
-    } | {"pdf"}, "every reader"
+    } | {"pdf", "audio"}, "every reader"
     pool = ParserPool(children=1, memory_mb=256, timeout_s=30)
     try:
         for media_type, data in samples.items():

@@ -10,7 +10,7 @@ from tests.kit.providers import DIRECT
 
 from penstock.extractors import office
 from penstock.extractors.base import Extracted, Raw
-from penstock.extractors.formats import DOCX, HTML, PDF, PLAIN, make_extractors, of
+from penstock.extractors.formats import DOCX, HTML, PDF, PLAIN, Parts, make_extractors, of
 from penstock.extractors.whole import BATCH, WholeFileExtractor
 
 
@@ -81,6 +81,6 @@ async def test_i12_batches_are_the_same_from_any_cursor(tmp_path: Path) -> None:
 def test_versions_name_the_libraries_that_decide_the_output() -> None:
     parsers: Any = None
     runtime: Any = None
-    extractors = make_extractors(runtime, parsers)
+    extractors = make_extractors(Parts(runtime, parsers))
     for media_type, name in ((HTML, "charset-normalizer"), (PLAIN, "charset-normalizer"), (PDF, "pypdfium2")):
         assert f"/{name}-{version(name)}" in extractors[media_type].version(media_type, {})

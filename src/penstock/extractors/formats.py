@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.extractors.base import Extractor, Parsers
     from penstock.runtime import Runtime
+    from penstock.transcribers.base import Transcriber
 
 PLAIN = "text/plain"
 MARKDOWN = "text/markdown"
@@ -69,6 +72,13 @@ class Named(NamedTuple):
     """A zip file whose first member names the media type."""
 
 
+class Magic(NamedTuple):
+    """A file whose bytes at an offset are one of these."""
+
+    starts: tuple[bytes, ...]
+    offset: int = 0
+
+
 class Reader(NamedTuple):
     """A module that reads a file, or a part of one, in a parser process."""
 
@@ -85,7 +95,7 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     """The common name."""
     suffixes: tuple[str, ...] = ()
     """Suffixes of file names, in lower case and without the dot."""
-    sign: Text | Mark | Office | Ole | Named | None = None
+    sign: Text | Mark | Magic | Office | Ole | Named | None = None
     """How the format is detected; None: by the library for magic numbers."""
     adapter: str | None = None
     """`module:function` that creates the extractor from the row and the `Parts`; None: detected, but not read."""
@@ -116,6 +126,7 @@ class Parts(NamedTuple):
 
     runtime: "Runtime"
     parsers: "Parsers"
+    make_transcriber: "Callable[[], Transcriber | None]" = lambda: None
 
 
 # Markdown and plain text may begin with other tags, or contain these later.
@@ -181,6 +192,20 @@ def _tree(media_type: str, label: str, *suffixes: str, reads: str, pattern: re.P
         libraries=(DETECTOR, "webencodings"),
         markdown=True,
         reads=f"{reads}; above 16 MB, and if it is damaged, as text",
+    )
+
+
+def _audio(media_type: str, label: str, *suffixes: str, sign: Magic) -> Format:
+    return Format(
+        media_type=media_type,
+        label=label,
+        suffixes=suffixes,
+        sign=sign,
+        adapter="penstock.extractors.audio:make",
+        reader=Reader("audio", "penstock.extractors.audio_samples"),
+        version="audio-1",
+        libraries=("av",),
+        reads="speech, in pages of half a minute whose label is the time; the default model knows only English",
     )
 
 
@@ -399,6 +424,11 @@ FORMATS = (
         suffixes=("ppt",),
         sign=Ole(),
     ),
+    _audio("audio/wav", "sound (WAV)", "wav", sign=Magic((b"WAVE",), 8)),
+    _audio("audio/mpeg", "sound (MP3)", "mp3", sign=Magic((b"ID3", b"\xff\xfb", b"\xff\xf3", b"\xff\xf2"))),
+    _audio("audio/flac", "sound (FLAC)", "flac", sign=Magic((b"fLaC",))),
+    _audio("audio/mp4", "sound (M4A)", "m4a", "m4b", sign=Magic((b"ftypM4A", b"ftypM4B"), 4)),
+    _audio("audio/ogg", "sound (OGG, Opus)", "ogg", "oga", "opus", sign=Magic((b"OggS",))),
 )
 
 _BY_MEDIA_TYPE = {row.media_type: row for row in FORMATS}
@@ -416,9 +446,8 @@ def of(media_type: str | None) -> Format:
     return _BY_MEDIA_TYPE.get(name) or Format(media_type=name, label=name)
 
 
-def make_extractors(runtime: "Runtime", parsers: "Parsers") -> "dict[str, Extractor]":
+def make_extractors(parts: Parts) -> "dict[str, Extractor]":
     """Create the extractors of all formats that can be read, by media type. This imports their modules."""
-    parts = Parts(runtime, parsers)
     return {row.media_type: _factory(row.adapter)(row, parts) for row in FORMATS if row.adapter is not None}
 
 

@@ -4,7 +4,7 @@ import re
 import zlib
 
 from penstock.extractors.encodings import byte_order_mark, control_share, is_utf8, wide
-from penstock.extractors.formats import FORMATS, PLAIN, Mark, Office, Ole, Text
+from penstock.extractors.formats import FORMATS, PLAIN, Magic, Mark, Office, Ole, Text
 
 EMPTY = "application/x-empty"
 BINARY = "application/octet-stream"
@@ -14,6 +14,7 @@ HEAD = 8192
 _TEXTS = {suffix: row.media_type for row in FORMATS if isinstance(row.sign, Text) for suffix in row.suffixes}
 _PATTERNS = [(row.sign.pattern, row.media_type) for row in FORMATS if isinstance(row.sign, Text) and row.sign.pattern]
 _MARKS = [(row, row.sign) for row in FORMATS if isinstance(row.sign, Mark)]
+_MAGIC = [(row.media_type, row.sign) for row in FORMATS if isinstance(row.sign, Magic)]
 _OFFICES = [(row.media_type, row.sign) for row in FORMATS if isinstance(row.sign, Office)]
 _OFFICE = {suffix: row.media_type for row in FORMATS if isinstance(row.sign, Office) for suffix in row.suffixes}
 _OLE = {suffix: row.media_type for row in FORMATS if isinstance(row.sign, Ole) for suffix in row.suffixes}
@@ -37,7 +38,7 @@ def detect(head: bytes, name: str) -> str:
         text = _text(head)
         by_content = (media_type for pattern, media_type in _PATTERNS if pattern.match(text))
         return next(by_content, None) or _TEXTS.get(suffix, PLAIN)
-    known = _container(head, suffix) or _magic(head, suffix)
+    known = _container(head, suffix) or _numbered(head) or _magic(head, suffix)
     if known:
         return known
     return _TEXTS.get(suffix, PLAIN) if _is_damaged_text(head) else BINARY
@@ -106,6 +107,13 @@ def _office(head: bytes) -> str | None:
                 return media_type
     member = _MEMBER.search(head)
     return _FOLDERS[member[1]] if member else None
+
+
+def _numbered(head: bytes) -> str | None:
+    for media_type, sign in _MAGIC:
+        if head.startswith(sign.starts, sign.offset):
+            return media_type
+    return None
 
 
 def _first_member(head: bytes) -> bytes:
