@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.conftest import StartApp
 from tests.kit.parsers import Listener
-from tests.kit.sounds import CODECS, ToneTranscriber, encoded, tones
+from tests.kit.sounds import CODECS, ToneTranscriber, encoded, tones, untrained_whisper
 
 from penstock.errors import ConfigError, Permanent
 from penstock.extractors import audio, formats
@@ -108,7 +108,7 @@ async def test_without_a_transcriber_sound_is_unsupported_and_not_a_failure(
     (document,) = await app.list_documents()
     assert document.status == DocumentStatus.UNSUPPORTED
     steps = (await app.status(document.id)).steps
-    assert any("penstock-rag[audio]" in str((step.meta or {}).get("error")) for step in steps), "it says what to install"
+    assert any("penstock-rag[audio]" in str((step.meta or {}).get("error")) for step in steps), "what to install"
 
 
 async def test_speech_is_found_by_its_words(start_app: StartApp, tmp_path: Path) -> None:
@@ -124,6 +124,14 @@ async def test_speech_is_found_by_its_words(start_app: StartApp, tmp_path: Path)
     (hit,) = await app.search("the best of times", k=1)
     assert "best of times" in hit.text
     assert hit.headings == ("0:00:00",)
+
+
+async def test_a_whisper_model_in_a_folder_is_loaded_and_used(start_app: StartApp, tmp_path: Path) -> None:
+    (tmp_path / "sound.wav").write_bytes(encoded(tones(440, seconds=1)))
+    app = await start_app(transcriber=f"whisper:{untrained_whisper(tmp_path / 'model')}")
+    assert (await app.ingest(tmp_path / "sound.wav")).completed == 1
+    (hit,) = await app.search("wordword", mode="text", k=1)
+    assert hit.text.startswith("wordword wordword")
 
 
 async def test_a_folder_without_a_model_is_refused(start_app: StartApp, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import io
 import wave
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import av
@@ -77,3 +78,67 @@ class ToneTranscriber:
 
 def _words(pitches: Sequence[int]) -> str:
     return " ".join(f"tone{pitch}" for pitch in pitches)
+
+
+def untrained_whisper(folder: Path) -> Path:
+    """A Whisper model that was never trained and hears the same word everywhere: real files, real loading, no sense."""
+    from ctranslate2.specs import whisper_spec
+    from tokenizers import Tokenizer, models
+
+    width, times = 16, [f"<|{number * 0.02:.2f}|>" for number in range(1501)]
+    control = [
+        "endoftext",
+        "startoftranscript",
+        "en",
+        "translate",
+        "transcribe",
+        "startoflm",
+        "startofprev",
+        "nospeech",
+    ]
+    special = [*(f"<|{name}|>" for name in (*control, "notimestamps")), *times]
+    vocabulary = ["unknown", "wordword", *special]
+    random = np.random.default_rng(0)
+    spec: Any = whisper_spec.WhisperSpec(1, 2, 1, 2)
+
+    def weights(*shape: int) -> Any:
+        return random.normal(0, 0.1, shape).astype(np.float32)
+
+    def normal(layer: Any) -> None:
+        layer.gamma, layer.beta = np.ones(width, np.float32), np.zeros(width, np.float32)
+
+    def linear(layer: Any, out: int, into: int = width) -> None:
+        layer.weight, layer.bias = weights(out, into), weights(out)
+
+    def block(layer: Any, *, decodes: bool) -> None:
+        for attention in (layer.self_attention, *((layer.attention,) if decodes else ())):
+            normal(attention.layer_norm)
+            outs = (width, 2 * width, width) if len(attention.linear) == 3 else (3 * width, width)
+            for inner, out in zip(attention.linear, outs, strict=True):
+                linear(inner, out)
+        normal(layer.ffn.layer_norm)
+        linear(layer.ffn.linear_0, 4 * width)
+        linear(layer.ffn.linear_1, width, 4 * width)
+
+    encoder, decoder = spec.encoder, spec.decoder
+    for convolution, into in ((encoder.conv1, 80), (encoder.conv2, width)):
+        convolution.weight, convolution.bias = weights(width, into, 3), weights(width)
+    encoder.position_encodings.encodings = weights(1500, width)
+    decoder.position_encodings.encodings = weights(448, width)
+    decoder.embeddings.weight = decoder.projection.weight = weights(len(vocabulary), width)
+    decoder.projection.bias = np.zeros(len(vocabulary), np.float32)
+    decoder.projection.bias[1] = 12.0
+    for side in (encoder, decoder):
+        normal(side.layer_norm)
+        block(side.layer[0], decodes=side is decoder)
+    spec.register_vocabulary(vocabulary)
+    spec.config.suppress_ids, spec.config.suppress_ids_begin = [], []
+    spec.config.lang_ids, spec.config.alignment_heads = [vocabulary.index("<|en|>")], [(0, 0)]
+    spec.validate()
+    spec.optimize()
+    folder.mkdir()
+    spec.save(str(folder))
+    tokenizer = Tokenizer(models.WordLevel({word: at for at, word in enumerate(vocabulary)}, unk_token="unknown"))
+    tokenizer.add_special_tokens(special)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
