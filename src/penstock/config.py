@@ -217,10 +217,15 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return float(chosen)
 
     def chunk_parameters(self, collection: str) -> dict[str, Any]:
+        """The parameters of chunk steps, with all values."""
+        return completed_chunk_parameters(self.given_chunk_parameters(collection))
+
+    def given_chunk_parameters(self, collection: str) -> dict[str, Any]:
+        """The parameters of chunk steps that the settings name. The others depend on these."""
         own = self.collections.get(collection)
         chosen = own.chunk if own is not None and own.chunk is not None else self.chunk
-        size, overlap = chosen.sizes
-        return {"unit": chosen.unit, "size": size, "overlap": overlap}
+        values = {"size": chosen.size, "overlap": chosen.overlap}
+        return {"unit": chosen.unit, **{name: value for name, value in values.items() if value is not None}}
 
 
 class ConfigKeywords(TypedDict, total=False):
@@ -342,6 +347,13 @@ def chunk_problems(chunk: ChunkConfig, path: Place) -> Iterator[tuple[Place, str
             (*path, where),
             f"chunk size {size} with overlap {overlap}: the overlap must be smaller than the size: set both",
         )
+
+
+def completed_chunk_parameters(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a chunk step with the defaults of those that are not given. The overlap follows the size."""
+    chosen = msgspec.convert(given, ChunkConfig)
+    size, overlap = chosen.sizes
+    return {"unit": chosen.unit, "size": size, "overlap": overlap}
 
 
 def chunk_parameter_problems(parameters: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:

@@ -10,6 +10,8 @@ import pytest
 from penstock.config import ChunkConfig, Config, LimitsConfig, WorkerConfig, check_config, load_config
 from penstock.config_values import names, section, wrong
 from penstock.errors import ConfigError
+from penstock.model.nouns import StepDefinition, Workflow
+from penstock.workflows.load import with_chunk_sizes, with_defaults, with_parameters
 
 
 def refusal(tmp_path: Path, text: str, environment: dict[str, str] | None = None, **keywords: Any) -> str:
@@ -148,3 +150,31 @@ def test_every_number_has_a_range() -> None:
 
     assert leaves(Config) >= 14
     assert ("worker", "slots") in set(names(Config))
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ({"size": 100}, {"unit": "characters", "size": 100, "overlap": 20}),
+        ({"unit": "tokens"}, {"unit": "tokens", "size": 512, "overlap": 50}),
+        ({"unit": "tokens", "size": 100}, {"unit": "tokens", "size": 100, "overlap": 20}),
+        ({"size": 100, "overlap": 90}, {"unit": "characters", "size": 100, "overlap": 90}),
+        ({}, {"unit": "characters", "size": 1000, "overlap": 200}),
+    ],
+)
+def test_an_overlap_that_nobody_set_follows_the_size(values: dict[str, Any], wanted: dict[str, Any]) -> None:
+    step = StepDefinition("chunk", "chunk", parameters={})
+    default = with_defaults(Workflow("w", "w", (step,)), {"chunk": Config().given_chunk_parameters("c")})
+    [found] = with_chunk_sizes(with_parameters(default, {"chunk": values}, "values")).steps
+    assert found.parameters == wanted
+    if values.get("unit", "characters") == "characters":
+        chunk = {"chunk": values}
+        [found] = with_chunk_sizes(with_defaults(Workflow("w", "w", (step,)), chunk)).steps
+        assert found.parameters == wanted == Config(chunk=ChunkConfig(**values)).chunk_parameters("c")
+
+
+def test_an_overlap_that_the_settings_name_is_kept() -> None:
+    given = Config(chunk=ChunkConfig(overlap=200)).given_chunk_parameters("c")
+    workflow = with_defaults(Workflow("w", "w", (StepDefinition("chunk", "chunk"),)), {"chunk": given})
+    with pytest.raises(ConfigError, match="overlap 200"):
+        with_chunk_sizes(with_parameters(workflow, {"chunk": {"size": 100}}, "values"))

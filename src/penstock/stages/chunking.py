@@ -21,7 +21,7 @@ CHUNK_VERSION = "chunk-4"
 
 _BETWEEN = "\n\n"
 _SIZES: dict[Unit, int] = {"characters": 1000, "tokens": 512}
-_OVERLAPS: dict[Unit, tuple[int, int]] = {"characters": (200, 5), "tokens": (50, 10)}
+_OVERLAPS: dict[Unit, int] = {"characters": 200, "tokens": 50}
 _UNSET = -1
 
 _LONGEST_HEADING = 300
@@ -42,8 +42,8 @@ class ChunkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The largest size of a chunk, and how much of it the next one may repeat. A heading before a chunk is part of it
     and may exceed the size.
 
-    The default of `size` is 1000 characters or 512 tokens. The default of `overlap` is a fifth of the size up to 200
-    characters, or a tenth up to 50 tokens.
+    The default of `size` is 1000 characters or 512 tokens. The default of `overlap` is 200 characters or 50 tokens, but
+    at most a fifth of the size.
     """
 
     unit: Unit = "characters"
@@ -58,8 +58,7 @@ class ChunkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.size < 1:
             raise ConfigError(f"chunk size {self.size}: it must be at least 1")
         if self.overlap == _UNSET:
-            most, part = _OVERLAPS[self.unit]
-            msgspec.structs.force_setattr(self, "overlap", min(most, self.size // part))
+            msgspec.structs.force_setattr(self, "overlap", min(_OVERLAPS[self.unit], self.size // 5))
         if not 0 <= self.overlap < self.size:
             raise ConfigError(f"chunk overlap {self.overlap}: it must be at least 0 and smaller than size {self.size}")
 

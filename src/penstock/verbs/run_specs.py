@@ -23,8 +23,8 @@ from penstock.workflows.catalog import Catalog
 from penstock.workflows.load import (
     encode,
     merged,
-    refuse_wrong_chunks,
     remember,
+    with_chunk_sizes,
     with_defaults,
     with_parameters,
     with_webhooks,
@@ -52,9 +52,9 @@ class RunSpecs:
     def workflow(self, collection: str, asked: WorkflowRef) -> Workflow:
         """Return the workflow as a run of the collection would store it."""
         found = self._catalog.workflow(asked.workflow)
-        found = with_defaults(found, {"chunk": self._config.chunk_parameters(collection)})
+        found = with_defaults(found, {"chunk": self._config.given_chunk_parameters(collection)})
         found = with_webhooks(found, self._config.webhooks)
-        return refuse_wrong_chunks(self._with_values(found, asked.params, asked.values))
+        return with_chunk_sizes(self._with_values(found, asked.params, asked.values))
 
     def start(
         self,
@@ -90,7 +90,7 @@ class RunSpecs:
             if changes.workflow is not None:
                 raise
             # The old definition is missing. This raises if the parameter set that was given now is missing too.
-            found = refuse_wrong_chunks(self._with_values(snapshot, changes.params, changes.values))
+            found = with_chunk_sizes(self._with_values(snapshot, changes.params, changes.values))
             chosen = remember(found, asked)
             note = (
                 f"documents of {snapshot.id!r} go on with the workflow and the values that they started with: {error}"

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from penstock.artifacts.fingerprints import fingerprint
-from penstock.config import WebhookConfig, chunk_parameter_problems
+from penstock.config import WebhookConfig, chunk_parameter_problems, completed_chunk_parameters
 from penstock.errors import ConfigError
 from penstock.model.nouns import Handler, StepDefinition, Workflow, WorkflowRef
 from penstock.yaml_file import SUFFIXES
@@ -48,13 +48,19 @@ def _of(parameters: Mapping[str, Mapping[str, Any]], step: StepDefinition) -> di
     return {**parameters.get(step.kind, {}), **parameters.get(step.name, {})}
 
 
-def refuse_wrong_chunks(workflow: Workflow) -> Workflow:
-    """Return the workflow. Raise ConfigError if a chunk step has values that no document can be chunked with."""
+def with_chunk_sizes(workflow: Workflow) -> Workflow:
+    """The workflow with all values of its chunk steps. Raises ConfigError if a chunk step has values that no document
+    can be chunked with."""
     for step in workflow.steps:
         if step.kind == "chunk" and step.method is None:
             for _, message in chunk_parameter_problems(step.parameters):
                 raise ConfigError(f"workflow {workflow.id!r}, step {step.name!r}: {message}")
-    return workflow
+    return _merged(workflow, _completed)
+
+
+def _completed(step: StepDefinition) -> dict[str, Any]:
+    is_ours = step.kind == "chunk" and step.method is None
+    return completed_chunk_parameters(step.parameters) if is_ours else step.parameters
 
 
 def merged(*all_values: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
