@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -140,3 +141,86 @@ async def test_what_a_file_says_stands_behind_what_was_submitted(app: App) -> No
     assert (await app.status(document)).metadata == {"title": "Lakes", "author": "Ann", "language": "en"}
     assert [d.id for d in await app.list_documents(filter={"author": "Ann", "title": "Lakes"})] == [document]
     assert await app.search("water", filter={"title": "Rivers"}) == []
+
+
+async def test_a_sidecar_gives_metadata_and_is_no_document(app: App, tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (folder / "a.txt").write_text("The water is deep.")
+    (folder / "a.txt.meta.yaml").write_text("author: ann\ndate: 2020-01-02\nat: 2020-01-02T03:04:05Z\ntags: [x, 1]\n")
+    (folder / "b.txt").write_text("The water is cold.")
+    (folder / "b.txt.meta.json").write_text('{"author": "ben"}')
+    (folder / "alone.txt.meta.yaml").write_text("This is a document: it has no file beside it.")
+    receipts: list[Any] = []
+    assert (await app.ingest([folder], on_receipt=receipts.append)).completed == 3
+    assert sorted(one.name for one in receipts) == ["a.txt", "alone.txt.meta.yaml", "b.txt"]
+    [a] = await app.list_documents(filter={"author": "ann"})
+    assert a.metadata == {"author": "ann", "date": "2020-01-02", "at": "2020-01-02T03:04:05Z", "tags": ["x", 1]}
+    steps = (await app.status(a.id)).steps
+    (folder / "a.txt.meta.yaml").write_text("author: eve\n")
+    receipts.clear()
+    await app.ingest([folder], metadata={"date": "now"}, on_receipt=receipts.append)
+    assert {one.name: one.outcome for one in receipts}["a.txt"] == "updated"
+    found = await app.status(a.id)
+    assert (found.metadata["author"], found.metadata["date"], found.steps) == ("eve", "now", steps)
+    receipts.clear()
+    await app.ingest([folder / "b.txt", folder / "b.txt.meta.json"], on_receipt=receipts.append)
+    assert [(one.name, one.outcome) for one in receipts] == [("b.txt", "skipped")]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "a: [",
+        "- 1",
+        "a: .nan",
+        "a: &x [1]\nb: *x",
+        "1: 2",
+        "a: !!python/object:os.system x",
+        "\ufffe\x00",
+        "x" * (2 << 20),
+    ],
+)
+async def test_a_file_whose_sidecar_cannot_be_read_is_refused(app: App, tmp_path: Path, bad: str) -> None:
+    (tmp_path / "a.txt").write_text("The water is deep.")
+    (tmp_path / "a.txt.meta.yaml").write_text(bad)
+    (tmp_path / "b.txt").write_text("The water is cold.")
+    summary = await app.ingest([tmp_path / "a.txt", tmp_path / "b.txt"], wait=False)
+    assert (summary.submitted, summary.refused) == (1, 1)
+    assert "a.txt.meta.yaml: " in summary.problems[0]
+
+
+async def test_a_link_out_of_the_folder_is_no_sidecar(app: App, tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (tmp_path / "secret.yaml").write_text("secret: 1")
+    (folder / "a.txt").write_text("The water is deep.")
+    (folder / "a.txt.meta.yaml").symlink_to(tmp_path / "secret.yaml")
+    summary = await app.ingest([folder], wait=False)
+    assert (summary.submitted, summary.refused) == (0, 1)
+
+
+async def test_a_manifest_names_files_and_their_metadata(app: App, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("The water is deep.")
+    (tmp_path / "in" / "b.txt").write_text("The water is cold.")
+    (tmp_path / "in" / "a.txt.meta.yaml").write_text("author: sidecar\nkept: 1")
+    manifest = tmp_path / "in" / "files.csv"
+    manifest.write_text('path,author,year,note\na.txt,ann,2020,"one, two"\nb.txt,,2021,\ngone.txt,eve,1,\n')
+    summary = await app.ingest([tmp_path / "in"], manifest=manifest, metadata={"note": "given"})
+    assert (summary.completed, summary.refused) == (2, 1)
+    assert "gone.txt: no such file" in summary.problems[0]
+    found = {d.name: d.metadata for d in await app.list_documents()}
+    assert found == {
+        "a.txt": {"author": "ann", "year": 2020, "note": "given", "kept": 1},
+        "b.txt": {"year": 2021, "note": "given"},
+    }
+    for bad, why in (
+        ("name,author\na.txt,x\n", "column `path`"),
+        ("path,a\na.txt,1,2\n", ":2: more cells"),
+        ("path,a\n,1\n", ":2: it names no file"),
+        ("path,a\na.txt,1\n./a.txt,2\n", ":3: ./a.txt is named twice"),
+    ):
+        manifest.write_text(bad)
+        with pytest.raises(UsageError, match=re.escape(why)):
+            await app.ingest(manifest=manifest)

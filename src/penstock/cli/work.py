@@ -36,12 +36,13 @@ BUDGET = click.option("--budget", metavar="TIME", help="Stop after this time, as
 
 
 @click.command()
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@click.argument("paths", metavar="PATH...", nargs=-1)
 @click.option("--collection", metavar="NAME", help="The collection of the documents.")
 @click.option("--workflow", metavar="ID", help="The workflow, by id or file.")
 @click.option("--params", metavar="ID", help="The parameter set, by id or file.")
 @click.option("--name", metavar="NAME", help="The name of the document on standard input.")
 @click.option("--meta", metavar="KEY=VALUE", multiple=True, help="Metadata of the documents; KEY:=JSON for JSON.")
+@click.option("--manifest", metavar="FILE", help="CSV file: column path names files, the others are their metadata.")
 @click.option("--key", metavar="KEY", help="Idempotency key for one document: repeating it has no effect.")
 @PRIORITY
 @click.option("--batch", metavar="NAME", help="Name of the batch of these documents.")
@@ -73,7 +74,7 @@ async def ingest(
     failure. Unchanged files are skipped. Folders are read recursively, without hidden files and without links that lead
     out of the folder.
     """
-    files, standard_input = _sort(paths, name, key)
+    files, standard_input = _sort(paths, name, key, options["manifest"])
     seconds = parse_duration(budget)
     metadata, _ = assignments(meta)
     word = chosen(password, password_file, standard_input=standard_input)
@@ -149,8 +150,11 @@ def parse_duration(text: str | None, what: str = "budget") -> float | None:
     return total
 
 
-def _sort(paths: tuple[str, ...], name: str | None, key: str | None) -> tuple[list[str], bool]:
+def _sort(paths: tuple[str, ...], name: str | None, key: str | None, manifest: str | None) -> tuple[list[str], bool]:
     from penstock.errors import UsageError
+
+    if not paths and manifest is None:
+        raise UsageError("Missing argument 'PATH...': use a file, a folder, - for standard input, or --manifest")
 
     files = [path for path in paths if path != "-"]
     standard_input = len(files) < len(paths)

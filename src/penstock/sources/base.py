@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 
@@ -24,6 +25,8 @@ class Found(NamedTuple):
     change: Change = Change.NEW
     place: Any = None
     """What the source needs to read the document. Other code does not use it."""
+    metadata: Mapping[str, Any] = MappingProxyType({})
+    """Metadata that the source has for the document. What the caller submits takes precedence."""
 
 
 class Known(Protocol):

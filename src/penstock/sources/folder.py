@@ -9,10 +9,11 @@ import stat
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from penstock.errors import SourceChanged, SourceError, UsageError
 from penstock.runtime import Runtime
+from penstock.sources import sidecars
 from penstock.sources.base import Change, Found, Known, compared
 
 PIECE = 1 << 20
@@ -73,12 +74,17 @@ class FolderSource:
                 self.problems.append(f"{printable(path)}: not a file or folder (use - for what a pipe brings)")
                 continue
             root = path.absolute() if path.is_dir() else None
-            files = [path.absolute()] if root is None else self._files(root)
+            files = _named(path.absolute()) if root is None else self._files(root)
             for file in files:
                 uri = source_of(file)
                 if uri not in seen:
                     seen.add(uri)
-                    yield Found(uri, printable(file.name), _revision(file), place=_Place(file, root))
+                    try:
+                        metadata = _sidecar(file, root)
+                    except SourceError as error:
+                        self.problems.append(str(error))
+                        continue
+                    yield Found(uri, printable(file.name), _revision(file), place=_Place(file, root), metadata=metadata)
 
     def _files(self, root: Path) -> Iterator[Path]:
         return _walk(root, self._include, self._exclude, self.problems, self._skip)
@@ -134,14 +140,40 @@ def _walk(
         folders[:] = sorted(
             name for name in folders if not name.startswith(".") and (skip is None or Path(folder, name) != skip)
         )
+        names = set(files)
         for name in sorted(files):
             path = Path(folder, name)
+            if sidecars.subject(name) in names:
+                continue
             if name.startswith(".") or not _wanted(path.relative_to(root), include, exclude):
                 continue
             if path.is_symlink() and not _is_inside(path, inside):
                 continue
             if path.is_file():
                 yield path
+
+
+def _named(path: Path) -> list[Path]:
+    """A file that the caller names, unless it is the sidecar of another file."""
+    subject = sidecars.subject(path.name)
+    return [] if subject is not None and path.with_name(subject).is_file() else [path]
+
+
+def _sidecar(file: Path, root: Path | None) -> dict[str, Any]:
+    """The metadata in the sidecar of a file; empty if it has none. Raises SourceError that names the sidecar."""
+    for suffix in sidecars.SUFFIXES:
+        path = file.with_name(file.name + suffix)
+        if not os.path.lexists(path):
+            continue
+        try:
+            data = _steady(_Place(path, root), sidecars.LARGEST)
+            if data is None:
+                raise SourceError(f"it has more than {sidecars.LARGEST:,} bytes")
+            return sidecars.parse(data, path.name)
+        except (OSError, SourceError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise SourceError(f"{printable(path)}: {reason}; {printable(file.name)} was not submitted") from error
+    return {}
 
 
 def _is_inside(path: Path, root: str) -> bool:

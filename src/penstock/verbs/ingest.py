@@ -12,12 +12,13 @@ from penstock.extractors.formats import PARSED
 from penstock.intake import Intake, Receipt, RunSpec, SubmitItem, refusal
 from penstock.ledger.engine import deletions, documents, runs
 from penstock.model.nouns import DocumentId
-from penstock.sources.base import NOTHING, Change, Known, Source
+from penstock.sources.base import NOTHING, Change, Found, Known, Source
 from penstock.sources.folder import FolderSource
 from penstock.sources.stream import StreamSource
 from penstock.verbs import arguments, jobs
 from penstock.verbs.documents import change
 from penstock.verbs.jobs import Job, OnReceipt, Report, Summary
+from penstock.verbs.manifests import Manifest
 from penstock.verbs.scope import Scope, chosen_collection
 from penstock.verbs.working import start_worker
 
@@ -31,6 +32,7 @@ async def ingest(
     source: str | None = None,
     key: str | None = None,
     metadata: dict[str, Any] | None = None,
+    manifest: str | Path | None = None,
     collection: str | None = None,
     workflow: str | None = None,
     params: str | None = None,
@@ -47,12 +49,13 @@ async def ingest(
     on_receipt: OnReceipt | None = None,
 ) -> Summary:
     """Submit files, folders, URLs of sources (one, or a list of them) or `data`. Then process them until they have
-    ended, unless `wait` is False. `data` needs a `name`; its source URI is `source`, or else the name. `report` is
-    called with the progress, and `on_receipt` with the receipt of each document."""
+    ended, unless `wait` is False. `manifest` is a CSV file that names files and their metadata. `data` needs a `name`;
+    its source URI is `source`, or else the name. `report` is called with the progress, and `on_receipt` with the
+    receipt of each document."""
     began = scope.runtime.clock()
     arguments.seconds("budget_s", budget_s)
     given = _Given(
-        scope, arguments.paths(paths), include, exclude, data, name, source, key, arguments.metadata(metadata)
+        scope, arguments.paths(paths), include, exclude, data, name, source, key, arguments.metadata(metadata), manifest
     )
     spec = _run_spec(scope, collection, workflow, params, priority, batch, retry, password)
     job = Job(scope.owner, scope.ledger, scope.runtime)
@@ -87,6 +90,7 @@ async def submit(
     source: str | None = None,
     key: str | None = None,
     metadata: dict[str, Any] | None = None,
+    manifest: str | Path | None = None,
     collection: str | None = None,
     workflow: str | None = None,
     params: str | None = None,
@@ -101,7 +105,7 @@ async def submit(
     app.submit(…)`. It yields one receipt for each document when the document is durable, in batches of up to 256. If
     the caller ends the iteration early, later files are not submitted."""
     given = _Given(
-        scope, arguments.paths(paths), include, exclude, data, name, source, key, arguments.metadata(metadata)
+        scope, arguments.paths(paths), include, exclude, data, name, source, key, arguments.metadata(metadata), manifest
     )
     spec = _run_spec(scope, collection, workflow, params, priority, batch, retry, password)
     intake = Intake(scope.ledger, scope.blobs, scope.runtime)
@@ -152,6 +156,7 @@ class _Given:
     source: str | None
     key: str | None
     metadata: dict[str, Any]
+    manifest: str | Path | None = None
     known: Known = NOTHING
     """The documents that `gone` is computed from."""
     problems: list[str] = field(default_factory=list)
@@ -171,6 +176,10 @@ class _Given:
             self._data = arguments.data(self.data)
             if not self.name:
                 raise UsageError('data needs a name, as in name="notes.txt"')
+        self._manifest = None if self.manifest is None else Manifest(arguments.folder("manifest", self.manifest))
+        if self._manifest is not None:
+            self.paths = [*self.paths, *self._manifest.paths]
+            self.problems += self._manifest.problems
         self._sources = [*self._folders(), *(self.scope.resources.make_source(url) for url in self._urls())]
 
     async def items(self, *, work: bool) -> AsyncGenerator[SubmitItem, None]:
@@ -186,6 +195,8 @@ class _Given:
                     if found.change is Change.GONE:
                         self.gone.append(found.uri)
                         continue
+                    if self._manifest is not None and found.uri == self._manifest.uri:
+                        continue
                     given += 1
                     if self.key is not None and given > 1:
                         raise UsageError(
@@ -198,8 +209,12 @@ class _Given:
                         continue
                     if work and found.name.lower().endswith(PARSED):
                         resources.parsers.start()
-                    yield SubmitItem(source, found, self.key, self.metadata)
+                    yield SubmitItem(source, found, self.key, self._metadata(found))
             self.problems += source.problems
+
+    def _metadata(self, found: Found) -> dict[str, Any]:
+        listed = {} if self._manifest is None else self._manifest.metadata.get(found.uri, {})
+        return {**found.metadata, **listed, **self.metadata}
 
     def _urls(self) -> list[str]:
         return [path for path in self.paths if isinstance(path, str)]
