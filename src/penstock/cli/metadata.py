@@ -1,13 +1,15 @@
 """`meta`: show and change the metadata of a document, and the form in which a command line gives it."""
 
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import click
 
 from penstock.cli.call import Call, body
 from penstock.cli.output import Answer, labelled
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @click.command()
@@ -27,6 +29,17 @@ async def meta(call: Call, document: str, changes: tuple[str, ...]) -> Answer:
     shown = {key: json.dumps(value, ensure_ascii=False) for key, value in found.metadata.items()}
     data = {"id": found.id, "changed": changed, "metadata": found.metadata}
     return Answer(data, "\n".join(labelled(shown)) or "no metadata")
+
+
+def metadata_options(command: F) -> F:
+    """The options of `ingest` that give metadata."""
+    file = click.option(
+        "--manifest", metavar="FILE", help="CSV file: column path names files, the others are their metadata."
+    )
+    each = click.option(
+        "--meta", metavar="KEY=VALUE", multiple=True, help="Metadata of the documents; KEY:=JSON for JSON."
+    )
+    return each(file(command))
 
 
 def assignments(texts: Sequence[str]) -> tuple[dict[str, Any], list[str]]:

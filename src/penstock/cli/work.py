@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli.call import Call, body
-from penstock.cli.metadata import assignments
+from penstock.cli.metadata import assignments, metadata_options
 from penstock.cli.output import Answer, count, cut, duration, visible
 from penstock.cli.passwords import chosen, passwords
 from penstock.cli.progress import ProgressDisplay
@@ -41,8 +41,7 @@ BUDGET = click.option("--budget", metavar="TIME", help="Stop after this time, as
 @click.option("--workflow", metavar="ID", help="The workflow, by id or file.")
 @click.option("--params", metavar="ID", help="The parameter set, by id or file.")
 @click.option("--name", metavar="NAME", help="The name of the document on standard input.")
-@click.option("--meta", metavar="KEY=VALUE", multiple=True, help="Metadata of the documents; KEY:=JSON for JSON.")
-@click.option("--manifest", metavar="FILE", help="CSV file: column path names files, the others are their metadata.")
+@metadata_options
 @click.option("--key", metavar="KEY", help="Idempotency key for one document: repeating it has no effect.")
 @PRIORITY
 @click.option("--batch", metavar="NAME", help="Name of the batch of these documents.")
