@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks import documents, extract, flat, memory, queue, retrieval, unchanged
+from benchmarks import documents, extract, flat, memory, queue, retrieval, small, unchanged
 from benchmarks.table import Row
 
 PARTS: dict[str, Callable[[], Iterator[Row]]] = {
@@ -16,6 +16,7 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "recall": retrieval.rows,
     "documents": documents.rows,
     "memory": memory.rows,
+    "small": small.rows,
     "extract": extract.rows,
 }
 

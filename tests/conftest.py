@@ -1,5 +1,6 @@
 """Real parts for every test: a PostgreSQL server for the session, a fresh database for each test, ledgers and apps."""
 
+import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
@@ -16,6 +17,10 @@ from penstock.ledger.database.store import Ledger
 from penstock.runtime import Runtime
 
 DIALECTS = ("sqlite", "postgres")
+
+# Documents of tests are tiny. Most of these stand for documents of any size, whose bytes are in files: so small blobs
+# are off, except in tests that ask for them (`small_blobs`) and in tests/acceptance.
+os.environ.setdefault("PENSTOCK_SMALL_BYTES", "-1")
 
 # A shell that starts the tests in the background has them ignore interrupts, and so would whatever they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -16,6 +16,7 @@ from penstock.blobs.overlay import OverlayBlobs
 from penstock.config import Config, ConfigKeywords, check_config, load_config
 from penstock.errors import LedgerDamaged, UsageError
 from penstock.indexes import highest
+from penstock.ledger.blobs import LedgerBlobs
 from penstock.ledger.database import histories, workers
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.database import Database
@@ -63,11 +64,12 @@ class App(OwnerScope):
         told = NULL_METRICS if metrics is None else SafeMetrics(metrics)
         ledger = Ledger(Database(config.database_url, runtime), told)
         ledger.database.outage_wait.limit_s = patience_s
+        below = blobs if blobs is not None else wiring.make_blobs(config, runtime)
         resources = Resources(
             config,
             runtime,
             ledger,
-            blobs if blobs is not None else wiring.make_blobs(config, runtime),
+            LedgerBlobs(ledger, below, config.small_bytes),
             told,
             lambda: wiring.make_parsers(config),
             lambda parsers: wiring.make_ports(config, runtime, parsers),

@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from penstock.blobs.base import Blobs, Stored
+from penstock.blobs.small import small_key, small_limit
 from penstock.errors import SourceChanged, SourceError
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import groups, runs, submissions, submits
@@ -129,6 +130,7 @@ class Intake:
         self._ledger = ledger
         self._blobs = blobs
         self._runtime = runtime
+        self._small = small_limit(blobs)
         self._sealed = False
 
     async def submit(self, spec: RunSpec, items: AsyncIterator[SubmitItem]) -> AsyncGenerator[list[Receipt], None]:
@@ -213,11 +215,24 @@ class Intake:
                 read.sha256, read.size = await self._steadily(item, self._hash)
                 if read.sha256 == known.sha256 and not known.raw_lost:
                     return
-            key = raw_key(spec.owner, self._runtime)
-            read.sha256, read.size = await self._steadily(item, partial(self._blobs.put_stream, key))
-            read.raw_key = key
+            read.sha256, read.size = await self._steadily(item, partial(self._keep, spec, read))
         except SourceError as error:
             read.problem = f"{item.uri}: {error}"
+
+    async def _keep(self, spec: RunSpec, read: _Read, pieces: AsyncIterator[bytes]) -> Stored:
+        """Store the bytes. Those of a small document are kept until its rows are written."""
+        head = b""
+        async for piece in pieces:
+            head += piece
+            if len(head) > self._small:
+                break
+        else:
+            read.raw_key, read.data = small_key(spec.owner, self._runtime.ulid()), head
+            return Stored(hashlib.sha256(head).hexdigest(), len(head))
+        key = raw_key(spec.owner, self._runtime)
+        stored = await self._blobs.put_stream(key, _joined(head, pieces))
+        read.raw_key = key
+        return stored
 
     async def _steadily(self, item: SubmitItem, take: Callable[[AsyncIterator[bytes]], Awaitable[Stored]]) -> Stored:
         """Return the result of `take` for the bytes of the document. If they change while they are read, read them
@@ -239,9 +254,17 @@ class Intake:
         return Stored(digest.hexdigest(), size)
 
     async def _accept(self, spec: RunSpec, reads: list[_Read], last: bool) -> list[Receipt]:
-        """Store the bytes, then insert the rows that name them. Large files come first, because they take longest."""
+        """Store the bytes, then insert the rows that name them. The rows of small files bring their bytes with them.
+        Large files come first, because they take longest."""
         reads.sort(key=lambda read: -read.size)
-        pending = [(raw_key(spec.owner, self._runtime), read) for read in reads if read.data is not None]
+        for read in reads:
+            if read.data is not None and read.raw_key is None and len(read.data) <= self._small:
+                read.raw_key = small_key(spec.owner, self._runtime.ulid())
+        pending = [
+            (raw_key(spec.owner, self._runtime), read)
+            for read in reads
+            if read.data is not None and read.raw_key is None
+        ]
         if pending:
             half = (len(pending) + 1) // 2
             await asyncio.gather(
@@ -274,7 +297,7 @@ class Intake:
         documents = tuple(
             NewDocument(
                 DocumentId(ids[2 * i]), RunId(ids[2 * i + 1]), read.item.uri, read.item.name, read.sha256, read.size,
-                read.raw_key, read.item.metadata, read.item.key,
+                read.raw_key, read.item.metadata, read.item.key, read.data,
             )
             for i, read in enumerate(reads)
         )  # fmt: skip
@@ -319,6 +342,12 @@ async def _batches(items: AsyncIterator[SubmitItem]) -> AsyncGenerator[list[Subm
             batch = []
     if batch:
         yield batch
+
+
+async def _joined(head: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield head
+    async for piece in rest:
+        yield piece
 
 
 def _unique(reads: list[_Read]) -> list[_Read]:

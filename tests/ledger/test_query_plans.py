@@ -62,13 +62,17 @@ _NEW = {
 }  # fmt: skip
 SINGLE: Verbs = {
     "complete and chain": (
-        postgres_statements.complete(True, True, True),
+        postgres_statements.complete(True, True, True, True),
         {"lease_s": 1.0, "worker": "w"},
         [(7, "t", "{}", 1, "n", "chunk", None, "k", None, "CHUNKING", "text/plain", 1, "{}", 2, 1, "{}")],
     ),
     "claim in a single statement": (postgres_statements.claim(3), {**_CLAIM, **_KINDS}, None),
-    "enter": (postgres_statements.submit(True, True), _NEW, [("r", "d", "k", 1, "h", "g", "/a", "a", "{}")]),
-    "begin": (postgres_statements.submit(False, False), _NEW, [("r", "d", "k", 1, "h", None)]),
+    "enter": (
+        postgres_statements.submit(True, True, True),
+        _NEW,
+        [("r", "d", "k", 1, "h", "g", b"x", "/a", "a", "{}")],
+    ),
+    "begin": (postgres_statements.submit(False, False, False), _NEW, [("r", "d", "k", 1, "h", None)]),
 }
 """Those of PostgreSQL alone."""
 

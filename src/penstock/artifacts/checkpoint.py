@@ -1,7 +1,7 @@
 """The checkpoint writer. It buffers the output of a stage and decides when to flush.
 
 A flush writes one segment, then the gated row that names it together with the new cursor. A crash in between leaves an
-unreferenced blob; a crash afterwards loses nothing."""
+unreferenced blob; a crash afterwards loses nothing. The row of a small segment brings its bytes with it."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.artifacts.segments import Codec, digest
 from penstock.blobs.base import Blobs
+from penstock.blobs.small import small_key, small_limit
 from penstock.model.nouns import Artifact, Json, Segment
 from penstock.runtime import Runtime
 
@@ -124,12 +125,15 @@ class Checkpoint(Generic[T]):
         if self._buffer:
             data = self._codec.encode(self._buffer)
             key = f"{self._prefix}-{self._segments:06d}"
-            await self._blobs.put(key, data, durable=self._durable)
-            segments = (
-                Segment(
-                    self._segments, key, digest(data), len(data), self._buffered_items, self.items, self._start_cursor
-                ),
-            )
+            is_small = len(data) <= small_limit(self._blobs)
+            if is_small:
+                owner, _, name = key.partition("/")
+                key = small_key(owner, name.rpartition("/")[2])
+            else:
+                await self._blobs.put(key, data, durable=self._durable)
+            kept = data if is_small else None
+            hashed, counted = digest(data), self._buffered_items
+            segments = (Segment(self._segments, key, hashed, len(data), counted, self.items, self._start_cursor, kept),)
             small = self._segments == 0 and len(data) <= CARRY_BYTES
             self.only = self._buffer if small else None
             self._segments += 1

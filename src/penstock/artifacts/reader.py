@@ -46,7 +46,9 @@ class ArtifactReader:
 
     async def _fetch(self, artifact: Artifact, segment: Segment) -> bytes:
         try:
-            data = await self._blobs.get(segment.key, segment.size)
+            data = segment.data
+            if data is None:
+                data = await self._blobs.get(segment.key, segment.size)
         except BlobMissing:
             data = b""
         if digest(data) != segment.sha256:

@@ -187,6 +187,8 @@ class Segment(msgspec.Struct, frozen=True):
     """Number of its first item, counted from the start of the artifact."""
     cursor: Json
     """The cursor before this segment. A rewind continues here."""
+    data: bytes | None = None
+    """The bytes, while a small segment is on its way to the ledger."""
 
 
 class Artifact(msgspec.Struct, frozen=True):

@@ -257,4 +257,6 @@ def _element(value: Any) -> str:
         return "NULL"
     if isinstance(value, str):
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if isinstance(value, bytes):
+        return f'"\\\\x{value.hex()}"'
     return repr(value)

@@ -444,3 +444,9 @@ CREATE TABLE limit_slots (
 );
 
 CREATE INDEX limit_slots_worker ON limit_slots (worker_id);
+
+CREATE TABLE small_blobs (
+  key TEXT PRIMARY KEY,
+  data BLOB NOT NULL,
+  added_at REAL NOT NULL
+);

@@ -2,13 +2,14 @@
 run, goes on from the same cursor. Every write is gated on the lease of the step that builds it (I3)."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from penstock.ledger.database.connection import Connection, Row
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
+from penstock.ledger.engine import small_blobs
 from penstock.model.nouns import Artifact, ArtifactId, GenerationId, Json, Segment, Step, StepId
 
 FORGIVEN = 200
@@ -123,7 +124,7 @@ _ADVANCE = Statement(
     rows="artifact bigint, pos text, total bigint, more int, lease text",
 )
 SEGMENT_COLUMNS = (
-    "artifact bigint, ordinal int, key text, sha256 text, size bigint, items int, first bigint, cursor text"
+    "artifact bigint, ordinal int, key text, sha256 text, size bigint, items int, first bigint, cursor text, data bytea"
 )
 _SEGMENT = Statement(
     "INSERT INTO segments (artifact_id, ordinal, key, sha256, size, items, first, cursor) "
@@ -149,6 +150,7 @@ def _name_segments(connection: Connection, segments: Sequence[tuple[ArtifactId, 
     """A segment counts from here on."""
     if segments:
         connection.run(_SEGMENT, segment_rows(segments))
+        small_blobs.keep(connection, [(s.key, s.data) for _, s in segments if s.data is not None])
 
 
 def output_row(output: Output | None) -> tuple[object, ...]:
@@ -162,9 +164,14 @@ def output_segments(output: Output | None) -> list[tuple[object, ...]]:
     return [] if output is None else segment_rows([(output.artifact_id, segment) for segment in output.segments])
 
 
+def are_small(outputs: Iterable[Output | None]) -> bool:
+    """Whether some segments bring their bytes."""
+    return any(segment.data is not None for output in outputs if output is not None for segment in output.segments)
+
+
 def segment_rows(segments: Sequence[tuple[ArtifactId, Segment]]) -> list[tuple[object, ...]]:
     return [
-        (artifact_id, s.ordinal, s.key, s.sha256, s.size, s.items, s.first, json.dumps(s.cursor))
+        (artifact_id, s.ordinal, s.key, s.sha256, s.size, s.items, s.first, json.dumps(s.cursor), s.data)
         for artifact_id, s in segments
     ]
 

@@ -200,7 +200,7 @@ def _complete_single(connection: Connection, completions: Sequence[Completion]) 
         row += (following.pool, following.resource_key, following.token, *(seen if shown else ()))
         rows.append((*row, *(checkpoints.output_row(c.output) if made else ())))
     segments = [segment for c in completions for segment in checkpoints.output_segments(c.output)] if made else None
-    statement = postgres_statements.complete(shown, made, keyed)
+    statement = postgres_statements.complete(shown, made, keyed, checkpoints.are_small(c.output for c in completions))
     answers = connection.run(statement, rows, segments, lease_s=completions[0].lease_s, worker=completions[0].worker)
     claimed = {done: (step, token) for done, step, token in answers}
     results = []

@@ -80,7 +80,8 @@ def _flip_single(connection: Connection, flips: Sequence[Flip]) -> list[bool]:
         segments += checkpoints.output_segments(f.output)
     made = any(f.output is not None for f in flips)
     placed = any(_is_placed(f) for f in flips)
-    answers = connection.run(postgres_statements.flip(made, placed), rows, segments if made else None, grace=GRACE_S)
+    statement = postgres_statements.flip(made, placed, checkpoints.are_small(f.output for f in flips))
+    answers = connection.run(statement, rows, segments if made else None, grace=GRACE_S)
     took = {row[0] for row in answers}
     return [f.step.lease.step_id in took for f in flips]
 

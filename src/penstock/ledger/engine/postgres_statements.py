@@ -80,6 +80,12 @@ made AS (
   FROM begun r
   WHERE true
 ),
+{if small}
+small AS (
+  INSERT INTO small_blobs (key, data, added_at)
+  SELECT r.raw_key, r.data, {now} FROM begun r WHERE r.data IS NOT NULL
+),
+{end}
 ranked AS (
   INSERT INTO ranks (owner, priority, last_rank)
   SELECT :owner, :priority, max(rank) FROM begun HAVING count(*) > 0
@@ -124,11 +130,12 @@ FROM begun
 
 
 @cache
-def submit(entering: bool, grouped: bool) -> Statement:
-    """`entering`: with new documents; `grouped`: the runs belong to a group."""
+def submit(entering: bool, grouped: bool, small: bool) -> Statement:
+    """`entering`: with new documents; `grouped`: the runs belong to a group; `small`: some bring their bytes."""
     columns = "run text, document text, raw_key text, size bigint, sha256 text, family text"
+    columns += ", data bytea" * small
     return Statement(
-        _text(_SUBMIT, entering=entering, grouped=grouped),
+        _text(_SUBMIT, entering=entering, grouped=grouped, small=small),
         rows=columns + ", source text, name text, metadata text" * entering,
     )
 
@@ -259,6 +266,14 @@ named AS (
   FROM {more} JOIN done ON done.artifact = m.artifact
 )
 {end}
+{if small}
+, small AS (
+  INSERT INTO small_blobs (key, data, added_at)
+  SELECT m.key, m.data, {now}
+  FROM {more} JOIN done ON done.artifact = m.artifact
+  WHERE m.data IS NOT NULL
+)
+{end}
 {if keyed}
 , ready AS (
   INSERT INTO locks (resource_key, kind, ready)
@@ -275,16 +290,17 @@ SELECT done.id, f.id, f.lease_token FROM done JOIN following f ON f.run_id = don
 
 
 @cache
-def complete(shown: bool, made: bool, keyed: bool) -> Statement:
+def complete(shown: bool, made: bool, keyed: bool, small: bool) -> Statement:
     """`shown`: some documents change their status or media type; `made`: some steps made an artifact, whose segments
-    are the second set of rows; `keyed`: some next steps have a resource key."""
+    are the second set of rows; `keyed`: some next steps have a resource key; `small`: some segments bring their
+    bytes."""
     columns = (
         "step bigint, token text, meta text, next_position int, next_name text, next_kind text, next_pool text, "
         "next_key text, next_token text"
     )
     columns += ", shown text, media text" * shown
     columns += ", artifact bigint, pos text, total bigint, count int, info text" * made
-    text = _text(_COMPLETE, shown=shown, made=made, keyed=keyed)
+    text = _text(_COMPLETE, shown=shown, made=made, keyed=keyed, small=small)
     return Statement(text, rows=columns, more=SEGMENT_COLUMNS if made else "")
 
 
@@ -377,6 +393,14 @@ named AS (
   FROM {more} JOIN done ON done.artifact = m.artifact
 )
 {end}
+{if small}
+, small AS (
+  INSERT INTO small_blobs (key, data, added_at)
+  SELECT m.key, m.data, {now}
+  FROM {more} JOIN done ON done.artifact = m.artifact
+  WHERE m.data IS NOT NULL
+)
+{end}
 {if placed}
 , placed AS (
   UPDATE placements SET state = 'READY'
@@ -389,10 +413,11 @@ SELECT id FROM done
 
 
 @cache
-def flip(made: bool, placed: bool) -> Statement:
-    """`made`: some steps made an artifact, whose segments are the second set of rows; `placed`: some index steps."""
+def flip(made: bool, placed: bool, small: bool) -> Statement:
+    """`made`: some steps made an artifact, whose segments are the second set of rows; `placed`: some index steps;
+    `small`: some segments bring their bytes."""
     return Statement(
-        _text(_FLIP, made=made, placed=placed),
+        _text(_FLIP, made=made, placed=placed, small=small),
         rows="step bigint, token text, meta text, shown text, page_count int, chunk_count int, found text, "
         "artifact bigint, pos text, total bigint, count int, info text",
         more=SEGMENT_COLUMNS if made else "",

@@ -95,7 +95,8 @@ def start_runs(
     texts = metadata.renew(s.owner, connection, [(old.id, d.metadata) for d, old in changed])
     connection.run(_CHANGED, [(old.id, d.size, d.sha256, d.name, texts[old.id]) for d, old in changed])
     begin = [
-        Beginning(d.run_id, old.id, d.raw_key or old.raw_key, d.size, d.sha256, old.group_id) for d, old in changed
+        Beginning(d.run_id, old.id, d.raw_key or old.raw_key, d.size, d.sha256, old.group_id, d.data)
+        for d, old in changed
     ]
     submissions.begin(connection, s, begin, seal=seal)
 

@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.statements import Statement
-from penstock.ledger.engine import groups, outbox, postgres_statements
+from penstock.ledger.engine import groups, outbox, postgres_statements, small_blobs
 from penstock.ledger.engine.resource_keys import ready
 from penstock.model.events import EventKind
 from penstock.model.nouns import DocumentId, Json, Owner, RunId
@@ -26,6 +26,8 @@ class NewDocument(msgspec.Struct, frozen=True):
     raw_key: str | None
     metadata: Json
     key: str | None = None
+    data: bytes | None = None
+    """The bytes of a small file. They are stored together with the rows."""
 
 
 class FirstStep(msgspec.Struct, frozen=True):
@@ -65,6 +67,7 @@ class Beginning(msgspec.Struct, frozen=True):
     sha256: str
     group_id: str | None = None
     """Of the run before; where the submission has a group, that counts."""
+    data: bytes | None = None
 
 
 _COLLECTION = Statement(
@@ -127,7 +130,7 @@ def enter(connection: Connection, s: Submission, documents: Sequence[NewDocument
     may be sealed with them."""
     if not documents:
         return set()
-    new = [(d, Beginning(d.run_id, d.id, d.raw_key or "", d.size, d.sha256)) for d in documents]
+    new = [(d, Beginning(d.run_id, d.id, d.raw_key or "", d.size, d.sha256, data=d.data)) for d in documents]
     if connection.dialect == "postgres":
         texts = [(d.source, d.name, json.dumps(d.metadata)) for d, _ in new]
         return _begin_single(connection, s, [beginning for _, beginning in new], seal, texts)
@@ -155,6 +158,7 @@ def _begin(connection: Connection, s: Submission, runs: Sequence[Beginning], sea
     connection.run(_SNAPSHOT, **values)
     contents = [(run.document_id, run.raw_key, run.size, run.sha256) for run in runs]
     made: dict[DocumentId, int] = dict(connection.run(_GENERATION, contents, **values))
+    small_blobs.keep(connection, [(run.raw_key, run.data) for run in runs if run.data is not None])
     [(front, own)] = connection.run(_FRONT, **values)
     first = max(front, own) + 1
     connection.run(_LAST_RANK, rank=first + len(runs) - 1, **values)
@@ -207,11 +211,21 @@ def _begin_single(
     texts: Sequence[tuple[str, ...]] | None = None,
 ) -> set[DocumentId]:
     """`texts`: what documents have besides, if they are to be entered along with their runs."""
+    small = any(run.data is not None for run in runs)
     rows = [
-        (run.run_id, run.document_id, run.raw_key, run.size, run.sha256, s.group.id if s.group else run.group_id, *text)
+        (
+            run.run_id,
+            run.document_id,
+            run.raw_key,
+            run.size,
+            run.sha256,
+            s.group.id if s.group else run.group_id,
+            *((run.data,) if small else ()),
+            *text,
+        )
         for run, text in zip(runs, texts or [()] * len(runs), strict=True)
     ]
-    statement = postgres_statements.submit(texts is not None, s.group is not None)
+    statement = postgres_statements.submit(texts is not None, s.group is not None, small)
     begun = connection.run(statement, rows, notifies=connection.notifies, **_values(s, seal))
     if begun:
         _wait_behind_key(connection, s.first)

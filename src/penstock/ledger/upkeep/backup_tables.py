@@ -120,9 +120,11 @@ class Named(msgspec.Struct, frozen=True):
     raw: bool
 
 
+# Small blobs are in the ledger itself.
 _NAMED = """
-SELECT raw_key, min(sha256), min(size), 1 FROM generations WHERE state <> 'PURGED' GROUP BY raw_key
-UNION ALL SELECT key, sha256, size, 0 FROM segments
+SELECT raw_key, min(sha256), min(size), 1 FROM generations
+WHERE state <> 'PURGED' AND raw_key NOT LIKE '%/small/%' GROUP BY raw_key
+UNION ALL SELECT key, sha256, size, 0 FROM segments WHERE key NOT LIKE '%/small/%'
 """
 
 

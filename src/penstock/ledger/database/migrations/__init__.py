@@ -20,6 +20,7 @@ from penstock.ledger.database.migrations import (
     m0015_metadata,
     m0016_unsupported,
     m0017_limits,
+    m0018_small_blobs,
 )
 
 MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
@@ -40,5 +41,6 @@ MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0015_metadata.statements,
     m0016_unsupported.statements,
     m0017_limits.statements,
+    m0018_small_blobs.statements,
 )
 LATEST = len(MIGRATIONS)

@@ -1,0 +1,20 @@
+"""Small blobs are kept in the ledger, in the transaction that writes the row that names them. So no file and no object
+is made for them, and none can be left behind. Their keys begin with `OWNER/small/`."""
+
+from penstock.blobs.base import Blobs
+
+_FOLDER = "small"
+
+
+def small_key(owner: str, name: str) -> str:
+    return f"{owner}/{_FOLDER}/{name}"
+
+
+def is_small(key: str) -> bool:
+    return key.split("/", 2)[1:2] == [_FOLDER]
+
+
+def small_limit(blobs: Blobs) -> int:
+    """The size in bytes up to which a blob is passed to the ledger instead of these blobs."""
+    limit: int = getattr(blobs, "small_bytes", -1)
+    return limit
