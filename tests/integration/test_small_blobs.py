@@ -57,7 +57,8 @@ async def test_every_way_of_reading_finds_them(app: App) -> None:
     assert data.startswith(b"The note number")
     assert await app.blobs.read_range(key, 4, 4) == b"note"
     info = await app.blobs.stat(key)
-    assert info is not None and info.size == len(data)
+    assert info is not None
+    assert info.size == len(data)
     missing = small_key("default", "none")
     assert [type(one) for one in await app.blobs.get_many([missing, key])] == [BlobMissing, bytes]
     [seen, none] = await app.blobs.sums([key, missing], content=False)
@@ -100,7 +101,8 @@ async def test_what_is_replaced_or_deleted_is_pruned_and_nothing_else(app: App) 
     assert (await app.prune()).bytes == 0, "it is younger than a day"
     gone = await app.prune(older_than_s=0)
     after = await stored(app)
-    assert gone.blobs == 10 and len(after) == len(before) + 5 - 10
+    assert gone.blobs == 10
+    assert len(after) == len(before) + 5 - 10
     assert clean(await app.check())
     assert [hit.name for hit in await app.search("longer", 1, mode="text")] == ["0.txt"]
     assert (await app.prune(older_than_s=0)).blobs == 0
@@ -132,7 +134,8 @@ async def test_a_backup_holds_them_and_gives_them_back_to_either_database(
     other = make_postgres() if app.ledger.database.dialect == "sqlite" else f"sqlite:///{tmp_path / 'other.db'}"
     told = {"home": str(tmp_path / "restored"), "embedder": "fake", "database": other, **SMALL}
     restored = await restore(tmp_path / "backup", **told)
-    assert restored.restored.damaged == [] and restored.check.ok
+    assert restored.restored.damaged == []
+    assert restored.check.ok
     again = await app.backup(tmp_path / "backup")
     assert again.copied == 0
 
