@@ -20,7 +20,7 @@ DIALECTS = ("sqlite", "postgres")
 
 # Documents of tests are tiny. Most of these stand for documents of any size, whose bytes are in files: so small blobs
 # are off, except in tests that ask for them (`small_blobs`) and in tests/acceptance.
-os.environ.setdefault("PENSTOCK_SMALL_BYTES", "-1")
+os.environ.setdefault("PENSTOCK_SMALL_BYTES", "0")
 
 # A shell that starts the tests in the background has them ignore interrupts, and so would whatever they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

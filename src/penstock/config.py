@@ -142,8 +142,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     blobs: str | None = None
     """Where raw bytes and artifacts are stored: `file:///FOLDER`, or the URL of an adapter from a package. Default:
     `blobs` in the home."""
-    small_bytes: Annotated[int, Meta(ge=-1, le=65_536)] = 4096
-    """Files and segments of up to this many bytes are stored in the ledger instead of as blobs; -1: none."""
+    small_bytes: Annotated[int, Meta(ge=0, le=65_536)] = 4096
+    """Files and segments of up to this many bytes are stored in the ledger instead of as blobs; 0: none."""
     index: str | None = None
     """Where the index is stored: `lancedb:///FOLDER`, or the URL of an adapter from a package. Default: `index` in the
     home."""

@@ -29,10 +29,12 @@ from penstock.upkeep.report import CheckReport
 LONG = os.environ.get("PENSTOCK_LONG") == "1"
 REPOSITORY = Path(__file__).parents[2]
 PATIENCE_S = 30.0
+SMALL_BYTES = 300
+"""Some blobs are in the ledger, and some are files."""
 
 
 def settings(home: Path, **more: Any) -> dict[str, Any]:
-    return {"home": str(home), "embedder": "fake", "chunk": CHUNK, **more}
+    return {"home": str(home), "embedder": "fake", "chunk": CHUNK, "small_bytes": SMALL_BYTES, **more}
 
 
 def configured(home: Path, **more: Any) -> Config:

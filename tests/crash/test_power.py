@@ -53,7 +53,8 @@ class Disk:
 
     def lost(self, connection: SqliteConnection) -> list[str]:
         """Raw bytes that the ledger is about to name, and that a power cut would take."""
-        keys = [row[0] for row in connection.script("SELECT raw_key FROM generations")]
+        large = "SELECT raw_key FROM generations WHERE raw_key NOT IN (SELECT key FROM small_blobs)"
+        keys = [row[0] for row in connection.script(large)]
         return [key for key in keys if not self.safe(self.home / "blobs" / key)]
 
     def safe(self, path: Path) -> bool:

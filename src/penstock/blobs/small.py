@@ -15,6 +15,5 @@ def is_small(key: str) -> bool:
 
 
 def small_limit(blobs: Blobs) -> int:
-    """The size in bytes up to which a blob is passed to the ledger instead of these blobs."""
-    limit: int = getattr(blobs, "small_bytes", -1)
-    return limit
+    """The size in bytes up to which a blob is passed to the ledger instead of these blobs; -1: none is."""
+    return getattr(blobs, "small_bytes", 0) or -1
