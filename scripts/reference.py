@@ -11,7 +11,6 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import click
 import msgspec
 
-from penstock.app import WorkerView
 from penstock.bench.queue import Figures
 from penstock.cli.call import SHARED
 from penstock.cli.main import penstock
@@ -29,11 +28,12 @@ from penstock.upkeep.prune import Pruned
 from penstock.upkeep.report import CheckReport
 from penstock.upkeep.restore import Restored
 from penstock.upkeep.vacuum import Vacuumed
+from penstock.verbs.collections import CollectionView, Dropped
 from penstock.verbs.dead_letters import DeadLetters
 from penstock.verbs.groups import BatchStart
 from penstock.verbs.jobs import Summary
 from penstock.verbs.replays import Discard, Replay
-from penstock.verbs.views import Counts, DocumentDetails, DocumentProgress, DocumentView
+from penstock.verbs.views import Counts, DocumentDetails, DocumentProgress, DocumentView, WorkerView
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 
@@ -103,6 +103,7 @@ STATUS = {
     "progress": dict.fromkeys(DocumentProgress.__struct_fields__),
     "steps": [dict.fromkeys(StepView.__struct_fields__)],
 }
+COLLECTION = {**dict.fromkeys(CollectionView.__struct_fields__), "statuses": {"…": None}}
 COUNTS = {
     **dict.fromkeys(Counts.__struct_fields__),
     "documents": {"…": None},
@@ -117,7 +118,7 @@ SHAPES: dict[str, dict[str, Shape]] = {
     "run": {"": SUMMARY},
     "worker": {"": {"processes": None, "restarts": None, "metrics_port": None, **SUMMARY}},
     "status": {"": COUNTS, "ID": STATUS},
-    "list": {"": {"documents": [DOCUMENT], "after": None}},
+    "list": {"": {"documents": [DOCUMENT], "after": None, "more": None, "total": None, "exact": None}},
     "search": {"": {"hits": [dict.fromkeys(Hit.__struct_fields__)], "next": None, "explain": None}},
     "show": {
         "": STATUS,
@@ -142,7 +143,10 @@ SHAPES: dict[str, dict[str, Shape]] = {
     },
     "retry": {"": {"retried": None, "unchanged": None, "notes": None}},
     "cancel": {"": {"cancelled": None, "unchanged": None}},
-    "delete": {"": {"deleted": None, "unchanged": None}},
+    "delete": {"": {"deleted": None, "unchanged": None, "count": None, "dry_run": None}},
+    "collection list": {"": {"collections": [COLLECTION]}},
+    "collection show": {"": COLLECTION},
+    "collection drop": {"": dict.fromkeys(Dropped.__struct_fields__)},
     "meta": {"": {"id": None, "changed": None, "metadata": None}},
     "check": {"": dict.fromkeys(CheckReport.__struct_fields__)},
     "prune": {"": {**dict.fromkeys(Pruned.__struct_fields__), "dry_run": None}},

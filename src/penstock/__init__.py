@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.app import App, RestoreReport, WorkerView, open_app, restore
+    from penstock.app import App, RestoreReport, open_app, restore
     from penstock.config import (
         ChunkConfig,
         CollectionConfig,
@@ -47,12 +47,14 @@ if TYPE_CHECKING:
     from penstock.upkeep.prune import Pruned
     from penstock.upkeep.report import CheckReport
     from penstock.upkeep.vacuum import VacuumReport
+    from penstock.verbs.collections import CollectionView, Dropped
     from penstock.verbs.dead_letters import DeadLetters
+    from penstock.verbs.documents import Deletion
     from penstock.verbs.jobs import Progress, Summary
     from penstock.verbs.maintenance import Locks
     from penstock.verbs.owner import OwnerScope
     from penstock.verbs.replays import Discard, Replay
-    from penstock.verbs.views import Counts, DocumentDetails, DocumentView
+    from penstock.verbs.views import Counts, DocumentDetails, DocumentView, WorkerView
 
 __version__ = "0.1.0"
 
@@ -65,15 +67,18 @@ __all__ = [
     "Chunk",
     "ChunkConfig",
     "CollectionConfig",
+    "CollectionView",
     "Config",
     "ConfigError",
     "Counts",
     "DeadLetter",
     "DeadLetters",
+    "Deletion",
     "Discard",
     "DocumentDetails",
     "DocumentStatus",
     "DocumentView",
+    "Dropped",
     "Evaluation",
     "Event",
     "EventKind",
@@ -120,7 +125,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "app": ("App", "RestoreReport", "WorkerView", "open_app", "restore"),
+    "app": ("App", "RestoreReport", "open_app", "restore"),
     "config": (
         *("ChunkConfig", "CollectionConfig", "Config", "LimitsConfig", "ParsersConfig", "RetentionConfig"),
         *("WebhookConfig", "WorkerConfig", "load_config"),
@@ -144,12 +149,14 @@ _HOMES = {
     "upkeep.prune": ("Pruned",),
     "upkeep.report": ("CheckReport",),
     "upkeep.vacuum": ("VacuumReport",),
+    "verbs.collections": ("CollectionView", "Dropped"),
     "verbs.dead_letters": ("DeadLetters",),
+    "verbs.documents": ("Deletion",),
     "verbs.jobs": ("Progress", "Summary"),
     "verbs.maintenance": ("Locks",),
     "verbs.owner": ("OwnerScope",),
     "verbs.replays": ("Discard", "Replay"),
-    "verbs.views": ("Counts", "DocumentDetails", "DocumentView"),
+    "verbs.views": ("Counts", "DocumentDetails", "DocumentView", "WorkerView"),
 }
 
 

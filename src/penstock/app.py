@@ -17,8 +17,7 @@ from penstock.config import Config, ConfigKeywords, check_config, load_config
 from penstock.errors import LedgerDamaged, UsageError
 from penstock.indexes import highest
 from penstock.ledger.blobs import LedgerBlobs
-from penstock.ledger.database import histories, workers
-from penstock.ledger.database.connection import Connection
+from penstock.ledger.database import histories
 from penstock.ledger.database.database import Database
 from penstock.ledger.database.migrations import LATEST
 from penstock.ledger.database.store import Ledger
@@ -27,10 +26,11 @@ from penstock.metrics.base import NULL_METRICS, Metrics, SafeMetrics
 from penstock.redaction import tighten
 from penstock.runtime import Failpoints, Runtime
 from penstock.upkeep.restore_marker import refuse_half_restored
-from penstock.verbs import arguments, jobs, working
+from penstock.verbs import arguments, jobs, views, working
 from penstock.verbs.jobs import Job, Report, Summary
 from penstock.verbs.owner import OwnerScope
 from penstock.verbs.resources import Resources
+from penstock.verbs.views import WorkerView
 from penstock.worker.broadcast import Listener
 
 if TYPE_CHECKING:
@@ -41,12 +41,6 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 15.0
 """How long a call waits for a PostgreSQL server that is away."""
-
-
-class WorkerView(workers.Busy, frozen=True):
-    """A worker, as `list_workers` returns it."""
-
-    alive: bool
 
 
 class App(OwnerScope):
@@ -118,14 +112,7 @@ class App(OwnerScope):
     async def list_workers(self) -> list[WorkerView]:
         """Return the workers of this ledger, for all owners. A worker that is not alive has died, and its steps were
         not reaped yet."""
-        liveness = self.resources.liveness()
-
-        def look(connection: Connection) -> list[WorkerView]:
-            found = workers.busy(connection)
-            dead = set(liveness.dead([worker.id for worker in found], connection))
-            return [WorkerView(**msgspec.structs.asdict(worker), alive=worker.id not in dead) for worker in found]
-
-        return await self.ledger.read(look)
+        return await views.list_workers(self.ledger, self.resources.liveness())
 
     async def check(
         self, *, repair: bool = False, sample: float = 1.0, progress: Callable[[str, int], None] | None = None

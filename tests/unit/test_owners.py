@@ -18,6 +18,7 @@ from penstock.verbs.owner import OwnerScope
 FOR_USERS = {
     "documents", "dead_letters", "stats", "runs", "generations", "batches", "submissions", "submits", "cancellations",
     "deletions", "restarts", "index_versions", "searchable", "adoptions", "metadata",
+    "collections",
 }  # fmt: skip
 """Modules whose functions are called for a user: `owner` comes first."""
 ENGINE = {
@@ -41,6 +42,7 @@ CROSSING = {
     "submissions.begin": "the same",
     "submissions.is_one_statement": "the same",
     "generations.due_purges": "upkeep",
+    "collections.begun": "the same",
     "runs.start_runs": "inside submits; the submission carries the owner",
     "runs.keep_password": "the same",
     "runs.stop_runs": "inside submits, cancels and deletes, for documents that were looked up by owner",

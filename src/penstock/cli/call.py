@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.output import Answer, deliver, encode, note, when, write_json
+from penstock.cli.output import Answer, deliver, encode, note, visible, when, write_json
 from penstock.cli.signals import Interrupted, Signals
 from penstock.redaction import masked
 
@@ -101,6 +101,18 @@ class Call:
                 yield app
             finally:
                 self.signals.stop = cancel
+
+    def confirms(self, question: str) -> bool:
+        """Ask on the terminal, and return whether the answer is yes. A signal is an interruption."""
+        import select
+
+        sys.stderr.write(f"{visible(question)} [y/N] ")
+        sys.stderr.flush()
+        while not select.select([sys.stdin], [], [], 0.2)[0]:
+            if self.signals.received is not None:
+                sys.stderr.write("\n")
+                raise Interrupted
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
 
     def fail(self, message: str, code: int) -> int:
         """Print the error to standard error, and with --json also as an object. Return `code`."""

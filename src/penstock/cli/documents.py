@@ -13,6 +13,7 @@ from penstock.cli.output import Answer, as_data, bytes_size, count, duration, la
 from penstock.cli.passwords import chosen, passwords
 
 if TYPE_CHECKING:
+    from penstock.ledger.engine.documents import Counted
     from penstock.ledger.reads.stats import AwayTarget
     from penstock.model.nouns import StepView
     from penstock.verbs.owner import OwnerScope
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 MOST_SKIPPED = 10
 """Skipped pages that are listed."""
+SHOWN = 20
+"""The number of deleted documents that are listed."""
 IDS = click.argument("ids", metavar="ID...", nargs=-1, required=True)
 
 
@@ -68,21 +71,33 @@ async def list_documents(
     """List documents, newest first."""
     from penstock.search.filters import parsed
 
-    where = parsed(filters)
+    where: dict[str, Any] = {
+        "status": status.upper() if status else None,
+        "collection": collection,
+        "name": name,
+        "filter": parsed(filters),
+    }
     async with call.scope() as scope:
-        found = await scope.list_documents(
-            status=status.upper() if status else None,
-            collection=collection,
-            name=name,
-            filter=where,
-            limit=limit,
-            after=after,
-        )
+        found = await scope.list_documents(**where, limit=limit, after=after)
+        last = found[-1].id if len(found) == limit else None
+        more = await scope.count_documents(**where, after=last) if last else None
+        total = await scope.count_documents(**where) if after or more is not None else None
     rows = [[d.id, d.status, d.pages, d.chunks, visible(d.name) + _remark(d)] for d in found]
     lines = table([["ID", "STATUS", "PAGES", "CHUNKS", "NAME"], *rows]) if rows else ["no documents"]
-    last = found[-1].id if len(found) == limit else None
-    lines += [f"{len(found):,} shown; for more: --after {last}"] if last else []
-    return Answer({"documents": [as_data(d) for d in found], "after": last}, "\n".join(lines))
+    if more is not None and (more.count or not more.exact):
+        lines.append(f"{len(found):,} shown, {_at_least(more)} more: --after {last}")
+    data = {
+        "documents": [as_data(d) for d in found],
+        "after": last if more is not None and (more.count or not more.exact) else None,
+        "more": more.count if more is not None else 0,
+        "total": total.count if total is not None else len(found),
+        "exact": (more is None or more.exact) and (total is None or total.exact),
+    }
+    return Answer(data, "\n".join(lines))
+
+
+def _at_least(found: "Counted") -> str:
+    return f"{found.count:,}" if found.exact else f"at least {found.count:,}"
 
 
 @click.command()
@@ -141,11 +156,79 @@ async def cancel(call: Call, ids: tuple[str, ...]) -> Answer:
 
 
 @click.command()
-@IDS
+@click.argument("names", metavar="[ID|PATH|GLOB]...", nargs=-1)
+@click.option("--collection", metavar="NAME", help="Only documents of this collection; alone: all of them.")
+@click.option("--name", metavar="GLOB", help="Documents whose name matches.")
+@click.option("--status", metavar="STATUS", help="Documents with this status, as in FAILED.")
+@click.option("--filter", "filters", metavar="FILTER", multiple=True, help="Matching documents: 'year>=2020'.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 @body
-async def delete(call: Call, ids: tuple[str, ...]) -> Answer:
-    """Delete documents: no search that starts afterwards finds them."""
-    return await _change(call, ids, "deleted", "deleted", lambda scope: scope.delete(ids))
+async def delete(call: Call, names: tuple[str, ...], filters: tuple[str, ...], dry_run: bool, **options: Any) -> Answer:
+    """Delete documents: no search that starts afterwards finds them.
+
+    A document is named by its id, path or name. A pattern in quotes chooses several by path, below the current folder:
+    'drafts/*.pdf' in one folder, 'drafts/**' in all folders below. Options choose by collection, name, status or
+    filter; a document must meet all of them. After an interruption, the same command deletes the rest.
+    """
+    from penstock.errors import UsageError
+    from penstock.search.filters import parsed
+
+    options["status"] = options["status"].upper() if options["status"] else None
+    where = {"filter": parsed(filters), **options}
+    chosen = {name: value for name, value in where.items() if value}
+    if not names and not chosen:
+        raise UsageError("choose what to delete: an ID, PATH or GLOB, --collection, --name, --status or --filter")
+    async with call.scope() as scope:
+        single, patterns = await _sorted(scope, names)
+        if single and chosen:
+            raise UsageError(f"{single[0].name}: name documents, or choose them by options, not both")
+        found = {d.id: d for d in single}
+        total = len(found)
+        unchanged: list[str] = []
+        if single and not dry_run:
+            gone = await scope.delete(list(found))
+            unchanged = [document for document in found if document not in gone]
+            total = len(gone)
+        chosen_paths: Sequence[str | None] = patterns or ([None] if chosen else [])
+        for pattern in chosen_paths:
+            done = await scope.delete_matching(path=pattern, **chosen, dry_run=dry_run)
+            found |= {d.id: d for d in done.documents}
+            total += done.count
+    return _deleted([d for d in found.values() if d.id not in unchanged], total, unchanged, dry_run)
+
+
+async def _sorted(scope: "OwnerScope", names: Sequence[str]) -> "tuple[list[DocumentView], list[str]]":
+    """The documents that are named, and the patterns. A name with wildcards that names a document is no pattern."""
+    from penstock.errors import NotFound
+    from penstock.verbs.selection import is_pattern
+
+    single: list[DocumentView] = []
+    patterns: list[str] = []
+    for name in dict.fromkeys(names):
+        try:
+            single.append(await scope.status(name))
+        except NotFound:
+            if not is_pattern(name):
+                below = f"{name.rstrip('/')}/**"
+                if (await scope.delete_matching(path=below, dry_run=True)).count:
+                    raise NotFound(f"no document {name!r}: for the documents in this folder, use '{below}'") from None
+                raise
+            patterns.append(name)
+    return single, patterns
+
+
+def _deleted(found: "Sequence[DocumentView]", total: int, unchanged: Sequence[str], dry_run: bool) -> Answer:
+    word = "would be deleted" if dry_run else "deleted"
+    shown = found[:SHOWN]
+    lines = [f"{count(total, 'document')} {word}"]
+    lines += table([[d.id, visible(d.name)] for d in shown], "  ")
+    if total > len(shown) > 0:
+        lines.append(f"  and {total - len(shown):,} more")
+    data = {"deleted": [d.id for d in found], "unchanged": unchanged, "count": total, "dry_run": dry_run}
+    hints = ["Nothing was deleted: run it without --dry-run."] if dry_run and total else []
+    if not total:
+        hints.append("A pattern is a path below the current folder; ** matches any folders, as in '**/*.pdf'.")
+    return Answer(data, "\n".join(lines), hints=hints)
 
 
 async def _change(
@@ -178,9 +261,27 @@ def counts(found: "Counts") -> list[str]:
     if waiting := found.events.waiting:
         rows.append(["events waiting", f"{waiting:,}"])
     rows.append(["dead letters", f"{letters:,}"])
+    rows.append(["workers", _workers(found)])
     lines = table(rows) if documents else ["no documents; add some with: penstock ingest PATH"]
     lines += ["", *map(_away, found.away)] if found.away else []
+    waiting = sum(n for name, n in steps.items() if name in ("PENDING", "ERROR"))
+    if waiting and not found.workers:
+        lines += [
+            "",
+            "Work waits, but no worker runs. To process it: penstock run · to keep one running: penstock worker",
+        ]
     return lines + (["", "To see why documents failed: penstock dlq list"] if letters else [])
+
+
+def _workers(found: "Counts") -> str:
+    """How many there are, on which hosts, and since when the oldest one on each of them runs."""
+    if not found.workers:
+        return "none"
+    since: dict[str, float] = {}
+    for worker in found.workers:
+        since[worker.host] = min(worker.started_at, since.get(worker.host, worker.started_at))
+    hosts = ", ".join(f"on {visible(host)} since {when(at)}" for host, at in since.items())
+    return f"{len(found.workers):,} ({hosts})"
 
 
 def _away(target: "AwayTarget") -> str:

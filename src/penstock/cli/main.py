@@ -12,6 +12,7 @@ import click
 from penstock import __version__
 from penstock.cli import (
     bench,
+    collections,
     demo,
     dlq,
     documents,
@@ -45,7 +46,16 @@ def penstock(call: Call, /, **values: Any) -> int:
 for _command in (
     *(work.ingest, work.run, worker.worker, documents.status, documents.list_documents, search.search, reading.show),
     evaluation.evaluate,
-    *(documents.retry, documents.cancel, documents.delete, metadata.meta, upkeep.check, upkeep.prune, upkeep.vacuum),
+    *(
+        documents.retry,
+        documents.cancel,
+        documents.delete,
+        collections.collection,
+        metadata.meta,
+        upkeep.check,
+        upkeep.prune,
+        upkeep.vacuum,
+    ),
     *(upkeep.backup, upkeep.restore),
     *(dlq.dlq, groups.batch, groups.group, system.steps, system.workers, system.lock),
     *(workflow.workflow, settings.config, settings.db),

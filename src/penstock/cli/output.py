@@ -180,14 +180,14 @@ def table(rows: Iterable[Sequence[object]], indent: str = "") -> list[str]:
     return [cut(line, width()) for line in lines] if sys.stdout.isatty() else lines
 
 
-def labelled(fields: Mapping[str, object]) -> list[str]:
+def labelled(fields: Mapping[str, object], column: int = 12) -> list[str]:
     """A name and its value on each line; a long sentence is wrapped beside its name. What is None is left out."""
     lines = []
     for name, value in fields.items():
         if value is not None:
-            indent = f"{name:<12}"
-            wrap = textwrap.wrap(visible(value), width() - 12, break_long_words=False, break_on_hyphens=False) or [""]
-            lines += [f"{indent if i == 0 else ' ' * 12}{line}".rstrip() for i, line in enumerate(wrap)]
+            indent, room = f"{name:<{column}}", width() - column
+            wrap = textwrap.wrap(visible(value), room, break_long_words=False, break_on_hyphens=False) or [""]
+            lines += [f"{indent if i == 0 else ' ' * column}{line}".rstrip() for i, line in enumerate(wrap)]
     return lines
 
 

@@ -11,7 +11,7 @@ from penstock.errors import NotFound, UsageError
 from penstock.indexes.base import EVERYTHING, Filter, Index, IndexHit, RowSpan, TableId, Traits
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.store import Ledger, Snapshot
-from penstock.ledger.engine import generations, index_versions
+from penstock.ledger.engine import collections, generations, index_versions
 from penstock.model.items import Vector
 from penstock.model.metadata import merged
 from penstock.model.nouns import GenerationId, Owner
@@ -93,15 +93,13 @@ async def search(
     )
 
 
-def _versions(
-    owner: Owner, connection: Connection, collections: Sequence[str]
-) -> dict[str, index_versions.IndexVersion]:
+def _versions(owner: Owner, connection: Connection, wanted: Sequence[str]) -> dict[str, index_versions.IndexVersion]:
     """The current version of each collection. Raises NotFound."""
     found = {}
-    for name in collections:
+    for name in wanted:
         version = index_versions.current(owner, connection, name)
         if version is None:
-            raise _unknown(name, owner, index_versions.collections(owner, connection))
+            raise _unknown(name, owner, collections.names(owner, connection))
         found[name] = version
     return found
 

@@ -19,6 +19,7 @@ from penstock.ledger.engine import backup_guard
 from penstock.ledger.upkeep import audit, repairs, retention
 from penstock.model.nouns import WorkerId
 from penstock.upkeep.check_blobs import batches, unnamed
+from penstock.upkeep.drop import finish_drops
 from penstock.upkeep.purge import hold, purge
 from penstock.upkeep.report import Stores
 
@@ -81,6 +82,8 @@ class Prune:
 
     async def rows(self) -> None:
         """Remove rows of the ledger, and the blobs that they name."""
+        if not self._dry_run:
+            await finish_drops(self._ledger)
         await self._purge()
         await self._drop()
         await self._expire()

@@ -1,25 +1,27 @@
 """The documents of an owner: list, status, extracted content, steps, cancel, delete, retry."""
 
-import fnmatch
-import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, overload
 
+import msgspec
+
 from penstock.errors import UsageError
 from penstock.ledger.database.writer import Verb
-from penstock.ledger.engine import cancellations, deletions, documents, metadata, restarts, runs
+from penstock.ledger.engine import cancellations, deletions, metadata, restarts, runs
+from penstock.ledger.engine.documents import Counted
 from penstock.ledger.reads import stats
 from penstock.ledger.reads.stats import ListedStep
 from penstock.model.nouns import DocumentId, RunId, Workflow
-from penstock.model.states import DocumentStatus, StepStatus
-from penstock.search.filters import Fields, Predicate, compiled
+from penstock.model.states import StepStatus
 from penstock.verbs import arguments, views
 from penstock.verbs.replays import replayer
 from penstock.verbs.scope import Scope, chosen_collection
+from penstock.verbs.selection import counted, listed, pages, selection
 from penstock.verbs.views import Counts, DocumentDetails, DocumentView
 
-PAGE = 500
+EXAMPLES = 1_000
+"""The number of documents that the result of a delete lists."""
 REMAKE_BATCH = 500
 CHANGED_AT_ONCE = 1_000
 """The maximum number of documents that one transaction deletes or cancels."""
@@ -37,32 +39,29 @@ async def list_documents(
 ) -> list[DocumentView]:
     """Return documents, newest first. `name` is a glob pattern, and `filter` a filter as for a search. With `after`,
     continue after the document with this id."""
-    accepts = None if not filter else compiled(filter)
-    newest = partial(documents.newest, scope.owner)
-    wanted = arguments.one_of("status", status, DocumentStatus) or ""
-    where = arguments.maybe("collection", collection) or ""
-    arguments.maybe("name", name)
     arguments.count("limit", limit)
-    before = (arguments.maybe("after", after) or "").upper()
+    chosen = selection(status=status, collection=collection, name=name, filter=filter, after=after)
     out: list[DocumentView] = []
-    while len(out) < limit:
-        page = await scope.ledger.read(newest, status=wanted, collection=where, before=before, count=PAGE)
-        out += [views.listed(e) for e in page if _is_wanted(e, name, accepts)]
-        if len(page) < PAGE:
-            break
-        before = page[-1].document.id
+    if limit:
+        async for page in pages(scope, chosen):
+            out += map(views.listed, page)
+            if len(out) >= limit:
+                break
     return out[:limit]
 
 
-def _is_wanted(entry: documents.Listed, name: str | None, accepts: Predicate | None) -> bool:
-    d = entry.document
-    if name is not None and not fnmatch.fnmatchcase(d.name, name):
-        return False
-    if accepts is None:
-        return True
-    metadata = (json.dumps(d.metadata),)
-    place = (d.id, d.collection, d.name, d.source, d.media_type, d.size, d.status, d.pages, d.created_at)
-    return accepts(Fields(*place, metadata))
+async def count_documents(
+    scope: Scope,
+    *,
+    status: str | None = None,
+    collection: str | None = None,
+    name: str | None = None,
+    filter: Mapping[str, Any] | None = None,
+    after: str | None = None,
+) -> Counted:
+    """Count the documents that `list_documents` would return without a limit. It looks at no more than 10,000
+    documents; `exact` is False if there are more, and then there are at least `count`."""
+    return await counted(scope, selection(status=status, collection=collection, name=name, filter=filter, after=after))
 
 
 @overload
@@ -77,7 +76,7 @@ async def status(scope: Scope, document: str | None = None) -> Counts | Document
     """Return one document with its steps, progress, attempts and error. Without a name, return the counts for all
     documents."""
     if document is None:
-        return await views.counts(scope.owner, scope.ledger)
+        return await views.counts(scope.owner, scope.ledger, scope.resources.liveness())
     return await views.details(scope.owner, scope.ledger, arguments.text("document", document))
 
 
@@ -135,6 +134,42 @@ async def delete(scope: Scope, names: Sequence[str]) -> set[DocumentId]:
     transactions. After an interruption, the same call deletes the rest; the result does not contain ids of documents
     that were deleted before."""
     return await change(scope, deletions.DELETE, await _selected(scope, names, deleted=True))
+
+
+class Deletion(msgspec.Struct, frozen=True):
+    """What `delete_matching` deleted, or would delete."""
+
+    count: int
+    dry_run: bool
+    documents: list[DocumentView]
+    """The first 1,000 of them."""
+
+
+async def delete_matching(
+    scope: Scope,
+    *,
+    path: str | None = None,
+    collection: str | None = None,
+    name: str | None = None,
+    status: str | None = None,
+    filter: Mapping[str, Any] | None = None,
+    dry_run: bool = False,
+) -> Deletion:
+    """Delete the documents that meet all criteria. `path` is a pattern of their paths, such as `drafts/*.pdf`, relative
+    to the current folder: `*` matches within one folder, `**` in all folders below. `name` is a pattern of their names.
+    They are deleted in several transactions; after an interruption, the same call deletes the rest. With `dry_run`,
+    nothing is deleted, only counted."""
+    chosen = selection(status=status, collection=collection, name=name, filter=filter, path=path)
+    if chosen == selection():
+        raise UsageError("choose what to delete: by path, collection, name, status or filter")
+    count, examples = 0, list[DocumentView]()
+    async for page in listed(scope, chosen):
+        ids = {d.id for d in page}
+        if not dry_run and page:
+            ids = await change(scope, deletions.DELETE, runs.Selected(scope.owner, tuple(d.id for d in page)))
+        count += len(ids)
+        examples += [d for d in page if d.id in ids][: EXAMPLES - len(examples)]
+    return Deletion(count, dry_run, examples)
 
 
 async def retry(

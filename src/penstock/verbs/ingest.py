@@ -15,6 +15,7 @@ from penstock.model.nouns import DocumentId
 from penstock.sources.base import NOTHING, Change, Found, Known, Source
 from penstock.sources.folder import FolderSource
 from penstock.sources.stream import StreamSource
+from penstock.upkeep.drop import finish_drops_of
 from penstock.verbs import arguments, jobs
 from penstock.verbs.documents import change
 from penstock.verbs.jobs import Job, OnReceipt, Report, Summary
@@ -58,6 +59,7 @@ async def ingest(
         scope, arguments.paths(paths), include, exclude, data, name, source, key, arguments.metadata(metadata), manifest
     )
     spec = _run_spec(scope, collection, workflow, params, priority, batch, retry, password)
+    await finish_drops_of(scope.ledger, scope.owner, spec.collection)
     job = Job(scope.owner, scope.ledger, scope.runtime)
     known = _InCollection(scope, spec.collection)
     if prune:
@@ -108,6 +110,7 @@ async def submit(
         scope, arguments.paths(paths), include, exclude, data, name, source, key, arguments.metadata(metadata), manifest
     )
     spec = _run_spec(scope, collection, workflow, params, priority, batch, retry, password)
+    await finish_drops_of(scope.ledger, scope.owner, spec.collection)
     intake = Intake(scope.ledger, scope.blobs, scope.runtime)
     began = False
     try:

@@ -1,6 +1,6 @@
 """`OwnerScope`: the methods for one owner."""
 
-from penstock.verbs import dead_letters, documents, evaluation, groups, ingest, maintenance, search
+from penstock.verbs import collections, dead_letters, documents, evaluation, groups, ingest, maintenance, search
 from penstock.verbs.scope import Scope
 
 
@@ -15,6 +15,7 @@ class OwnerScope(Scope):
     evaluate = evaluation.evaluate
     status = documents.status
     list_documents = documents.list_documents
+    count_documents = documents.count_documents
     list_steps = documents.list_steps
     show = documents.show
     workflow = documents.workflow
@@ -22,7 +23,12 @@ class OwnerScope(Scope):
     set_metadata = documents.set_metadata
     cancel = documents.cancel
     delete = documents.delete
+    delete_matching = documents.delete_matching
     retry = documents.retry
+
+    list_collections = collections.list_collections
+    collection = collections.collection
+    drop_collection = collections.drop_collection
 
     list_dead_letters = dead_letters.list_dead_letters
     dead_letter = dead_letters.dead_letter

@@ -9,7 +9,9 @@ import msgspec
 
 from penstock.artifacts.reader import ArtifactReader
 from penstock.errors import NotFound
+from penstock.ledger.database import workers
 from penstock.ledger.database.connection import Connection
+from penstock.ledger.database.liveness import Liveness
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import checkpoints, documents
 from penstock.ledger.engine.documents import ArtifactProgress, Listed
@@ -69,6 +71,12 @@ class DocumentDetails(DocumentView, frozen=True):
     """The pages that could not be read: `page`, `reason` and `error` of each, at most 200."""
 
 
+class WorkerView(workers.Busy, frozen=True):
+    """A worker, as `list_workers` returns it."""
+
+    alive: bool
+
+
 class Counts(msgspec.Struct, frozen=True):
     """The counts for one owner."""
 
@@ -81,6 +89,8 @@ class Counts(msgspec.Struct, frozen=True):
     events: WaitingEvents
     away: list[stats.AwayTarget]
     """The targets that are away."""
+    workers: list[WorkerView]
+    """The workers that are alive, for all owners: `penstock worker`, and calls of `ingest` and `run`."""
 
 
 def listed(entry: Listed) -> DocumentView:
@@ -103,7 +113,20 @@ def listed(entry: Listed) -> DocumentView:
     )
 
 
-async def counts(owner: Owner, ledger: Ledger) -> Counts:
+async def list_workers(ledger: Ledger, liveness: Liveness) -> list[WorkerView]:
+    """Return the workers of a ledger, for all owners. A worker that is not alive has died, and its steps were not
+    reaped yet."""
+
+    def look(connection: Connection) -> list[WorkerView]:
+        found = workers.busy(connection)
+        dead = set(liveness.dead([worker.id for worker in found], connection))
+        return [WorkerView(**msgspec.structs.asdict(worker), alive=worker.id not in dead) for worker in found]
+
+    return await ledger.read(look)
+
+
+async def counts(owner: Owner, ledger: Ledger, liveness: Liveness) -> Counts:
+    alive = [worker for worker in await list_workers(ledger, liveness) if worker.alive]
     async with ledger.snapshot() as snapshot:
         return Counts(
             await snapshot.read(lambda c: stats.documents(owner, c)),
@@ -112,6 +135,7 @@ async def counts(owner: Owner, ledger: Ledger) -> Counts:
             await snapshot.read(lambda c: stats.running(owner, c)),
             await snapshot.read(lambda c: stats.events(owner, c)),
             await snapshot.read(lambda c: stats.away(owner, c)),
+            alive,
         )
 
 

@@ -44,7 +44,11 @@ def start_worker(
     )
     slots = IN_HAND * config.worker.slots
     worker = Worker(
-        services, resources.liveness(), slots=slots, chores=[_purging(resources, services)], dispatcher=dispatcher
+        services,
+        resources.liveness(),
+        slots=slots,
+        chores=[_dropping(resources), _purging(resources, services)],
+        dispatcher=dispatcher,
     )
     resources.workers.add(worker)
     if resources.stopping:
@@ -77,6 +81,13 @@ def _services(
         metrics=resources.metrics,
         limits=config.targets,
     )
+
+
+def _dropping(resources: Resources) -> Callable[[], Awaitable[int]]:
+    """Return the function that the worker calls periodically to complete drops that were interrupted."""
+    from penstock.upkeep.drop import finish_drops
+
+    return lambda: finish_drops(resources.ledger)
 
 
 def _purging(resources: Resources, services: "WorkerServices") -> Callable[[], Awaitable[bool]]:

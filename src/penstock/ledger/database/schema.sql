@@ -4,7 +4,7 @@
 CREATE TABLE collections (
   owner TEXT NOT NULL,
   name TEXT NOT NULL,
-  created_at REAL NOT NULL,
+  created_at REAL NOT NULL, drop_to TEXT, dropped_at REAL,
   PRIMARY KEY (owner, name)
 );
 
@@ -449,4 +449,18 @@ CREATE TABLE small_blobs (
   key TEXT PRIMARY KEY,
   data BLOB NOT NULL,
   added_at REAL NOT NULL
+);
+
+CREATE INDEX collections_dropping ON collections (owner, name) WHERE drop_to IS NOT NULL;
+
+CREATE INDEX documents_collection ON documents (owner, collection, id) WHERE deleted_at IS NULL;
+
+CREATE INDEX documents_deleted ON documents (source, owner, collection) WHERE deleted_at IS NOT NULL;
+
+CREATE TABLE forgotten (
+  owner TEXT NOT NULL,
+  collection TEXT NOT NULL,
+  source TEXT NOT NULL,
+  forgotten_at REAL NOT NULL,
+  PRIMARY KEY (owner, collection, source)
 );

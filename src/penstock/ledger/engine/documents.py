@@ -20,16 +20,37 @@ _DOCUMENT = (
     "WHERE d.owner = :owner AND d.deleted_at IS NULL "
 )
 _GET = Statement(_DOCUMENT + "AND d.id = :id")
-# By whether a status and a place to go on from are given: each has an index to walk, so that whoever asks for the few
-# that failed does not walk past all others.
-_LISTS = {
-    (of_status, goes_on): Statement(
-        _DOCUMENT
-        + "AND d.status = :status " * of_status
+# By whether a status, a collection and a place to continue from are given: each has an index to walk, so that a reader
+# of the few that failed, or of a small collection, does not walk past all others.
+_CHOICES = [(a, b, c) for a in (False, True) for b in (False, True) for c in (False, True)]
+
+
+def _chosen(of_status: bool, in_collection: bool, goes_on: bool) -> str:
+    return (
+        "AND d.status = :status " * of_status
+        + "AND d.collection = :collection " * in_collection
         + "AND d.id < :before " * goes_on
-        + "AND (:collection = '' OR d.collection = :collection) ORDER BY d.id DESC LIMIT :count"
     )
-    for of_status in (False, True)
+
+
+_LISTS = {choice: Statement(_DOCUMENT + _chosen(*choice) + "ORDER BY d.id DESC LIMIT :count") for choice in _CHOICES}
+_COUNTS = {
+    choice: Statement(
+        "SELECT count(*) FROM (SELECT 1 FROM documents d WHERE d.owner = :owner AND d.deleted_at IS NULL "
+        + _chosen(*choice)
+        + "ORDER BY d.id DESC LIMIT :count) AS examined"
+    )
+    for choice in _CHOICES
+}
+# A document with a status in a collection: the rows of one of the two indexes are walked, and no more than :count.
+_BOTH = {
+    (by, goes_on): Statement(
+        f"SELECT count(*), coalesce(sum(CASE WHEN {other} = :other THEN 1 ELSE 0 END), 0) FROM "
+        f"(SELECT {other} FROM documents d WHERE d.owner = :owner AND d.deleted_at IS NULL AND d.{by} = :value "
+        + "AND d.id < :before " * goes_on
+        + "ORDER BY d.id DESC LIMIT :count) AS examined"
+    )
+    for by, other in (("status", "collection"), ("collection", "status"))
     for goes_on in (False, True)
 }
 _STATES = Statement(
@@ -44,6 +65,14 @@ _UNDER = Statement(
     "SELECT id, source FROM documents WHERE owner = :owner AND collection = :collection AND deleted_at IS NULL "
     "AND source {bytes} >= :low AND source {bytes} < :high ORDER BY source {bytes}"
 )
+_SOURCED = {
+    in_collection: Statement(
+        _DOCUMENT + "AND d.collection = :collection " * in_collection + "AND d.source {bytes} >= :low "
+        "AND d.source {bytes} < :high AND (d.source {bytes} > :after OR (d.source {bytes} = :after "
+        "AND d.id {bytes} > :last)) ORDER BY d.source {bytes}, d.id {bytes} LIMIT :count"
+    )
+    for in_collection in (False, True)
+}
 _CANDIDATE = "SELECT id, status, source FROM documents WHERE owner = :owner AND deleted_at IS NULL "
 _PREFIX = Statement(_CANDIDATE + "AND id {bytes} >= :low AND id {bytes} < :high ORDER BY id LIMIT :count")
 _SUFFIX = Statement(_CANDIDATE + "AND substr(id, length(id) - length(:suffix) + 1) = :suffix ORDER BY id LIMIT :count")
@@ -191,9 +220,40 @@ def known(owner: Owner, connection: Connection, ids: Sequence[str], *, deleted: 
 def newest(
     owner: Owner, connection: Connection, *, status: str, collection: str, before: str, count: int
 ) -> list[Listed]:
-    given = {name: value for name, value in (("status", status), ("before", before)) if value}
-    rows = connection.run(_LISTS[bool(status), bool(before)], owner=owner, collection=collection, count=count, **given)
+    choice = {"status": status, "collection": collection, "before": before}
+    given = {name: value for name, value in choice.items() if value}
+    rows = connection.run(_LISTS[bool(status), bool(collection), bool(before)], owner=owner, count=count, **given)
     return [_listed(row) for row in rows]
+
+
+class Counted(msgspec.Struct, frozen=True):
+    count: int
+    exact: bool
+    """False: there are at least so many. Counting stops after a number of documents."""
+
+
+def counted(owner: Owner, connection: Connection, *, status: str, collection: str, before: str, most: int) -> Counted:
+    """Count documents, but look at no more than `most` of them."""
+    if status and collection:
+        return _counted_by_both(owner, connection, status, collection, before, most)
+    choice = {"status": status, "collection": collection, "before": before}
+    given = {name: value for name, value in choice.items() if value}
+    statement = _COUNTS[bool(status), bool(collection), bool(before)]
+    count: int = connection.run(statement, owner=owner, count=most + 1, **given)[0][0]
+    return Counted(min(count, most), count <= most)
+
+
+def _counted_by_both(
+    owner: Owner, connection: Connection, status: str, collection: str, before: str, most: int
+) -> Counted:
+    best = Counted(0, False)
+    given = {"owner": owner, "count": most + 1} | ({"before": before} if before else {})
+    for by, value, other in (("status", status, collection), ("collection", collection, status)):
+        examined, found = connection.run(_BOTH[by, bool(before)], value=value, other=other, **given)[0]
+        if examined <= most:
+            return Counted(int(found), True)
+        best = Counted(max(best.count, min(int(found), most)), False)
+    return best
 
 
 def statuses(owner: Owner, connection: Connection, ids: Sequence[str]) -> dict[str, DocumentStatus]:
@@ -206,6 +266,21 @@ def under(owner: Owner, connection: Connection, collection: str, prefix: str) ->
     high = prefix[:-1] + chr(ord(prefix[-1]) + 1)
     rows = connection.run(_UNDER, owner=owner, collection=collection, low=prefix, high=high)
     return [(DocumentId(row[0]), row[1]) for row in rows]
+
+
+def sourced(
+    owner: Owner,
+    connection: Connection,
+    collection: str,
+    between: tuple[str, str],
+    after: tuple[str, str],
+    count: int,
+) -> list[Listed]:
+    """A page of the documents whose source is in a range, in the order of their sources: from the first bound to before
+    the second one. `after`: the source and the id of the last one of the page before."""
+    given = {"low": max(between[0], after[0]), "high": between[1], "after": after[0], "last": after[1], "count": count}
+    given |= {"collection": collection} if collection else {}
+    return [_listed(row) for row in connection.run(_SOURCED[bool(collection)], owner=owner, **given)]
 
 
 class LastRun(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ import msgspec
 from penstock.ledger.database.connection import Connection, Row
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
+from penstock.ledger.engine.collections import EXISTS
 from penstock.model.nouns import Owner
 
 FIRST = 1
@@ -23,7 +24,8 @@ class IndexVersion(msgspec.Struct, frozen=True):
 
 _CURRENT = Statement(
     "SELECT v.version, v.embedder, v.dimensions FROM collections c LEFT JOIN index_versions v ON v.owner = c.owner "
-    "AND v.collection = c.name AND v.state = 'CURRENT' WHERE c.owner = :owner AND c.name = :collection"
+    "AND v.collection = c.name AND v.state = 'CURRENT' WHERE c.owner = :owner AND c.name = :collection "
+    f"AND {EXISTS}"
 )
 _OF = Statement(
     "SELECT version, embedder, dimensions FROM index_versions WHERE owner = :owner AND collection = :collection "
@@ -35,14 +37,6 @@ def current(owner: Owner, connection: Connection, collection: str) -> IndexVersi
     """The current version of a collection; None if there is no such collection."""
     rows = connection.run(_CURRENT, owner=owner, collection=collection)
     return _version(rows[0]) if rows else None
-
-
-_COLLECTIONS = Statement("SELECT name FROM collections WHERE owner = :owner ORDER BY name")
-
-
-def collections(owner: Owner, connection: Connection) -> list[str]:
-    """The names of all collections of an owner."""
-    return [row[0] for row in connection.run(_COLLECTIONS, owner=owner)]
 
 
 def _version(row: Row) -> IndexVersion:

@@ -21,6 +21,7 @@ from penstock.ledger.database.migrations import (
     m0016_unsupported,
     m0017_limits,
     m0018_small_blobs,
+    m0019_collections,
 )
 
 MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
@@ -42,5 +43,6 @@ MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0016_unsupported.statements,
     m0017_limits.statements,
     m0018_small_blobs.statements,
+    m0019_collections.statements,
 )
 LATEST = len(MIGRATIONS)

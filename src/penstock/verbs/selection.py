@@ -1,0 +1,188 @@
+"""Documents that a call chooses by collection, status, name, path or filter, instead of naming each."""
+
+import fnmatch
+import json
+import os
+import re
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from penstock.errors import UsageError
+from penstock.ledger.engine import documents
+from penstock.ledger.engine.documents import Counted, Listed
+from penstock.model.states import DocumentStatus
+from penstock.search.filters import Fields, Predicate, compiled
+from penstock.sources.folder import printable
+from penstock.verbs import arguments, views
+from penstock.verbs.scope import Scope
+from penstock.verbs.views import DocumentView
+
+PAGE = 500
+COUNTED = 10_000
+"""The number of documents that a count looks at. It is not exact if there are more."""
+_WILD = re.compile(r"[*?\[]")
+_LAST = "\U0010ffff"
+_PARTS = re.compile(r"\*\*/|\*\*|\*|\?|\[!?[^\]]+\]|.", re.DOTALL)
+_WORDS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Validated criteria. A document must meet all of them."""
+
+    status: str = ""
+    collection: str = ""
+    name: str | None = None
+    """A glob pattern."""
+    accepts: Predicate | None = None
+    before: str = ""
+    """Only documents with a smaller id: those that are listed after it."""
+    paths: "tuple[PathPattern, ...]" = ()
+    """Patterns of which the source must match one. Empty: any source."""
+
+    @property
+    def by_ledger(self) -> bool:
+        """Whether the ledger alone can select the documents."""
+        return self.name is None and self.accepts is None and not self.paths
+
+
+def selection(
+    *,
+    status: str | None = None,
+    collection: str | None = None,
+    name: str | None = None,
+    filter: Mapping[str, Any] | None = None,
+    after: str | None = None,
+    path: str | None = None,
+) -> Selection:
+    """Validate criteria. Raises UsageError."""
+    arguments.maybe("name", name)
+    return Selection(
+        arguments.one_of("status", status, DocumentStatus) or "",
+        arguments.maybe("collection", collection) or "",
+        name,
+        compiled(filter) if filter else None,
+        (arguments.maybe("after", after) or "").upper(),
+        patterns(path) if path is not None else (),
+    )
+
+
+async def pages(scope: Scope, chosen: Selection, size: int = PAGE) -> AsyncIterator[list[Listed]]:
+    """Yield the matching documents, newest first. A page may be empty: it stands for `size` documents at most that were
+    looked at."""
+    newest, before = partial(documents.newest, scope.owner), chosen.before
+    while True:
+        page = await scope.ledger.read(
+            newest, status=chosen.status, collection=chosen.collection, before=before, count=size
+        )
+        yield [entry for entry in page if _matches(chosen, entry)]
+        if len(page) < size:
+            return
+        before = page[-1].document.id
+
+
+def _matches(chosen: Selection, entry: Listed) -> bool:
+    d = entry.document
+    if chosen.name is not None and not fnmatch.fnmatchcase(d.name, chosen.name):
+        return False
+    if chosen.paths and not any(pattern.matches(d.source) for pattern in chosen.paths):
+        return False
+    if chosen.status and d.status != chosen.status:
+        return False
+    if chosen.accepts is None:
+        return True
+    metadata = (json.dumps(d.metadata),)
+    place = (d.id, d.collection, d.name, d.source, d.media_type, d.size, d.status, d.pages, d.created_at)
+    return chosen.accepts(Fields(*place, metadata))
+
+
+async def counted(scope: Scope, chosen: Selection, most: int = COUNTED) -> Counted:
+    """Count the matching documents, but look at no more than `most`."""
+    if chosen.by_ledger:
+        where = {"status": chosen.status, "collection": chosen.collection, "before": chosen.before}
+        return await scope.ledger.read(partial(documents.counted, scope.owner), most=most, **where)
+    found, examined = 0, 0
+    async for page in pages(scope, chosen):
+        found, examined = found + len(page), examined + PAGE
+        if examined > most:
+            return Counted(found, False)
+    return Counted(found, True)
+
+
+async def sourced(scope: Scope, chosen: Selection) -> AsyncIterator[list[DocumentView]]:
+    """Yield the matching documents of a selection by path, in the order of their sources. Only sources that begin like
+    the pattern are read."""
+    read = partial(documents.sourced, scope.owner)
+    for pattern in chosen.paths:
+        for between in pattern.ranges():
+            after = ("", "")
+            while True:
+                page = await scope.ledger.read(read, chosen.collection, between, after, PAGE)
+                found = [one for one in page if pattern.matches(one.document.source)]
+                yield [views.listed(one) for one in found if _matches(chosen, one)]
+                if len(page) < PAGE:
+                    break
+                last = page[-1].document
+                after = (last.source, last.id)
+
+
+async def listed(scope: Scope, chosen: Selection) -> AsyncIterator[list[DocumentView]]:
+    """Yield the matching documents: by source for a selection by path, else newest first."""
+    if chosen.paths:
+        async for some in sourced(scope, chosen):
+            yield some
+        return
+    async for page in pages(scope, chosen):
+        yield [views.listed(one) for one in page]
+
+
+class PathPattern:
+    """A pattern of sources. `*` and `?` do not match a slash; `**` does."""
+
+    def __init__(self, pattern: str) -> None:
+        try:
+            self._expression = re.compile(_expression(pattern), re.DOTALL)
+        except re.error:
+            raise UsageError(f"path {pattern!r}: the part in brackets cannot be understood") from None
+        self._literal = _WILD.split(pattern, maxsplit=1)[0]
+
+    def matches(self, source: str) -> bool:
+        return self._expression.fullmatch(source) is not None
+
+    def ranges(self) -> list[tuple[str, str]]:
+        """The sources that may match, as a first one and one after the last one."""
+        if self._literal:
+            return [(self._literal, self._literal + _LAST)]
+        # A pattern that begins with a wildcard is one of sources that are not paths.
+        return [("", "/"), ("0", _LAST)]
+
+
+def is_pattern(text: str) -> bool:
+    return _WILD.search(text) is not None
+
+
+def patterns(path: str) -> tuple[PathPattern, ...]:
+    """Return the patterns for a path with wildcards: one below the current folder, unless it is absolute, and one as
+    written, for sources that are not paths."""
+    given = arguments.text("path", path)
+    if not given:
+        raise UsageError("path: it is empty; use a pattern such as 'drafts/*.pdf'")
+    whole = printable(os.path.join(os.getcwd(), given))
+    # A wildcard has no meaning for the file system, so only the folders before the first one are made normal.
+    folder = _WILD.split(whole, maxsplit=1)[0].rpartition("/")[0]
+    absolute = os.path.normpath(folder or "/").rstrip("/") + whole[len(folder) :]
+    return tuple(PathPattern(one) for one in dict.fromkeys((absolute, given)))
+
+
+def _expression(pattern: str) -> str:
+    """A glob pattern as a regular expression."""
+    return "".join(_WORDS.get(part) or _bracketed(part) for part in _PARTS.findall(pattern))
+
+
+def _bracketed(part: str) -> str:
+    if not (part.startswith("[") and len(part) > 2):
+        return re.escape(part)
+    inner = part[1:-1].replace("\\", "\\\\").replace("[", "\\[").replace("^", "\\^")
+    return f"[^/{inner[1:]}]" if inner.startswith("!") else f"[{inner}]"
