@@ -249,7 +249,7 @@ def test_an_unknown_status_names_the_allowed_ones(cli: Cli) -> None:
 
 def test_global_options_stand_before_or_after_the_command(library: Cli, tmp_path: Path) -> None:
     other = str(tmp_path / "other")
-    empty = {"documents": [], "after": None, "more": 0, "total": 0, "exact": True}
+    empty: dict[str, object] = {"documents": [], "after": None, "more": 0, "total": 0, "exact": True}
     assert library("--home", other, "--json", "list").json == empty
     assert library("list", "--json", "--home", other).json == empty
     assert library("--json", "--owner", "nobody", "dlq", "list").json["total"] == 0
