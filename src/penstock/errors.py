@@ -184,6 +184,10 @@ class StorageError(PenstockError):
     """The disk is full, a folder is not writable, the database is locked or gone."""
 
 
+class ReadOnly(StorageError):
+    """The home can only be read, and the call must write."""
+
+
 class Refused(StorageError):
     """The ledger would not take a write because of what it holds: a number too large, a row that breaks a rule."""
 

@@ -53,6 +53,7 @@ async def ingest(
     ended, unless `wait` is False. `manifest` is a CSV file that names files and their metadata. `data` needs a `name`;
     its source URI is `source`, or else the name. `report` is called with the progress, and `on_receipt` with the
     receipt of each document."""
+    scope.ledger.database.refuse_read_only()
     began = scope.runtime.clock()
     arguments.seconds("budget_s", budget_s)
     given = _Given(
@@ -109,6 +110,7 @@ async def submit(
     given = _Given(
         scope, arguments.paths(paths), include, exclude, data, name, source, key, arguments.metadata(metadata), manifest
     )
+    scope.ledger.database.refuse_read_only()
     spec = _run_spec(scope, collection, workflow, params, priority, batch, retry, password)
     await finish_drops_of(scope.ledger, scope.owner, spec.collection)
     intake = Intake(scope.ledger, scope.blobs, scope.runtime)

@@ -151,6 +151,7 @@ class MaintenanceRunner:
 
     @asynccontextmanager
     async def alive(self) -> AsyncIterator[Heartbeat]:
+        self._ledger.database.refuse_read_only()
         name = WorkerId(self._runtime.ulid())
         heartbeat = Heartbeat(self._ledger, self._liveness(), name, self._config.worker.lease_s, lambda lost: None)
         await heartbeat.start()

@@ -69,16 +69,16 @@ def selection(
     )
 
 
-async def pages(scope: Scope, chosen: Selection, size: int = PAGE) -> AsyncIterator[list[Listed]]:
-    """Yield the matching documents, newest first. A page may be empty: it stands for `size` documents at most that were
+async def pages(scope: Scope, chosen: Selection) -> AsyncIterator[list[Listed]]:
+    """Yield the matching documents, newest first. A page may be empty: it stands for up to `PAGE` documents that were
     looked at."""
     newest, before = partial(documents.newest, scope.owner), chosen.before
     while True:
         page = await scope.ledger.read(
-            newest, status=chosen.status, collection=chosen.collection, before=before, count=size
+            newest, status=chosen.status, collection=chosen.collection, before=before, count=PAGE
         )
         yield [entry for entry in page if _matches(chosen, entry)]
-        if len(page) < size:
+        if len(page) < PAGE:
             return
         before = page[-1].document.id
 
@@ -105,9 +105,9 @@ async def counted(scope: Scope, chosen: Selection, most: int = COUNTED) -> Count
         return await scope.ledger.read(partial(documents.counted, scope.owner), most=most, **where)
     found, examined = 0, 0
     async for page in pages(scope, chosen):
-        found, examined = found + len(page), examined + PAGE
-        if examined > most:
+        if examined >= most:
             return Counted(found, False)
+        found, examined = found + len(page), examined + PAGE
     return Counted(found, True)
 
 

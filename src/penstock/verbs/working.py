@@ -34,6 +34,7 @@ def start_worker(
     resources: Resources, budget_s: float | None, began: float, pools: Mapping[str, int] | None = None
 ) -> "Worker":
     """Make a worker. No other function does this."""
+    resources.ledger.database.refuse_read_only()
     from penstock.events.dispatcher import EventDispatcher
     from penstock.worker.pool import Worker
 

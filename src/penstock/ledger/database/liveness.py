@@ -1,10 +1,12 @@
 """Which workers are alive, without relying on PIDs: a worker holds a lock that the system releases when the worker
 dies. On SQLite that is an flock on a file in the home, on PostgreSQL a session advisory lock."""
 
+import errno
 import fcntl
 import os
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -67,7 +69,7 @@ class FileLiveness:
     def _is_dead(self, worker: WorkerId, keep: bool = False) -> bool:
         path = self._folder / worker
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            descriptor = _opened(path)
         except FileNotFoundError:
             # A row is written after its file: no file means that the worker has left, or was swept by another.
             return True
@@ -77,7 +79,8 @@ class FileLiveness:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not keep:
-                path.unlink(missing_ok=True)
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
             return True
         except BlockingIOError:
             return False
@@ -145,6 +148,16 @@ class AdvisoryLiveness:
     def sweep(self, before: float, *, dry_run: bool = False) -> int:
         """The server has let go of their locks."""
         return 0
+
+
+def _opened(path: Path) -> int:
+    """A lock needs no right to write, but a folder on the network may want it."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _key(worker: WorkerId) -> int:

@@ -22,7 +22,8 @@ class SqliteConnection:
     broken = False
     session = ""
 
-    def __init__(self, path: Path, runtime: Runtime) -> None:
+    def __init__(self, path: Path, runtime: Runtime, read_only: str | None = None) -> None:
+        """`read_only`: the URI by which a ledger that cannot be written is opened."""
         self._runtime = runtime
         self._path = path
         self._changes = 0
@@ -32,9 +33,14 @@ class SqliteConnection:
         try:
             # With several processes the built-in busy handler can starve one of them, so wait here, for random times.
             self._db = sqlite3.connect(
-                path, isolation_level=None, timeout=0, check_same_thread=False, cached_statements=1024
+                path if read_only is None else read_only,
+                isolation_level=None,
+                timeout=0,
+                check_same_thread=False,
+                cached_statements=1024,
+                uri=read_only is not None,
             )
-            self._patiently("PRAGMA journal_mode=WAL")
+            self._patiently("PRAGMA journal_mode=WAL" if read_only is None else "PRAGMA query_only=ON")
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.execute("PRAGMA foreign_keys=ON")
             self._db.execute("PRAGMA cache_size=-16000")

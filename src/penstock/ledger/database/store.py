@@ -50,13 +50,17 @@ class Ledger:
         seen = Seen(generation, position)
         if not await self.read(is_behind, seen):
             return None
+        if self.database.read_only:
+            return SetBack(generation, 0, 0, 0.0)
         return await self.write(NOTICE, seen)
 
     async def write(self, verb: Verb[Item, Result], item: Item) -> Result:
+        self.database.refuse_read_only()
         return await self._writer.write(verb, item)
 
     async def rehearse(self, verb: Verb[Item, Result], item: Item) -> Result:
         """What a write would answer, without its effect."""
+        self.database.refuse_read_only()
 
         def roll_back(connection: Connection) -> Result:
             connection.begin()
@@ -102,6 +106,7 @@ class Ledger:
         with self._closing:
             self._closed = True
         self._drain()
+        self.database.close()
 
     def _give_back(self, connection: Connection) -> None:
         """Keep a connection for the next read. A read whose caller was cancelled may end after `close`."""
@@ -172,9 +177,11 @@ class Ledger:
     def _open(self, migrate: bool) -> None:
         if self.database.dialect == "sqlite":
             path = self.database.path
+            self.database.look()
             path.parent.mkdir(parents=True, exist_ok=True)
-            make_private_file(path)
-            tighten((path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))))
+            if not self.database.read_only:
+                make_private_file(path)
+                tighten((path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))))
         self._with(lambda connection: versions.bring_up(self.database, connection, migrate=migrate))
 
 

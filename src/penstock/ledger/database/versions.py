@@ -5,7 +5,7 @@ now and then whether that was done all the same."""
 
 from collections.abc import Sequence
 
-from penstock.errors import LedgerTooNew, UsageError
+from penstock.errors import LedgerTooNew, ReadOnly, UsageError
 from penstock.ledger.database import liveness, workers
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.database import Database
@@ -43,6 +43,11 @@ def bring_up(database: Database, connection: Connection, *, migrate: bool) -> No
         return
     if found > LATEST:
         raise _too_new(database, found, "Upgrade Penstock, or point it at another home.")
+    if database.read_only:
+        raise ReadOnly(
+            f"the ledger {masked(database.url)} has version {found} of {LATEST}, and cannot be migrated because it is "
+            "read-only: open the home once with this Penstock where it can be written"
+        )
     if found and not migrate:
         raise UsageError(
             f"the ledger {masked(database.url)} has version {found} of {LATEST}: run `penstock db migrate`"
