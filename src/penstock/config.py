@@ -148,8 +148,11 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the index is stored: `lancedb:///FOLDER`, or the URL of an adapter from a package. Default: `index` in the
     home."""
     embedder: str = "wordllama"
-    """The embedder: `wordllama` runs offline on the CPU, `fake` is for tests. Packages can add others: `NAME` or
-    `NAME:ARGUMENT`."""
+    """The embedder: `wordllama` runs offline on the CPU; `openai:MODEL`, `azure:DEPLOYMENT`, `ollama:MODEL` and
+    `cohere:MODEL` call a server; `fake` is for tests. Packages can add others."""
+    prices: dict[str, Annotated[float, Meta(ge=0, le=MOST)]] = {}
+    """Prices of models in US dollars per million tokens, by name (`openai:text-embedding-3-small: 0.02`). They replace
+    the published prices that Penstock knows."""
     owner: str = "default"
     """The default owner. Data of one owner is never visible to another."""
     collection: str = "default"
@@ -250,6 +253,7 @@ class ConfigKeywords(TypedDict, total=False):
     workflows: str | Path
     parameter_sets: str | Path
     worker: WorkerConfig | Mapping[str, Any]
+    prices: Mapping[str, float]
     transcriber: str
     parsers: ParsersConfig | Mapping[str, Any]
     limits: LimitsConfig | Mapping[str, Any]

@@ -147,6 +147,12 @@ def _fake(choice: Choice) -> "Embedder":
     return FakeEmbedder()
 
 
+def _remote(choice: Choice) -> "Embedder":
+    from penstock.embedders.providers import make
+
+    return make(choice.name, choice.argument, os.environ, choice.runtime, choice.config.prices)
+
+
 def _local_blobs(choice: Choice) -> "Blobs":
     from penstock.blobs.local import LocalBlobs
 
@@ -194,7 +200,11 @@ def _no_transcriber(choice: Choice) -> "Transcriber | None":
     return None
 
 
-EMBEDDERS: "Registry[Embedder]" = Registry("embedder", "penstock.embedders", {"wordllama": _wordllama, "fake": _fake})
+EMBEDDERS: "Registry[Embedder]" = Registry(
+    "embedder",
+    "penstock.embedders",
+    {"wordllama": _wordllama, "fake": _fake, **dict.fromkeys(("openai", "azure", "ollama", "cohere"), _remote)},
+)
 BLOBS: "Registry[Blobs]" = Registry("blobs", "penstock.blobs", {"file": _local_blobs})
 INDEXES: "Registry[Index]" = Registry("index", "penstock.indexes", {"lancedb": _lance})
 

@@ -2,11 +2,12 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.kit import embedding_server
 
 from penstock.embedders import wordllama
 from penstock.embedders.base import Embedder
@@ -17,10 +18,16 @@ from penstock.runtime import Runtime
 TEXTS = [f"Text number {i}: water flows down the pipe. " * (i % 5 + 1) for i in range(150)]
 
 
-@pytest.fixture(params=["fake", "wordllama"])
-def embedder(request: pytest.FixtureRequest) -> Iterator[Embedder]:
+@pytest.fixture(params=["fake", "wordllama", "openai", "azure", "ollama", "cohere"])
+async def embedder(request: pytest.FixtureRequest) -> AsyncIterator[Embedder]:
     runtime = Runtime()
-    yield FakeEmbedder() if request.param == "fake" else WordLlamaEmbedder(runtime)
+    if request.param in ("fake", "wordllama"):
+        yield FakeEmbedder() if request.param == "fake" else WordLlamaEmbedder(runtime)
+    else:
+        with embedding_server.serving() as server:
+            made = embedding_server.make(request.param, server, runtime)
+            yield made
+            await made.close()
     runtime.close()
 
 
@@ -85,7 +92,7 @@ def test_the_model_says_its_limits_and_its_price(embedder: Embedder) -> None:
     model = embedder.model
     assert model.max_texts >= 1
     assert model.max_tokens is None or model.max_tokens >= 1
-    assert model.paid == (model.price > 0), "what is paid has a price, what is free has none"
+    assert (model.price == 0) == (not model.paid), "what is free costs nothing, what is paid may have no known price"
     assert model.fingerprint not in model.former_names
 
 

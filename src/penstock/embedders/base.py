@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from penstock.model.items import Vector, Vectors
+from penstock.net.headers import StatedLimits
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,8 +32,8 @@ class Model:
     """Whether calls use a network. If so, texts of several documents are sent in one call."""
     paid: bool = False
     """Whether each call costs money. If so, its result is stored durably before anything else happens."""
-    price: float = 0.0
-    """US dollars per million tokens."""
+    price: float | None = 0.0
+    """US dollars per million tokens; None: unknown."""
 
 
 class Embedder(Protocol):
@@ -54,6 +55,18 @@ class Embedder(Protocol):
     async def embed_query(self, text: str) -> Vector:
         """The unit vector of a search query: float32, (dimensions,). Some models embed queries and documents
         differently."""
+
+
+@runtime_checkable
+class Remote(Protocol):
+    """An embedder that calls a server."""
+
+    @property
+    def stated(self) -> StatedLimits | None:
+        """The limits that the last answer stated."""
+
+    async def close(self) -> None:
+        """Close the connections, in the event loop that used them."""
 
 
 class Relevance(Protocol):

@@ -10,7 +10,7 @@ import msgspec
 from penstock.artifacts.checkpoint import Checkpoint
 from penstock.artifacts.segments import Codec
 from penstock.config import LimitsConfig
-from penstock.embedders.base import Embedder, Relevance
+from penstock.embedders.base import Embedder, Relevance, Remote
 from penstock.extractors.base import Extractor, StoredRaw
 from penstock.indexes.base import Index
 from penstock.model.nouns import Document, Generation, Json, Step
@@ -50,6 +50,11 @@ class Ports:
     def index(self) -> Index:
         """The index, made on first use: code that only submits or reads documents does not load its libraries."""
         return self.make_index()
+
+    async def close(self) -> None:
+        """Close connections to servers, in the event loop that used them."""
+        if isinstance(self.embedder, Remote):
+            await self.embedder.close()
 
     @property
     def many_writers(self) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from penstock.artifacts.segments import VECTORS
+from penstock.embedders.base import Remote
 from penstock.model.items import Chunk, Vectors
 from penstock.net.providers import Providers
 from penstock.runtime import Runtime
@@ -31,8 +32,11 @@ async def run(ctx: StepContext) -> StepResult:
 async def _embed(ports: Ports, runtime: Runtime, providers: Providers, texts: Sequence[str]) -> Vectors:
     if not ports.embedder.model.remote:
         return await _answer(ports, runtime, texts)
-    tokens = sum(map(estimated_tokens, texts))
-    return await providers.calls.call(ports.embedder.target, lambda: _answer(ports, runtime, texts), tokens=tokens)
+    embedder, tokens = ports.embedder, sum(map(estimated_tokens, texts))
+    vectors = await providers.calls.call(embedder.target, lambda: _answer(ports, runtime, texts), tokens=tokens)
+    if isinstance(embedder, Remote) and embedder.stated is not None:
+        await providers.calls.stated(embedder.target, **embedder.stated._asdict())
+    return vectors
 
 
 async def _answer(ports: Ports, runtime: Runtime, texts: Sequence[str]) -> Vectors:

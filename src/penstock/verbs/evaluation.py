@@ -171,7 +171,7 @@ def _plan(
             len(documents) if again else dropped,
             max(len(documents), round(total * ratio)),
             model.paid,
-            model.price,
+            model.price or 0.0,
             one.trial.key,
         )
     return Plan(len(asked), len(chosen), list(trials.values()))

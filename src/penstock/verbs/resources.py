@@ -113,6 +113,8 @@ class Resources:
 
     async def close(self) -> None:
         self.broadcast.close()
+        if "ports" in vars(self):
+            await self.ports.close()
         if "parsers" in vars(self):
             await self.parsers.close()
         await self.ledger.close()
