@@ -183,9 +183,9 @@ class RemoteEmbedder:
                 target=self.target,
             )
         if reply.status in (400, 413, 422):
-            too_long = reply.status == 413 or any(words in lower for words in _TOO_LONG)
-            reason = "text_too_long" if too_long else "text_rejected"
-            raise Permanent(f"{who} refuses a text: {said}", reason=reason)
+            if reply.status == 413 or any(words in lower for words in _TOO_LONG):
+                raise Permanent(f"{who} refuses a text as too long: {said}", reason="text_too_long")
+            raise Permanent(f"{who} refuses a text: {said}", reason="text_rejected")
         check(reply, who, setting=self._api.key_setting, target=self.target)
 
     def _probed(self) -> int:
