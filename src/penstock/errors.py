@@ -184,6 +184,10 @@ class StorageError(PenstockError):
     """The disk is full, a folder is not writable, the database is locked or gone."""
 
 
+class DiskFull(StorageError):
+    """The disk is full. What was accepted is kept."""
+
+
 class ReadOnly(StorageError):
     """The home can only be read, and the call must write."""
 

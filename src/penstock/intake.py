@@ -5,7 +5,7 @@ import asyncio
 import hashlib
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -14,8 +14,8 @@ import msgspec
 from msgspec.structs import replace
 
 from penstock.blobs.base import Blobs, Stored
-from penstock.blobs.small import small_key, small_limit
-from penstock.errors import SourceChanged, SourceError
+from penstock.blobs.small import is_small, small_key, small_limit
+from penstock.errors import DiskFull, SourceChanged, SourceError
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import groups, runs, submissions, submits
 from penstock.ledger.engine.groups import GroupStart
@@ -23,6 +23,7 @@ from penstock.ledger.engine.locks import own_key
 from penstock.ledger.engine.runs import Known
 from penstock.ledger.engine.submissions import NewDocument, Submission
 from penstock.ledger.engine.submits import Submitted
+from penstock.ledger.upkeep import audit
 from penstock.model.nouns import DocumentId, Owner, RunId, Workflow
 from penstock.model.states import DocumentStatus
 from penstock.runtime import Runtime
@@ -33,6 +34,9 @@ BATCH = 256
 SMALL = 1 << 20
 """Files up to this size are read into memory and stored in batches; larger ones are streamed one by one."""
 CHANGING_TRIES = 3
+GROUP = 16
+"""When the disk becomes full, the rest of a batch is accepted in groups of this size, until one does not fit."""
+FULL = "not accepted, because the disk is full"
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,11 @@ class _Read:
     id: DocumentId | None = None
     """The id of the document if it is new."""
 
+    @property
+    def is_known(self) -> bool:
+        """The ledger has its bytes."""
+        return self.problem is None and self.data is None and self.raw_key is None
+
     def receipt(self, answer: Submitted | None) -> Receipt:
         if answer is None or self.problem is not None:
             problem = self.problem or self.item.uri
@@ -132,6 +141,8 @@ class Intake:
         self._runtime = runtime
         self._small = small_limit(blobs)
         self._sealed = False
+        self.is_full = False
+        """The disk became full: nothing more is accepted."""
 
     async def submit(self, spec: RunSpec, items: AsyncIterator[SubmitItem]) -> AsyncGenerator[list[Receipt], None]:
         """Submit the items in batches. Each batch is durable when it is yielded. While one is written, the next is
@@ -149,7 +160,10 @@ class Intake:
                 while following is not None or ahead is not None:
                     reads = await ahead if ahead is not None else None
                     ahead = None
-                    if following is not None:
+                    if following is not None and self.is_full:
+                        yield [_refused(_Read(item)) for item in following]
+                        following = await anext(batches, None)
+                    elif following is not None:
                         ahead = asyncio.create_task(self._read_batch(spec, following))
                         following = await anext(batches, None)
                     if reads is not None:
@@ -164,8 +178,10 @@ class Intake:
     async def seal(self, spec: RunSpec) -> None:
         """Close the group to new runs: it ends when its last run ends."""
         if spec.group is not None and not self._sealed:
-            await self._ledger.write(groups.SEAL, spec.group.id)
-            self._sealed = True
+            # On a full disk it is left to a worker.
+            with suppress(DiskFull):
+                await self._ledger.write(groups.SEAL, spec.group.id)
+                self._sealed = True
 
     async def _read_batch(self, spec: RunSpec, items: Sequence[SubmitItem]) -> list[_Read]:
         there = await self._ledger.read(
@@ -218,6 +234,8 @@ class Intake:
             read.sha256, read.size = await self._steadily(item, partial(self._keep, spec, read))
         except SourceError as error:
             read.problem = f"{item.uri}: {error}"
+        except DiskFull:
+            read.problem, self.is_full = f"{item.uri}: {FULL}", True
 
     async def _keep(self, spec: RunSpec, read: _Read, pieces: AsyncIterator[bytes]) -> Stored:
         """Store the bytes. Those of a small document are kept until its rows are written."""
@@ -254,9 +272,38 @@ class Intake:
         return Stored(digest.hexdigest(), size)
 
     async def _accept(self, spec: RunSpec, reads: list[_Read], last: bool) -> list[Receipt]:
-        """Store the bytes, then insert the rows that name them. The rows of small files bring their bytes with them.
-        Large files come first, because they take longest."""
+        """Accept a batch. Large files come first, because they take longest. If the disk becomes full, accept small
+        groups until one does not fit, and refuse the rest, without leaving any bytes of it."""
         reads.sort(key=lambda read: -read.size)
+        if not self.is_full:
+            try:
+                return await self._accept_group(spec, reads, last)
+            except DiskFull:
+                await self._take_back([read for read in reads if read.data is not None])
+        known, new = [read for read in reads if read.is_known], [read for read in reads if not read.is_known]
+        receipts: list[Receipt] = []
+        for group in (known, *(new[i : i + GROUP] for i in range(0, len(new), GROUP))):
+            if group is known or not self.is_full:
+                try:
+                    receipts += await self._accept_group(spec, group, False)
+                    continue
+                except DiskFull:
+                    self.is_full = True
+            await self._take_back(group)
+            receipts += map(_refused, group)
+        return receipts
+
+    async def _take_back(self, reads: Sequence[_Read]) -> None:
+        """Remove stored bytes that no row names."""
+        keys = [read.raw_key for read in reads if read.raw_key is not None and not is_small(read.raw_key)]
+        if keys:
+            named = await self._ledger.read(audit.named, keys)
+            await self._blobs.delete([key for key in keys if key not in named])
+        for read in reads:
+            read.raw_key = None if read.raw_key in keys else read.raw_key
+
+    async def _accept_group(self, spec: RunSpec, reads: list[_Read], last: bool) -> list[Receipt]:
+        """Store the bytes, then insert the rows that name them. The rows of small files bring their bytes with them."""
         for read in reads:
             if read.data is not None and read.raw_key is None and len(read.data) <= self._small:
                 read.raw_key = small_key(spec.owner, self._runtime.ulid())
@@ -265,19 +312,15 @@ class Intake:
             for read in reads
             if read.data is not None and read.raw_key is None
         ]
-        if pending:
-            half = (len(pending) + 1) // 2
-            await asyncio.gather(
-                *(
-                    self._blobs.put_many([(key, read.data or b"") for key, read in part], durable=True)
-                    for part in (pending[:half], pending[half:])
-                    if part
-                )
-            )
-        for key, read in pending:
-            read.raw_key, read.data = key, None
-        good = _unique([read for read in reads if read.problem is None])
-        answers = await self._enter(spec, good, seal=last)
+        held = [read.data for _, read in pending]
+        try:
+            await self._store(pending)
+            good = _unique([read for read in reads if read.problem is None])
+            answers = await self._enter(spec, good, seal=last)
+        except DiskFull:
+            for (_, read), data in zip(pending, held, strict=True):
+                read.data = data
+            raise
         for read, answer in zip(good, answers, strict=True):
             if answer.needs_bytes:
                 # Another process changed the document between read and write: read the file again and store it.
@@ -286,6 +329,18 @@ class Intake:
         fresh = dict(zip((read.item.uri for read in again), await self._enter(spec, again), strict=True))
         by_source = {read.item.uri: answer for read, answer in zip(good, answers, strict=True)} | fresh
         return [read.receipt(by_source.get(read.item.uri)) for read in reads]
+
+    async def _store(self, pending: Sequence[tuple[str, _Read]]) -> None:
+        blobs = [(key, read.data or b"") for key, read in pending]
+        half = (len(blobs) + 1) // 2
+        parts = [part for part in (blobs[:half], blobs[half:]) if part]
+        for key, read in pending:
+            read.raw_key, read.data = key, None
+        # Both halves have ended before an error is raised: what they stored can be taken back.
+        done = await asyncio.gather(*(self._blobs.put_many(p, durable=True) for p in parts), return_exceptions=True)
+        for error in done:
+            if isinstance(error, BaseException):
+                raise error
 
     async def _enter(self, spec: RunSpec, reads: Sequence[_Read], seal: bool = False) -> list[Submitted]:
         """Insert the rows. `seal`: close the group to new runs, unless some documents must be submitted again."""
@@ -304,6 +359,11 @@ class Intake:
         answers = await self._ledger.write(submits.SUBMIT, submission(spec, documents, seal))
         self._sealed = seal and not any(answer.needs_bytes for answer in answers)
         return answers
+
+
+def _refused(read: _Read) -> Receipt:
+    read.problem = read.problem or f"{read.item.uri}: {FULL}"
+    return read.receipt(None)
 
 
 def submission(spec: RunSpec, documents: tuple[NewDocument, ...], seal: bool = False) -> Submission:

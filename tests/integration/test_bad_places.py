@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from tests.kit.apps import found, penstock, text
 from tests.kit.damage import sql
 
 from penstock.app import App, open_app
-from penstock.errors import LedgerTooNew, PenstockError, StorageError
+from penstock.errors import LedgerTooNew, StorageError
 from penstock.ledger.database import sqlite
 from penstock.ledger.database.migrations import LATEST
 
@@ -101,9 +102,13 @@ async def test_i1_a_full_disk_stops_the_work_and_keeps_what_was_accepted(
         assert (await app.ingest([files(**{"a.txt": text(20)})])).completed == 1
         for i in range(14):
             files(**{f"big{i}.txt": text(3000, f"w{i}x")})
-        with pytest.raises(PenstockError, match="full"):
-            await app.ingest([files()])
+        summary = await app.ingest([files()])
+        assert summary.disk_full
+        assert summary.refused == len(summary.problems) > 0
         accepted = [entry.name for entry in await app.list_documents()]
+        refused = {Path(problem.rpartition(": ")[0]).name for problem in summary.problems}
+        assert refused | set(accepted) == {path.name for path in files().iterdir()}
+        assert not refused & set(accepted)
         assert "a.txt" in accepted
         assert await found(app, "matter5") >= {"a.txt"}
     subprocess.run(["mount", "-o", "remount,size=400m", str(small_disk)], check=True)
@@ -112,4 +117,39 @@ async def test_i1_a_full_disk_stops_the_work_and_keeps_what_was_accepted(
         summary = await app.ingest([files()])
         assert (summary.failed, summary.pending) == (0, 0)
         assert {e.status for e in await app.list_documents()} == {"COMPLETED"}
+        assert (await app.check()).ok
+
+
+async def test_a_full_disk_keeps_no_bytes_of_files_that_were_not_accepted(small_disk: Path, files: Files) -> None:
+    home = small_disk / "home"
+    async with open_app(home=str(home), embedder="fake") as app:
+        for i in range(400):
+            files(**{f"{i}.txt": text(150, f"w{i}x")})
+        receipts = [receipt async for receipt in app.submit(files())]
+        assert len(receipts) == 400
+        accepted = {receipt.id for receipt in receipts if receipt.id is not None}
+        assert 0 < len(accepted) < 400
+        assert all("the disk is full" in (one.problem or "") for one in receipts if one.id is None)
+        assert {document.id for document in await app.list_documents(limit=400)} == accepted
+        report = await app.check()
+        assert report.ok
+        assert report.garbage == []
+
+
+async def test_prune_and_delete_work_on_a_full_disk(small_disk: Path, files: Files) -> None:
+    home = small_disk / "home"
+    async with open_app(home=str(home), embedder="fake") as app:
+        for i in range(30):
+            files(**{f"{i}.txt": text(10, f"w{i}x")})
+        await app.ingest(files(), wait=False)
+        ballast = small_disk / "ballast"
+        subprocess.run(["dd", "if=/dev/zero", f"of={ballast}", "bs=4k"], capture_output=True)
+        assert shutil.disk_usage(small_disk).free == 0
+        assert (await app.ingest(data=b"words" * 50_000, name="late.txt", wait=False)).disk_full
+        await app.prune()
+        assert (await app.delete_matching(path=f"{files()}/*.txt")).count == 30
+        await app.prune()
+        assert await app.list_documents() == []
+        ballast.unlink()
+        assert (await app.ingest(files())).completed == 30
         assert (await app.check()).ok

@@ -27,7 +27,7 @@ ENGINE = {
     "database", "statements", "connection", "sqlite", "postgres", "groups", "outbox", "gauges", "lifecycle",
     "steps_vacuum", "claims", "leasing", "postgres_statements", "histories", "commit_counter", "away", "outage_wait",
     "versions", "targets", "backup_guard", "backup_tables", "limits", "pacing",
-    "small_blobs", "blobs", "read_only",
+    "small_blobs", "blobs", "read_only", "reserve",
 }  # fmt: skip
 """Modules whose statements cross owners: the engine's own."""
 CROSSING = {

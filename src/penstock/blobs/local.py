@@ -16,7 +16,7 @@ from typing import TypeVar
 from penstock.blobs.base import BlobInfo, BlobSum, Copied, Stored, Unread
 from penstock.blobs.copying import copy_many
 from penstock.blobs.submits import OpenSubmits
-from penstock.errors import BlobMissing, BlobUnreadable, StorageError, UsageError
+from penstock.errors import BlobMissing, BlobUnreadable, DiskFull, StorageError, UsageError
 from penstock.redaction import file_mode, make_folder
 from penstock.runtime import THREAD_POOLS, Runtime, shielded
 
@@ -165,7 +165,7 @@ class LocalBlobs:
         try:
             missing = make_folder(folder, self._root)
         except OSError as error:
-            raise StorageError(storage_sentence(folder, error)) from error
+            raise storage_error(folder, error) from error
         # A folder that another writer has just created is flushed again, because it may not have been flushed yet.
         for made in missing or [folder] if durable else []:
             _flush_folder(str(made.parent))
@@ -216,7 +216,7 @@ class _Temporary:
         try:
             self._file = os.open(self._temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, self._mode)
         except OSError as error:
-            raise StorageError(storage_sentence(Path(self._place), error)) from error
+            raise storage_error(Path(self._place), error) from error
         return self
 
     def write(self, data: bytes) -> None:
@@ -243,7 +243,7 @@ class _Temporary:
             # Some file systems report a failed write only on close.
             error = error or failed
         if isinstance(error, OSError):
-            raise StorageError(storage_sentence(Path(self._place), error)) from error
+            raise storage_error(Path(self._place), error) from error
 
 
 class _Stream:
@@ -326,7 +326,7 @@ def _storable(path: Path, work: Callable[[], T]) -> T:
     try:
         return work()
     except OSError as error:
-        raise StorageError(storage_sentence(Path(error.filename or path), error)) from error
+        raise storage_error(Path(error.filename or path), error) from error
 
 
 def _pieces(place: str) -> Iterator[bytes]:
@@ -367,7 +367,7 @@ def make_home(folder: Path) -> None:
         for made in make_folder(folder, folder):
             _flush_folder(str(made.parent))
     except OSError as error:
-        raise StorageError(storage_sentence(folder, error)) from error
+        raise storage_error(folder, error) from error
 
 
 def _flush_folder(folder: str) -> None:
@@ -378,7 +378,7 @@ def _flush_folder(folder: str) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise StorageError(storage_sentence(Path(folder), error)) from error
+        raise storage_error(Path(folder), error) from error
 
 
 def _take(walk: Iterator[BlobInfo]) -> list[BlobInfo]:
@@ -388,6 +388,11 @@ def _take(walk: Iterator[BlobInfo]) -> list[BlobInfo]:
         if len(batch) == _LIST_BATCH:
             break
     return batch
+
+
+def storage_error(path: Path, error: OSError) -> StorageError:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return (DiskFull if full else StorageError)(storage_sentence(path, error))
 
 
 def storage_sentence(path: Path, error: OSError) -> str:

@@ -23,6 +23,8 @@ _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?
 REMARKS = 5
 """Up to this many failed documents are listed one by one."""
 LONGEST = 240
+REFUSED = 20
+"""The number of refused files that are listed."""
 
 PRIORITY = click.option(
     "--priority",
@@ -172,7 +174,14 @@ def _sort(paths: tuple[str, ...], name: str | None, key: str | None, manifest: s
 def _answer(call: Call, summary: "Summary", *, strict: bool = False) -> Answer:
     import msgspec
 
-    hints = [f"refused: {visible(problem)}" for problem in summary.problems]
+    hints = [f"refused: {visible(problem)}" for problem in summary.problems[:REFUSED]]
+    if len(summary.problems) > REFUSED:
+        hints.append(f"and {len(summary.problems) - REFUSED:,} more (--json lists all)")
+    if summary.disk_full:
+        hints.append(
+            f"The disk is full: {count(summary.submitted, 'file')} accepted, {summary.refused:,} not. Accepted files "
+            "are kept. Free some space, then run the same command again."
+        )
     hints += _explanations(summary)
     if summary.unsupported:
         hints.append("Unsupported documents are of a format that Penstock does not read: docs/reference/formats.md")

@@ -25,6 +25,8 @@ EXAMPLES = 1_000
 REMAKE_BATCH = 500
 CHANGED_AT_ONCE = 1_000
 """The maximum number of documents that one transaction deletes or cancels."""
+CHANGED_ON_A_FULL_DISK = 20
+"""The same with the space of the reserve."""
 
 
 async def list_documents(
@@ -212,11 +214,17 @@ async def change(scope: Scope, verb: Verb[runs.Selected, set[DocumentId]], chose
     """Change documents in several transactions. A single one could last longer than a lease, and would block all other
     writers."""
     done: set[DocumentId] = set()
-    for i in range(0, len(chosen.documents), CHANGED_AT_ONCE):
-        part = runs.Selected(chosen.owner, chosen.documents[i : i + CHANGED_AT_ONCE])
-        changed = await scope.ledger.write(verb, part)
-        done |= changed
-    return done
+    at_once = [CHANGED_AT_ONCE, CHANGED_ON_A_FULL_DISK]
+
+    async def change_rest() -> set[DocumentId]:
+        rest = [document for document in chosen.documents if document not in done]
+        size = at_once.pop(0)
+        for i in range(0, len(rest), size):
+            changed = await scope.ledger.write(verb, runs.Selected(chosen.owner, tuple(rest[i : i + size])))
+            done.update(changed)
+        return done
+
+    return await scope.ledger.despite_full_disk(change_rest)
 
 
 async def _selected(scope: Scope, names: Sequence[str], *, deleted: bool = False) -> runs.Selected:

@@ -72,6 +72,8 @@ class Summary(msgspec.Struct):
     """Up to five documents for each reason."""
     unsupported: int = 0
     """Documents of a format that no extractor reads. They are not failures."""
+    disk_full: bool = False
+    """The disk became full while files were submitted. `problems` names the files that were not accepted."""
     group: str | None = None
     """The group of the runs that this call started. `group show` shows its progress."""
 
@@ -276,7 +278,11 @@ async def ingest(
     ticker = asyncio.create_task(_tick(job, report)) if report else None
     try:
         await submit(job, intake, spec, items, accepted, on_receipt)
-        if working is not None and worker is not None:
+        job.summary.disk_full = intake.is_full
+        if working is not None and worker is not None and intake.is_full:
+            worker.stop()
+            await asyncio.gather(working, return_exceptions=True)
+        elif working is not None and worker is not None:
             worker.wake()
             await working
     except BaseException:
@@ -327,7 +333,7 @@ async def _close(job: Job, named: "Named") -> Summary:
     if worker is not None:
         if worker.services.budget.spent:
             summary.budget_spent = summary.pending > 0 or (await job.ledger.read(outbox.waiting)).due
-        summary.interrupted = worker.told_to_stop
+        summary.interrupted = worker.told_to_stop and not summary.disk_full
     if summary.pending and not summary.left:
         summary.left = await job.ledger.read(work.open_runs)
     if summary.failed or summary.not_indexable or summary.unsupported:

@@ -67,6 +67,9 @@ class MaintenanceRunner:
             return await check(stores, heartbeat.worker, repair=True, progress=progress)
 
     async def prune(self, older_than_s: float | None, *, dry_run: bool) -> Pruned:
+        return await self._ledger.despite_full_disk(lambda: self._prune(older_than_s, dry_run=dry_run))
+
+    async def _prune(self, older_than_s: float | None, *, dry_run: bool) -> Pruned:
         async with self.alive() as heartbeat:
             prune = Prune(self.stores(None), heartbeat.worker, self._ages(older_than_s), dry_run=dry_run)
             await prune.rows()

@@ -16,7 +16,7 @@ from penstock.errors import StorageError
 
 def cannot_be_written(path: Path) -> bool:
     """Whether the file exists and this process cannot change it, or cannot create files beside it."""
-    return path.exists() and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
+    return os.path.exists(path) and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
 
 
 class ReadOnlyFile:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import LedgerDamaged, StorageError
+from penstock.errors import DiskFull, LedgerDamaged, StorageError
 from penstock.ledger.database.commit_counter import CommitCounter
 from penstock.ledger.database.connection import Outcome, Row
 from penstock.ledger.database.statements import VALUES_LIMIT, DialectName, Rows, Statement, clean_values
@@ -149,7 +149,7 @@ def sqlite_error(path: Path, error: sqlite3.Error) -> StorageError:
     # SQLITE_ERROR: a table or a column is missing.
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
         return LedgerDamaged(f"{path} is not a Penstock ledger, or is damaged ({text}): restore it from a backup")
-    return StorageError(_sentence(path, text, code))
+    return (DiskFull if code == sqlite3.SQLITE_FULL else StorageError)(_sentence(path, text, code))
 
 
 def _sentence(path: Path, text: str, code: int) -> str:

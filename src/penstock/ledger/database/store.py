@@ -1,17 +1,18 @@
 """The ledger as the rest of the code uses it: writes go through the single writer, reads use their own connections."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import Concatenate, ParamSpec, TypeVar
 
-from penstock.errors import LedgerAway
+from penstock.errors import DiskFull, LedgerAway
 from penstock.ledger.database import versions
 from penstock.ledger.database.commit_counter import CommitCounter
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.database import Database
 from penstock.ledger.database.histories import NOTICE, Seen, SetBack, is_behind
+from penstock.ledger.database.reserve import Reserve
 from penstock.ledger.database.writer import Item, Result, Verb, Writer
 from penstock.metrics.base import NULL_METRICS, Metrics
 from penstock.redaction import make_private_file, tighten
@@ -71,6 +72,22 @@ class Ledger:
                 connection.rollback()
 
         return await self._runtime.run_blocking("read", lambda: self._with(roll_back))
+
+    async def despite_full_disk(self, action: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of a call that frees space. If the disk is full, the call is repeated once, with the space
+        of the reserve."""
+        try:
+            return await action()
+        except DiskFull:
+            if self.database.dialect == "postgres":
+                raise
+            reserve = Reserve(self.database.path)
+            if not await self._runtime.run_blocking("io", reserve.release):
+                raise
+            try:
+                return await action()
+            finally:
+                await self._runtime.run_blocking("io", reserve.fill)
 
     def notify_others(self) -> None:
         """Notify the workers of other processes, where no write does it."""
@@ -183,6 +200,8 @@ class Ledger:
                 make_private_file(path)
                 tighten((path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))))
         self._with(lambda connection: versions.bring_up(self.database, connection, migrate=migrate))
+        if self.database.dialect == "sqlite" and not self.database.read_only:
+            Reserve(self.database.path).fill()
 
 
 class Snapshot:
