@@ -43,11 +43,36 @@ class ChunkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return size, self.overlap if self.overlap is not None else min(overlap, size // 5)
 
 
+OCR_MODES = ("auto", "off", "always")
+
+
+class OcrConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How scanned pages and images are read. Changes apply to documents that are submitted later."""
+
+    mode: str = "auto"
+    """`auto`: pages without a text layer, and images; `always`: every page of a PDF too; `off`: nothing."""
+    languages: tuple[str, ...] = ("eng",)
+    """Languages of the text, as Tesseract names them. Each one makes it slower."""
+    dpi: Annotated[int, Meta(ge=70, le=600)] = 200
+    """Resolution at which pages of a PDF are rendered."""
+    tessdata: str | None = None
+    """Folder with the language files (`*.traineddata`). Default: the folder that comes with Tesseract."""
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of an extract step, if they are not the default."""
+        default = OcrConfig()
+        found = {"ocr": self.mode, "languages": list(self.languages), "dpi": self.dpi}
+        return {} if found == {"ocr": default.mode, "languages": [*default.languages], "dpi": default.dpi} else found
+
+
 class CollectionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of one collection, by its name."""
 
     chunk: ChunkConfig | None = None
     """Chunk settings of this collection. Default: the global settings."""
+    ocr: OcrConfig | None = None
+    """OCR settings of this collection, except for `tessdata`. Default: the global settings."""
     workflow: str | None = None
     """The workflow of this collection, by id or file."""
     params: str | None = None
@@ -115,6 +140,9 @@ class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Maximum number of pages."""
     parser_s: Annotated[float, Meta(gt=0, le=MOST)] = 7200.0
     """Maximum total time of parser processes, over all attempts, in seconds."""
+    megapixels: Annotated[int, Meta(ge=1, le=100_000)] = 200
+    """Maximum size of an image, in millions of pixels. A larger one is not decoded. A page of a PDF is rendered smaller
+    instead."""
     bad_pages: Annotated[float, Meta(ge=0, le=1)] = 0.2
     """Maximum share of pages that cannot be read. They are skipped and recorded. One bad page of several is always
     skipped; 0: none may be bad."""
@@ -178,6 +206,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parsers: ParsersConfig = ParsersConfig()
     limits: LimitsConfig = LimitsConfig()
     targets: dict[str, TargetConfig] = {}
+    ocr: OcrConfig = OcrConfig()
     webhooks: dict[str, WebhookConfig] = {}
     failpoints: str = ""
     """For crash tests: `provider.answer.after=kill@3` kills the process the third time it reaches that failpoint."""
@@ -221,6 +250,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return 0.0
         return float(chosen)
 
+    def ocr_parameters(self, collection: str) -> dict[str, Any]:
+        own = self.collections.get(collection)
+        return (own.ocr if own is not None and own.ocr is not None else self.ocr).parameters
+
     def chunk_parameters(self, collection: str) -> dict[str, Any]:
         """The parameters of chunk steps, with all values."""
         return completed_chunk_parameters(self.given_chunk_parameters(collection))
@@ -258,6 +291,7 @@ class ConfigKeywords(TypedDict, total=False):
     parsers: ParsersConfig | Mapping[str, Any]
     limits: LimitsConfig | Mapping[str, Any]
     targets: Mapping[str, TargetConfig | Mapping[str, Any]]
+    ocr: OcrConfig | Mapping[str, Any]
     webhooks: Mapping[str, WebhookConfig | Mapping[str, Any]]
     failpoints: str
 
@@ -324,12 +358,15 @@ def _problems(config: Config) -> Iterator[tuple[Place, str]]:
     yield from _name_problem(("owner",), "owner", config.owner)
     yield from _name_problem(("collection",), "collection", config.collection)
     yield from chunk_problems(config.chunk, ("chunk",))
+    yield from _ocr_problem(("ocr",), config.ocr)
     yield from _keep_problem(("keep_artifacts",), config.keep_artifacts)
     for name, own in config.collections.items():
         place = ("collections", name)
         yield from _name_problem(place, "collection", name)
         if own.chunk is not None:
             yield from chunk_problems(own.chunk, (*place, "chunk"))
+        if own.ocr is not None:
+            yield from _ocr_problem((*place, "ocr"), own.ocr)
         if own.keep_artifacts is not None:
             yield from _keep_problem((*place, "keep_artifacts"), own.keep_artifacts)
     for name, webhook in config.webhooks.items():
@@ -373,6 +410,13 @@ def chunk_parameter_problems(parameters: Mapping[str, Any]) -> Iterator[tuple[Pl
         found = chunk_problems(chosen, ("chunk",))
     for path, message in found:
         yield path[1:], message
+
+
+def _ocr_problem(path: Place, ocr: OcrConfig) -> Iterator[tuple[Place, str]]:
+    if ocr.mode not in OCR_MODES:
+        yield (*path, "mode"), f"ocr mode {ocr.mode!r}: use one of {', '.join(OCR_MODES)}"
+    if not ocr.languages:
+        yield (*path, "languages"), "ocr languages: name at least one, such as eng"
 
 
 def _keep_problem(path: Place, chosen: int | str) -> Iterator[tuple[Place, str]]:

@@ -49,7 +49,7 @@ class GivenValues:
                 self._problems.append(f"{variable} is not a setting: {_meant_variable(variable, self._struct)}")
                 continue
             self._variables[path] = variable
-            inner: Any = value
+            inner: Any = _listed(value) if _is_list(self._struct, path) else value
             for name in reversed(path):
                 inner = {name: inner}
             merge(self.values, inner)
@@ -192,6 +192,18 @@ def _exists(struct: type[msgspec.Struct], path: Place) -> bool:
     rest = path[2:] if get_origin(hint) is dict else path[1:]
     inner = section(hint)
     return hint is not None and (not rest if inner is None else not rest or _exists(inner, rest))
+
+
+def _is_list(struct: type[msgspec.Struct], path: Place) -> bool:
+    hint = get_type_hints(struct, include_extras=True).get(str(path[0]))
+    inner = section(hint)
+    rest = path[2:] if get_origin(hint) is dict else path[1:]
+    return get_origin(hint) is tuple if inner is None or not rest else _is_list(inner, rest)
+
+
+def _listed(value: str) -> list[str]:
+    """The names in `eng, deu`, or in `[eng, deu]`."""
+    return [name for part in value.strip("[]() ").split(",") if (name := part.strip(" '\""))]
 
 
 def _meant(path: Place, name: str, struct: type[msgspec.Struct]) -> str:

@@ -291,7 +291,13 @@ def make_ports(config: Config, runtime: Runtime, parsers: "ParserPool") -> "Port
     from penstock.extractors.formats import Parts, make_extractors
     from penstock.stages.base import Ports
 
-    parts = Parts(runtime, parsers, lambda: TRANSCRIBERS.make(config.transcriber, config, runtime))
+    parts = Parts(
+        runtime,
+        parsers,
+        lambda: TRANSCRIBERS.make(config.transcriber, config, runtime),
+        tessdata=config.ocr.tessdata,
+        megapixels=config.limits.megapixels,
+    )
     return Ports(
         extractors=Extractors(make_extractors(parts), config, runtime),
         embedder=make_embedder(config, runtime),

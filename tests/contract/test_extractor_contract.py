@@ -45,8 +45,8 @@ from penstock.extractors.text import TextExtractor
 from penstock.runtime import Runtime
 from penstock.worker.parsers.pool import ParserPool
 
-READ = [row for row in FORMATS if row.adapter is not None and not row.media_type.startswith("audio/")]
-"""Formats with text. Sound has tests of its own, because a transcriber makes its text."""
+READ = [row for row in FORMATS if row.adapter is not None and not row.media_type.startswith(("audio/", "image/"))]
+"""Formats with text. Sound and images have tests of their own, because a transcriber or OCR makes their text."""
 COUNT = 40
 """Pages or sections of a sample: more than one batch of any extractor."""
 
@@ -267,5 +267,5 @@ def test_rows_do_not_contradict_each_other() -> None:
 
 
 def test_a_media_type_without_a_row_has_a_plain_one() -> None:
-    assert formats.of("image/png") == Format(media_type="image/png", label="image/png")
+    assert formats.of("image/xcf") == Format(media_type="image/xcf", label="image/xcf")
     assert formats.of(None).media_type == PLAIN

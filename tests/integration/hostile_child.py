@@ -135,7 +135,7 @@ if __name__ == "__main__":
     if without == "landlock":
         isolation._landlock_version = lambda: 0
     if without == "seccomp":
-        isolation._filter = lambda: None
+        isolation._filter = lambda **_: None
     if without == "code":
         isolation.code_folders = lambda: None
     sys.modules["hostile"] = SimpleNamespace(read=hostile)  # type: ignore[assignment]

@@ -16,10 +16,12 @@ from tests.kit import ole, parts
 from tests.kit.office import make, par
 from tests.kit.parsers import PATHS, Listener
 from tests.kit.pdfs import numbered, pdf
+from tests.kit.scans import tiff
 
 from penstock.app import open_app
 from penstock.config import Config
 from penstock.errors import ParserBreach, Permanent, Transient
+from penstock.extractors import ocr
 from penstock.extractors.base import FileContent, PdfPart
 from penstock.extractors.formats import DOC, DOCX, EML, EPUB, FORMATS, HTML, MSG, ODT, PPTX, RTF, XLSX, XML, of
 from penstock.worker.parsers import filters, isolation, process
@@ -55,14 +57,14 @@ class Place:
             for path in self.home.iterdir()
         }
 
-    async def attack(self) -> dict[str, Any]:
+    async def attack(self, program: process.Program | None = None) -> dict[str, Any]:
         machine = os.uname().machine
         where = {
             "home": str(self.home),
             "port": self.port,
             "numbers": filters.refused(machine) | CONDITIONAL[machine],
         }
-        pool = ParserPool(children=1, memory_mb=256, timeout_s=30)
+        pool = ParserPool(children=1, memory_mb=256, timeout_s=30, program=program)
         try:
             answer = await pool.call("hostile", where, source=Listener(), document=self.document)
         finally:
@@ -90,6 +92,17 @@ async def test_a_hostile_parser_gets_its_document_and_nothing_else(place: Place)
     assert set(kinds) == {"document", "null", "pipe", "socket", "statm"}
     assert len(outcome) > 40
     assert {name: got for name, got in outcome.items() if got is not None} == {}
+    assert place.contents() == before
+
+
+@isolated
+async def test_a_process_that_executes_tesseract_can_execute_nothing_else(place: Place) -> None:
+    before = place.contents()
+    found = ocr.find()
+    assert found is not None
+    outcome = await place.attack(process.Program(found.program, found.data))
+    got = {name for name, value in outcome.items() if value is not None}
+    assert got == {"document", "descriptors", "fork", "start a thread"}
     assert place.contents() == before
 
 
@@ -129,7 +142,7 @@ async def test_readers_need_nothing_that_was_taken_from_them(
     }
     assert {row.reader.name for row in FORMATS if row.reader} == {
         reader.name for name in samples if (reader := of(name).reader)
-    } | {"pdf", "audio"}, "every reader"
+    } | {"pdf", "audio", "image"}, "every reader"
     pool = ParserPool(children=1, memory_mb=256, timeout_s=30)
     try:
         for media_type, data in samples.items():
@@ -141,6 +154,9 @@ async def test_readers_need_nothing_that_was_taken_from_them(
             text = msgspec.msgpack.decode(answer, type=FileContent).pages[0].text
             assert "wordword" in text, media_type
             assert media_type != HTML or "мягких" in text
+        path.write_bytes(tiff(["wordword"]))
+        answer = await pool.call("image", {"index": 0, "megapixels": 1}, source=Listener(), document=path)
+        assert msgspec.msgpack.decode(answer)[0] == 1
     finally:
         await pool.close()
 

@@ -304,6 +304,7 @@ def overview(d: "DocumentDetails") -> list[str]:
         "metadata": json.dumps(d.metadata, ensure_ascii=False) if d.metadata else None,
         "progress": f"{pages}, {chunks}, {p.embedded:,} embedded, {p.indexed:,} indexed",
         "skipped": _skipped(d),
+        "note": next((str(s.meta[key]) for s in d.steps for key in ("note", "error") if key in s.meta), None),
         "artifacts": f"dropped {when(d.artifacts_dropped_at)}: cannot be shown or reused"
         if d.artifacts_dropped_at
         else None,

@@ -81,6 +81,9 @@ def _page(page: "Page") -> tuple[dict[str, Any], str]:
     if page.skipped is not None:
         data["skipped"] = {"reason": page.skipped.reason, "error": page.skipped.error}
         return data, f"--- page {page.number}, skipped: {page.skipped.reason} ---\n"
+    if page.ocr is not None:
+        data["ocr"] = page.ocr
+        return data, f"--- page {page.number}, OCR with confidence {page.ocr:.0f} % ---\n{page.text}\n"
     return data, f"--- page {page.number} ---\n{page.text}\n"
 
 

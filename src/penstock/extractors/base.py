@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -94,6 +94,8 @@ class PdfPart(msgspec.Struct, frozen=True, array_like=True):
     total: int
     pages: list[Page]
     metadata: dict[str, Any] = {}
+    scans: list[int] = []
+    """The numbers of the pages that are scanned."""
 
 
 class Child(NamedTuple):
@@ -131,3 +133,12 @@ class Extractor(Protocol):
         self, raw: Raw, media_type: str, params: dict[str, Any], cursor: dict[str, Any]
     ) -> AsyncGenerator[Extracted, None]:
         """Yield pages in order. An empty cursor is the beginning. The ends of batches depend only on the input."""
+
+
+@runtime_checkable
+class Scanning(Protocol):
+    """An extractor of documents that may have scanned pages. What reads these is not a part of `version`, so that
+    documents without such pages do not depend on it."""
+
+    def scan_version(self, media_type: str, params: Mapping[str, Any]) -> str | None:
+        """What determines the text of scanned pages."""

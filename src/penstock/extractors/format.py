@@ -97,3 +97,7 @@ class Parts(NamedTuple):
     runtime: "Runtime"
     parsers: "Parsers"
     make_transcriber: "Callable[[], Transcriber | None]" = lambda: None
+    tessdata: str | None = None
+    """The folder with languages for OCR, if it is not the one that comes with Tesseract."""
+    megapixels: int = 200
+    """The largest image that is decoded."""

@@ -70,6 +70,16 @@ _OFFICE = Reader(
 _SHEETS = Reader("sheets", "penstock.extractors.sheets", late=("python_calamine", "olefile"))
 _MAIL = Reader("mail", "penstock.extractors.mail", late=("olefile", "striprtf.striprtf", "charset_normalizer"))
 
+_IMAGE = Reader(
+    "image",
+    "penstock.extractors.image_pages",
+    late=(
+        "PIL.Image",
+        "PIL.ImageOps",
+        *(f"PIL.{kind}ImagePlugin" for kind in ("Bmp", "Gif", "Jpeg", "Png", "Ppm", "Tiff", "WebP")),
+    ),
+)
+
 SOURCE_CODE = (
     "asm", "bash", "bat", "c", "cc", "clj", "cljs", "cmake", "cpp", "cs", "css", "cxx", "dart", "diff", "el", "elm",
     "erl", "ex", "exs", "f90", "fs", "go", "gradle", "graphql", "groovy", "h", "hpp", "hs", "java", "jl", "js", "jsx",
@@ -127,7 +137,7 @@ def _audio(media_type: str, label: str, *suffixes: str, sign: Magic) -> Format:
     )
 
 
-FORMATS = (
+_DOCUMENTS = (
     Format(
         media_type=PLAIN,
         label="plain text",
@@ -349,9 +359,35 @@ FORMATS = (
     _audio("audio/ogg", "sound (OGG, Opus)", "ogg", "oga", "opus", sign=Magic((b"OggS",))),
 )
 
+_IMAGES = tuple(
+    Format(
+        media_type=media_type,
+        label=f"image ({label})",
+        suffixes=suffixes,
+        sign=sign,
+        adapter="penstock.extractors.image:make",
+        reader=_IMAGE,
+        version="image-1",
+        libraries=("pillow",),
+        printed=True,
+        reads="text by OCR, if Tesseract is installed; of a TIFF file all images, of an animation the first",
+    )
+    for media_type, label, suffixes, sign in (
+        ("image/png", "PNG", ("png",), Magic((b"\x89PNG\r\n\x1a\n",))),
+        ("image/jpeg", "JPEG", ("jpg", "jpeg", "jpe", "jfif"), Magic((b"\xff\xd8\xff",))),
+        ("image/tiff", "TIFF", ("tif", "tiff"), Magic((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"))),
+        ("image/webp", "WEBP", ("webp",), Magic((b"WEBP",), 8)),
+        ("image/gif", "GIF", ("gif",), Magic((b"GIF87a", b"GIF89a"))),
+    )
+)
+
+FORMATS: tuple[Format, ...] = (*_DOCUMENTS, *_IMAGES)
+
 _BY_MEDIA_TYPE = {row.media_type: row for row in FORMATS}
 
-READERS = {row.reader.name: row.reader for row in FORMATS if row.reader is not None}
+READERS = {row.reader.name: row.reader for row in FORMATS if row.reader is not None} | {
+    "pdf_image": Reader("pdf_image", "penstock.extractors.pdf_images")
+}
 """The readers that parser processes can run, by name."""
 
 PARSED = tuple(f".{suffix}" for row in FORMATS if row.reader is not None for suffix in row.suffixes)

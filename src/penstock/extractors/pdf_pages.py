@@ -4,12 +4,15 @@ PDFium is not thread-safe. Only one thread uses this module, in a process that a
 """
 
 import ctypes
+import math
 import mmap
 import os
 import re
 import resource
 from bisect import bisect_left
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, BinaryIO
 
@@ -28,6 +31,12 @@ LONGEST_TITLE = 300
 MOST_TITLE_LINES = 4
 REOPEN_PAGES = 512
 """The document is closed and opened again after this many pages, because PDFium keeps all parsed data until then."""
+
+STRAY = 120
+"""A page with at least this many letters has a text layer."""
+MOSTLY = 0.5
+"""The share of the page that images of a scan cover. They may overlap."""
+MOST_IMAGES = 2000
 
 _DAMAGED = "it is damaged beyond reading: get another copy, and ingest that"
 _JOINED = re.compile(r"(?<=\w)\x02(?=\w)")
@@ -96,13 +105,17 @@ class _Open:
         self.total = len(self.document)
         self._outline = _Outline(_toc(self.document))
         self._read = 0
+        self.scans: list[int] = []
+        """The numbers of the pages read since the last call that need OCR."""
 
     def page(self, index: int) -> Page:
         if self._read >= REOPEN_PAGES:
             self.document.close()
             self.document, self._read = _open(self._bytes, self._password), 0
         self._read += 1
-        text = self._text(index)
+        text, scanned = self._text(index)
+        if scanned:
+            self.scans.append(index + 1)
         entries, path = self._outline.of(index)
         return Page(index + 1, text, _label(self.document, index), _headings(text, entries), path)
 
@@ -112,13 +125,14 @@ class _Open:
         )
         return properties(title, author, created, modified, _catalog_language(self.document))
 
-    def _text(self, index: int) -> str:
+    def _text(self, index: int) -> tuple[str, bool]:
         try:
             page = self.document[index]
             try:
                 text_page = page.get_textpage()
                 text: str = text_page.get_text_bounded()
                 text_page.close()
+                scanned = is_scanned(page, text)
             finally:
                 page.close()
         except pypdfium2.PdfiumError as error:
@@ -129,7 +143,29 @@ class _Open:
                 page=index + 1,
             ) from error
         text = text.replace("\r\n", "\n")
-        return _JOINED.sub("-\n", text) if "\x02" in text else text
+        return (_JOINED.sub("-\n", text) if "\x02" in text else text), scanned
+
+    def image(self, index: int, dpi: int, most: int) -> bytes:
+        """The page as a grey image (PGM) of at most `most` pixels."""
+        try:
+            page = self.document[index]
+            try:
+                width, height = page.get_size()
+                scale = min(dpi / 72, math.sqrt(most / max(width * height, 1)))
+                bitmap = page.render(scale=scale, grayscale=True)
+                grey = bytes(bitmap.buffer)
+                rows = (grey[row * bitmap.stride : row * bitmap.stride + bitmap.width] for row in range(bitmap.height))
+                image = b"P5 %d %d 255\n%b" % (bitmap.width, bitmap.height, b"".join(rows))
+                bitmap.close()
+            finally:
+                page.close()
+        except (pypdfium2.PdfiumError, ValueError) as error:
+            raise Permanent(
+                f"page {index + 1} of {self.total} cannot be drawn ({error}): the file is damaged there",
+                reason="damaged",
+                page=index + 1,
+            ) from error
+        return image
 
     def close(self) -> None:
         self.document.close()
@@ -142,7 +178,21 @@ file is open. This is the only state of a parser process."""
 
 
 def read(file: BinaryIO, password: str | None, first: int, count: int) -> PdfPart:
-    """The number of pages of the document, and up to `count` pages from index `first`."""
+    """The number of pages of the document, up to `count` pages from index `first`, and the numbers of those that are
+    scanned."""
+    with _opened(file, password) as document:
+        document.scans = []
+        pages = [document.page(i) for i in range(first, min(first + count, document.total))]
+        return PdfPart(document.total, pages, {} if first else document.properties(), document.scans)
+
+
+def draw(file: BinaryIO, password: str | None, index: int, dpi: int, most: int) -> bytes:
+    with _opened(file, password) as document:
+        return document.image(index, dpi, most)
+
+
+@contextmanager
+def _opened(file: BinaryIO, password: str | None) -> Iterator[_Open]:
     known = os.fstat(file.fileno())
     key = (known.st_dev, known.st_ino, password)
     document = _documents.pop(key, None)
@@ -151,13 +201,28 @@ def read(file: BinaryIO, password: str | None, first: int, count: int) -> PdfPar
             _documents.popitem(last=False)[1].close()
         document = _Open(file, password)
     try:
-        pages = [document.page(i) for i in range(first, min(first + count, document.total))]
+        yield document
     except BaseException:
         # After a page that it cannot load, PDFium may return other pages under wrong numbers.
         document.close()
         raise
     _documents[key] = document
-    return PdfPart(document.total, pages, {} if first else document.properties())
+
+
+def is_scanned(page: Any, text: str) -> bool:
+    """Whether a page has to be read by OCR: it shows something, but has no text; or it has little text, and images
+    cover most of it. Such text is a stamp or a page number."""
+    letters = sum(1 for character in islice(text, 2 * STRAY) if character.isalnum())
+    if letters == 0:
+        return any(islice(page.get_objects(max_depth=1), 1))
+    if letters >= STRAY:
+        return False
+    width, height = page.get_size()
+    covered = 0.0
+    for image in islice(page.get_objects(filter=[pdfium.FPDF_PAGEOBJ_IMAGE], max_depth=3), MOST_IMAGES):
+        left, bottom, right, top = image.get_bounds()
+        covered += max(0.0, min(right, width) - max(left, 0.0)) * max(0.0, min(top, height) - max(bottom, 0.0))
+    return bool(covered >= MOSTLY * width * height)
 
 
 def _open(content: _Bytes, password: str | None) -> Any:

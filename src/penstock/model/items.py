@@ -45,6 +45,8 @@ class Page(msgspec.Struct, frozen=True, array_like=True, gc=False):
     was skipped."""
     skipped: Skip | None = None
     """Why the page could not be read. It has no text then."""
+    ocr: float | None = None
+    """The text was read from an image, with this mean confidence from 0 to 100."""
 
 
 class Heading(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -8,6 +8,8 @@ stored WHOLE only.
 import hashlib
 from collections.abc import Mapping
 
+SCANNED = "+scanned"
+"""Added to a media type: what reads the scanned pages of such documents."""
 _KEY = 8
 _BASE = 16
 
@@ -18,16 +20,17 @@ def join(whole: str, base: str, formats: Mapping[str, str]) -> str:
     return f"{whole}:{','.join((base[:_BASE], *parts))}"
 
 
-def same(old: str, new: str, media_type: str | None) -> bool:
+def same(old: str, new: str, media_type: str | None, *, scanned: bool = True) -> bool:
     """True if both have the same outcome for a document of this media type. None: the type is not known yet, so the
-    versions of all extractors count."""
+    versions of all extractors count. `scanned`: it may have scanned pages, so the version of OCR counts too."""
     old_whole, _, old_parts = old.partition(":")
     new_whole, _, new_parts = new.partition(":")
     if old_whole == new_whole:
         return True
     if media_type is None or not (old_parts and new_parts):
         return False
-    return _of(old_parts, media_type) == _of(new_parts, media_type)
+    types = [media_type, media_type + SCANNED] if scanned else [media_type]
+    return all(_of(old_parts, name) == _of(new_parts, name) for name in types)
 
 
 def _of(parts: str, media_type: str) -> tuple[str, list[str]]:

@@ -144,6 +144,10 @@ def _no_version(ports: Ports, params: Json, media_type: str | None) -> Any:
     return ""
 
 
+def _never_revised(ports: Ports, params: Json, media_type: str | None, meta: Json, cursor: Json) -> str | None:
+    return None
+
+
 def _no_target(ports: Ports, params: Json) -> str | None:
     return None
 
@@ -165,6 +169,11 @@ class Stage:
     """Whether the adapter costs money for a document of this media type. If so, the output is fsynced too."""
     target: Callable[[Ports, Json], str | None] = field(default=_no_target)
     """The target that the stage calls, if it can be away. Steps are not started while it is."""
+    separate: frozenset[str] = frozenset()
+    """Parameters that are not a part of the fingerprint. `version` and `revised` take care of them."""
+    revised: Callable[[Ports, Json, str | None, Json, Json], str | None] = field(default=_never_revised)
+    """Takes meta and cursor of an artifact with the right fingerprint. If it depends on something that has changed
+    since, and that most artifacts do not depend on, returns what it is now."""
 
 
 Ctx = TypeVar("Ctx", bound=StepContext)

@@ -1,17 +1,19 @@
 """extract: turns raw bytes into pages with structure."""
 
 from contextlib import aclosing
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.artifacts.segments import PAGES
 from penstock.errors import Permanent
-from penstock.extractors.base import Extractor, StoredRaw
+from penstock.extractors import ocr as ocr_settings
+from penstock.extractors.base import Extractor, Scanning, StoredRaw
 from penstock.extractors.formats import PLAIN
 from penstock.model.nouns import Json
 from penstock.model.states import DocumentStatus
 from penstock.stages.bad_pages import BadPages
 from penstock.stages.base import Ports, Stage, StepContext, StepResult
 from penstock.stages.finding import Finding
+from penstock.stages.ocr_pages import OcrPages, version_used
 
 MEGABYTE = 1_000_000
 UNSUPPORTED = "unsupported_type"
@@ -30,27 +32,41 @@ async def run(ctx: StepContext) -> StepResult:
     if not checkpoint.cursor:
         await source.verify()
     source.parsed(float(checkpoint.cursor.get(PARSER_S, 0.0)))
-    bad = BadPages(checkpoint.cursor, limits.bad_pages)
+    bad, ocr = BadPages(checkpoint.cursor, limits.bad_pages), OcrPages(checkpoint.cursor, ctx.params)
     found = Finding.resumed(checkpoint.cursor, media_type)
     try:
-        await _extract(ctx, extractor, source, bad, found)
+        await _extract(ctx, extractor, source, Records(bad, ocr, found))
     except Permanent as error:
         if error.reason != UNSUPPORTED:
             raise
         return StepResult({"pages": checkpoint.total, "reason": UNSUPPORTED, "error": str(error)})
-    skipped = bad.meta()
-    metadata = {**found.metadata(), **skipped.get("metadata", {})}
-    return StepResult({"pages": checkpoint.total, **skipped, **({"metadata": metadata} if metadata else {})})
+    records = [bad.meta(), ocr.meta()]
+    metadata = found.metadata()
+    for record in records:
+        metadata |= record.pop("metadata", {})
+    meta = {"pages": checkpoint.total, **records[0], **records[1]}
+    return StepResult({**meta, "metadata": metadata} if metadata else meta)
 
 
-async def _extract(ctx: StepContext, extractor: Extractor, source: StoredRaw, bad: BadPages, found: Finding) -> None:
+class Records(NamedTuple):
+    """What is recorded about the pages. The cursor keeps it."""
+
+    bad: BadPages
+    ocr: OcrPages
+    found: Finding
+
+    def cursor(self) -> dict[str, Any]:
+        return {**self.bad.cursor(), **self.ocr.cursor(), **self.found.cursor()}
+
+
+async def _extract(ctx: StepContext, extractor: Extractor, source: StoredRaw, records: Records) -> None:
     checkpoint, limits = ctx.checkpoint, ctx.ports.limits
     media_type = ctx.document.media_type or PLAIN
     async with aclosing(extractor.extract(source, media_type, ctx.params, dict(checkpoint.cursor))) as batches:
         async for batch in batches:
             if (pages := max(checkpoint.total + len(batch.pages), batch.cursor.get("of", 0))) > limits.pages:
                 raise _beyond(ctx, f"it has {pages:,} pages or more", "pages", reason="too_many_pages")
-            good, failure = bad.add(batch.pages, batch.cursor.get("of"))
+            good, failure = records.bad.add(batch.pages, batch.cursor.get("of"))
             size = sum(len(page.text) for page in good)
             cursor = batch.cursor
             if failure is not None:
@@ -59,12 +75,13 @@ async def _extract(ctx: StepContext, extractor: Extractor, source: StoredRaw, ba
             if source.parser_s:
                 cursor = {**cursor, PARSER_S: round(source.parser_s, 3)}
             if good or failure is None:
-                found.add(good, batch.metadata)
-                cursor = {**cursor, **bad.cursor(), **found.cursor()}
+                records.ocr.add(good, batch.cursor)
+                records.found.add(good, batch.metadata)
+                cursor = {**cursor, **records.cursor()}
                 await checkpoint.append(good, cursor, size=size, keep=batch.keep or extractor.paid or bool(failure))
             if failure is not None:
                 raise failure
-    if (failure := bad.at_end(checkpoint.total)) is not None:
+    if (failure := records.bad.at_end(checkpoint.total)) is not None:
         raise failure
 
 
@@ -92,4 +109,23 @@ def _paid(ports: Ports, media_type: str | None) -> bool:
     return extractor is not None and extractor.paid
 
 
-EXTRACT = Stage("extract", run, PAGES, _version, paid=_paid, ends=_end)
+def _revised(ports: Ports, params: Json, media_type: str | None, meta: Json, cursor: Json) -> str | None:
+    """The version of OCR, if the artifact has scanned pages that another one read, or that none has read."""
+    used = version_used(meta, cursor)
+    if used is None:
+        return None
+    extractor: object = ports.extractors.get(media_type or PLAIN)
+    now: str | None = extractor.scan_version(media_type or PLAIN, params) if isinstance(extractor, Scanning) else None
+    return now if now != used else None
+
+
+EXTRACT = Stage(
+    "extract",
+    run,
+    PAGES,
+    _version,
+    paid=_paid,
+    ends=_end,
+    separate=frozenset(ocr_settings.PARAMETERS),
+    revised=_revised,
+)

@@ -370,7 +370,9 @@ async def _explain(
             entry = await ledger.read(partial(documents.get, owner), document)
             if entry is not None:
                 d = entry.document
-                summary.remarks.append(FailureNote(d.id, d.name, end, reason, why(d)))
+                steps = await ledger.read(partial(documents.steps, owner), document)
+                notes = [str(step.meta[key]) for step in steps for key in ("note", "error") if key in step.meta]
+                summary.remarks.append(FailureNote(d.id, d.name, end, reason, notes[0] if notes else why(d)))
     reasons = +reasons
     summary.reasons = dict(reasons.most_common())
 
@@ -379,7 +381,7 @@ def _no_text(document: Document) -> str:
     if document.size == 0:
         return "the file is empty"
     if formats.of(document.media_type).printed or (document.media_type or "").startswith("image/"):
-        return "no text in it: probably a scan"
+        return "no text in it, and OCR found none"
     return "no text in it"
 
 

@@ -9,6 +9,8 @@ import msgspec
 from penstock.artifacts.fingerprints import fingerprint
 from penstock.config import Config
 from penstock.errors import NoDefinition
+from penstock.extractors import ocr
+from penstock.extractors.base import Scanning
 from penstock.intake import RunSpec
 from penstock.ledger.engine.documents import Origin
 from penstock.ledger.engine.groups import GroupStart
@@ -52,9 +54,25 @@ class RunSpecs:
     def workflow(self, collection: str, asked: WorkflowRef) -> Workflow:
         """Return the workflow as a run of the collection would store it."""
         found = self._catalog.workflow(asked.workflow)
+<<<<<<< HEAD
         found = with_defaults(found, {"chunk": self._config.given_chunk_parameters(collection)})
         found = with_webhooks(found, self._config.webhooks)
         return with_chunk_sizes(self._with_values(found, asked.params, asked.values))
+=======
+        values = {
+            "chunk": self._config.chunk_parameters(collection),
+            "extract": self._config.ocr_parameters(collection),
+        }
+        found = with_webhooks(with_defaults(found, values), self._config.webhooks)
+        return self._checked(self._with_values(found, asked.params, asked.values))
+
+    def _checked(self, workflow: Workflow) -> Workflow:
+        for step in workflow.steps:
+            if step.kind == "extract" and step.method is None:
+                what = f"workflow {workflow.id!r}, step {step.name!r}"
+                ocr.refuse_wrong_parameters(step.parameters, self._config.ocr.tessdata, what)
+        return refuse_wrong_chunks(workflow)
+>>>>>>> aa747ef (Read scans and images by OCR)
 
     def start(
         self,
@@ -90,7 +108,11 @@ class RunSpecs:
             if changes.workflow is not None:
                 raise
             # The old definition is missing. This raises if the parameter set that was given now is missing too.
+<<<<<<< HEAD
             found = with_chunk_sizes(self._with_values(snapshot, changes.params, changes.values))
+=======
+            found = self._checked(self._with_values(snapshot, changes.params, changes.values))
+>>>>>>> aa747ef (Read scans and images by OCR)
             chosen = remember(found, asked)
             note = (
                 f"documents of {snapshot.id!r} go on with the workflow and the values that they started with: {error}"
@@ -117,10 +139,33 @@ class RunSpecs:
             if step.kind == "extract" and step.method is None
         ]
         formats = {name: fingerprint([found[name] for found in extractors]) for name in ports.extractors}
-        # Lifecycle events and the names that were asked for do not change the outcome.
-        plain = msgspec.structs.replace(chosen, lifecycle_events={}, asked=None)
+        scanning = _scan_versions(chosen, ports)
+        # Lifecycle events and the names that were asked for do not change the outcome. OCR counts apart.
+        plain = msgspec.structs.replace(_without_ocr(chosen), lifecycle_events={}, asked=None)
         body = encode(plain)[0]
-        whole = fingerprint(body, versions, extractors[0] if len(extractors) == 1 else extractors)
+        whole = fingerprint(body, versions, extractors[0] if len(extractors) == 1 else extractors, scanning)
         # Without a media type, the version of extract is that of plain text.
         base = fingerprint(body, [(kind, version) for kind, version in versions if kind != "extract"])
-        return run_settings.join(whole, base, formats)
+        return run_settings.join(whole, base, formats | scanning)
+
+
+def _scan_versions(chosen: Workflow, ports: Ports) -> dict[str, str]:
+    """What reads the scanned pages of documents, by a name that belongs to their media type."""
+    steps = [step for step in chosen.steps if step.kind == "extract" and step.method is None]
+    scanning = {name: one for name, one in ports.extractors.items() if isinstance(one, Scanning)}
+    return {
+        name + run_settings.SCANNED: fingerprint([one.scan_version(name, step.parameters) for step in steps])
+        for name, one in scanning.items()
+    }
+
+
+def _without_ocr(workflow: Workflow) -> Workflow:
+    steps = tuple(
+        msgspec.structs.replace(
+            step, parameters={key: value for key, value in step.parameters.items() if key not in ocr.PARAMETERS}
+        )
+        if step.kind == "extract" and step.method is None
+        else step
+        for step in workflow.steps
+    )
+    return msgspec.structs.replace(workflow, steps=steps)

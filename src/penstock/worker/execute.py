@@ -101,7 +101,7 @@ async def _work(services: WorkerServices, ctx: Context, stage: Stage) -> tuple[S
             return await stage.run(ctx), None
     # Without a slot: a step that waits for an artifact must not block the step that makes it.
     key = artifact_fingerprint(services.ports, ctx.state, ctx.step.position, stage)
-    opened = await open_artifact(services, ctx, key)
+    opened = await open_artifact(services, ctx, key, stage)
     artifact = opened.artifact
     if artifact.complete:
         ctx.state.artifacts[ctx.definition.name] = artifact

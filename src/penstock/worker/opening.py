@@ -26,16 +26,28 @@ def artifact_fingerprint(ports: Ports, state: RunState, position: int, stage: St
         stage.kind,
         stage.version(ports, definition.parameters, media_type),
         definition.method,
-        definition.parameters,
+        {name: value for name, value in definition.parameters.items() if name not in stage.separate},
         before[-1] if before else None,
     )
 
 
-async def open_artifact(services: WorkerServices, ctx: Context, key: str) -> checkpoints.Opened:
+async def open_artifact(
+    services: WorkerServices, ctx: Context, key: str, stage: Stage | None = None
+) -> checkpoints.Opened:
     """Return the artifact, complete or for this step to make. While another run makes it, wait; if that run dies, make
     it here. Raises `BudgetSpent` if the worker stops during the wait."""
+    opened = await _open(services, ctx, key, ctx.opened)
+    if stage is None:
+        return opened
+    found = opened.artifact
+    now = stage.revised(services.ports, ctx.params, ctx.document.media_type, found.meta, found.cursor)
+    return opened if now is None else await _open(services, ctx, fingerprint(key, now), None)
+
+
+async def _open(
+    services: WorkerServices, ctx: Context, key: str, opened: checkpoints.Opened | None
+) -> checkpoints.Opened:
     request = checkpoints.Open(ctx.step, key)
-    opened = ctx.opened
     if opened is None:
         opened = await services.ledger.write(checkpoints.OPEN, request)
     while not (opened.mine or opened.artifact.complete):

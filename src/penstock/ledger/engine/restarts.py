@@ -3,6 +3,7 @@ artifacts that are lost. Each is one transaction over a whole set."""
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -16,7 +17,7 @@ from penstock.model.states import TEXTLESS
 
 _RUNS = (
     "SELECT d.id, d.sha256, d.status, x.id, x.settings, x.generation_id, g.raw_key, x.group_id, d.media_type, "
-    "d.source, d.name, d.size, d.metadata FROM {rows} JOIN documents d ON d.id = r.document AND {d.owner} "
+    "d.source, d.name, d.size, d.metadata, g.found FROM {rows} JOIN documents d ON d.id = r.document AND {d.owner} "
     "AND d.deleted_at IS NULL JOIN runs x ON x.document_id = d.id "
     "AND x.generation_id = (SELECT max(generation_id) FROM runs WHERE runs.document_id = d.id) "
     "JOIN generations g ON g.id = x.generation_id "
@@ -29,6 +30,10 @@ _LAST_RUNS = Statement(
     rows="document text",
     plan_anew=True,
 )
+
+
+def _known(row: Sequence[Any]) -> Known:
+    return msgspec.structs.replace(Known(*row[:9]), found=row[13])
 
 
 class Retry(msgspec.Struct, frozen=True):
@@ -45,7 +50,7 @@ def _retry(connection: Connection, requests: Sequence[Retry]) -> list[set[Docume
         s = request.submission
         hold(s.owner, connection, [d.id for d in s.documents])
         rows = connection.run(_LAST_RUNS, [(d.id,) for d in s.documents], owner=s.owner)
-        old = {DocumentId(row[0]): Known(*row[:9]) for row in rows}
+        old = {DocumentId(row[0]): _known(row) for row in rows}
         # What the document is now is in the ledger; the caller may have looked at it long ago.
         now = {row[0]: (row[9], row[10], row[1], row[11], None, json.loads(row[12])) for row in rows}
         fresh = {i for i, k in old.items() if not k.made_with(s.settings) or k.status in TEXTLESS}
@@ -87,7 +92,7 @@ def _begin_one(connection: Connection, request: Start) -> Started:
     s = request.submission
     hold(s.owner, connection, [d.id for d in s.documents])
     rows = connection.run(_THERE, [(d.id,) for d in s.documents], owner=s.owner)
-    old = {DocumentId(row[0]): (Known(*row[:9]), row[9:]) for row in rows}
+    old = {DocumentId(row[0]): (_known(row), row[9:13]) for row in rows}
     fresh, done, working = [], 0, 0
     for d in s.documents:
         if d.id not in old:

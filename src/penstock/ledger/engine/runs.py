@@ -17,7 +17,7 @@ from penstock.model.nouns import DocumentId, Owner, RunId, StepId
 _KNOWN = Statement(
     "SELECT d.id, d.source, d.sha256, d.status, x.id, x.settings, x.generation_id, g.raw_key, x.group_id, "
     "d.media_type, CASE WHEN d.status = 'FAILED' THEN EXISTS (SELECT 1 FROM dead_letters l WHERE l.run_id = x.id "
-    "AND l.reason IN ('raw_missing', 'raw_damaged', 'short_read')) ELSE false END FROM {rows} "
+    "AND l.reason IN ('raw_missing', 'raw_damaged', 'short_read')) ELSE false END, g.found FROM {rows} "
     "JOIN {documents d: d.source = r.source AND {d.owner} AND d.collection = :collection "
     "AND d.deleted_at IS NULL} JOIN runs x ON x.document_id = d.id "
     "AND x.generation_id = (SELECT max(generation_id) FROM runs WHERE runs.document_id = d.id) "
@@ -41,11 +41,15 @@ class Known(msgspec.Struct, frozen=True):
     media_type: str | None = None
     raw_lost: bool = False
     """It failed because its raw bytes are missing or damaged: submitting the same bytes again helps."""
+    found: str | None = None
+    """Metadata that its steps found, as JSON: it says whether there were scanned pages."""
 
     def made_with(self, now: str) -> bool:
         """False: these settings may lead to another outcome than those of its newest run."""
         # A new reader may also recognise what was not supported, so the versions of all count.
-        return settings.same(self.settings, now, None if self.status == "UNSUPPORTED" else self.media_type)
+        media_type = None if self.status == "UNSUPPORTED" else self.media_type
+        scanned = self.status != "COMPLETED" or '"ocr":true' in (self.found or "")
+        return settings.same(self.settings, now, media_type, scanned=scanned)
 
 
 def known(owner: Owner, connection: Connection, collection: str, sources: Sequence[str]) -> dict[str, Known]:

@@ -1,8 +1,9 @@
 """A parser process. It reads documents for a worker until the worker's pipe closes or the worker dies.
 
-It is started as `python -m penstock.worker.parsers.child PARENT MEGABYTES SECONDS DOCUMENTS`. DOCUMENTS is a socket
-that transfers the open file of each document. The process opens no documents itself: it gives up that right before it
-receives the first one.
+It is started as `python -m penstock.worker.parsers.child PARENT MEGABYTES SECONDS DOCUMENTS PROGRAM DATA`. DOCUMENTS is
+a socket that transfers the open file of each document. The process opens no documents itself: it gives up that right
+before it receives the first one. If PROGRAM is not empty, the process executes that program for images, with the files
+in DATA, and reads no documents.
 """
 
 import importlib
@@ -22,8 +23,10 @@ from penstock.errors import StepError, Transient
 from penstock.extractors import formats
 from penstock.worker.parsers import isolation
 from penstock.worker.parsers.messages import HEADER, Answer, Request, packed
+from penstock.worker.parsers.tesseract import executables
 
-READERS = {name: reader.module for name, reader in formats.READERS.items()}
+OCR = "ocr"
+READERS = {name: reader.module for name, reader in formats.READERS.items()} | {OCR: "penstock.worker.parsers.tesseract"}
 """Modules with a function `read`. It takes the document, if the request has one, and the arguments of the request."""
 LATE = tuple({module for reader in formats.READERS.values() for module in reader.late})
 
@@ -33,7 +36,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    parent, megabytes, seconds, documents = map(int, sys.argv[1:])
+    parent, megabytes, seconds, documents = map(int, sys.argv[1:5])
+    program, data = sys.argv[5:]
     _die_with(parent)
     # The worker decides when this process ends. A Ctrl-C in its terminal reaches this process too.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -44,13 +48,13 @@ def main() -> None:
     readers = _Readers(megabytes << 20)
     code = isolation.code_folders()
     # Most documents are PDFs. If modules cannot be loaded later, all are loaded now.
-    for name in READERS if code is None else ["pdf"]:
+    for name in [OCR] if program else READERS if code is None else ["pdf"]:
         with suppress(ImportError):
             readers.get(name)
-    for module in LATE if code is None else ():
+    for module in LATE if code is None and not program else ():
         with suppress(ImportError):
             importlib.import_module(module)
-    isolation.isolate(code or ())
+    isolation.isolate([*(code or ()), data] if program else code or (), executables(program) if program else ())
     answers.write(packed(Answer()))
     answers.flush()
     while header := requests.read(HEADER.size):

@@ -6,6 +6,7 @@ as unknown, except for a few harmless ones: libraries can work without them.
 
 import errno
 import os
+import signal
 import struct
 from typing import NamedTuple
 
@@ -95,6 +96,8 @@ class _Rule(NamedTuple):
     never: tuple[int, ...] = ()
     bits: int = 0
     """The bits of which none may be set."""
+    also: tuple[int, int] | None = None
+    """Another argument, and the one value of it that is allowed."""
 
 
 def _rules(pid: int) -> dict[str, _Rule]:
@@ -109,6 +112,11 @@ def _rules(pid: int) -> dict[str, _Rule]:
     }
 
 
+_STARTING = ("fork", "vfork", "clone", "execve", "prctl")
+"""The calls that are allowed to a process that executes another program. Landlock decides which one."""
+_PR_SET_PDEATHSIG = 1
+
+
 def refused(machine: str) -> dict[str, int]:
     """Return the numbers, by name, of the calls that are refused whatever their arguments."""
     calls = [call.split() for group in _REFUSED.values() for call in group.split(",")]
@@ -116,16 +124,22 @@ def refused(machine: str) -> dict[str, int]:
     return {call[0]: int(call[column]) for call in calls if call[column] != "-"}
 
 
-def program(machine: str, pid: int) -> bytes:
-    """Return the filter for the process `pid`, which may send signals only to itself."""
+def program(machine: str, pid: int, *, executes: bool = False) -> bytes:
+    """Return the filter for the process `pid`, which may send signals only to itself. `executes`: it may start another
+    program, which inherits the filter."""
     this = MACHINES[machine]
     no, unknown = (_RETURN, 0, 0, REFUSE | errno.EPERM), (_RETURN, 0, 0, REFUSE | errno.ENOSYS)
     code = [(_LOAD, 0, 0, _MACHINE), (_EQUAL, 1, 0, this.code), no, (_LOAD, 0, 0, _NUMBER)]
     if this.foreign is not None:
         code += [(_AT_LEAST, 0, 1, this.foreign), no]
-    for number in sorted(refused(machine).values()):
+    calls = refused(machine)
+    rules = list(_rules(pid).values())
+    if executes:
+        rules.append(_Rule(157, 167, 0, only=_PR_SET_PDEATHSIG, also=(1, signal.SIGKILL)))
+        calls = {name: number for name, number in calls.items() if name not in _STARTING}
+    for number in sorted(calls.values()):
         code += [(_EQUAL, 0, 1, number), no]
-    for rule in _rules(pid).values():
+    for rule in rules:
         call = rule.x86_64 if machine == "x86_64" else rule.aarch64
         if call is not None:
             tests = _tests(rule, no)
@@ -144,4 +158,7 @@ def _tests(rule: _Rule, no: tuple[int, int, int, int]) -> list[tuple[int, int, i
         tests += [(_EQUAL, 0, 1, value), no]
     if rule.bits:
         tests += [(_ANY_BIT, 0, 1, rule.bits), no]
+    if rule.also is not None:
+        argument, value = rule.also
+        tests += [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument), (_EQUAL, 1, 0, value), no]
     return [*tests, (_RETURN, 0, 0, ALLOW)]

@@ -11,7 +11,7 @@ import os
 import resource
 import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cache
 
 import msgspec
@@ -31,7 +31,7 @@ _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP = 38, 22
 _SECCOMP_FILTER, _SECCOMP_ACTION_AVAILABLE = 2, 2
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
-_READ_FILE, _READ_FOLDER = 1 << 2, 1 << 3
+_EXECUTE, _READ_FILE, _READ_FOLDER = 1 << 0, 1 << 2, 1 << 3
 _PATH_BENEATH = 1
 
 
@@ -71,15 +71,18 @@ def code_folders() -> list[str] | None:
     return [library, packages, os.path.dirname(errors.__file__), *_SHARED]
 
 
-def isolate(readable: Iterable[str]) -> None:
+def isolate(readable: Iterable[str], executable: Collection[str] = ()) -> None:
     """Isolate this process. From now on it can read the files that it receives, the paths below `readable`, Python's
-    library and the fonts, and it can write its answers."""
+    library and the fonts, and it can write its answers. It can execute the files in `executable`, and no others; these
+    inherit the isolation."""
     for limit, most in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_NPROC, 0),
         (resource.RLIMIT_NOFILE, _OPEN_FILES),
     ):
+        if executable and limit == resource.RLIMIT_NPROC:
+            continue  # It counts all processes of the user.
         _, hard = resource.getrlimit(limit)
         lower = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(limit, (lower, lower))
@@ -87,26 +90,29 @@ def isolate(readable: Iterable[str]) -> None:
         return
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     if version := _landlock_version():
-        _restrict_files(version, (os.path.dirname(os.__file__), *FONTS, *readable))
-    if program := _filter():
+        _restrict_files(version, (os.path.dirname(os.__file__), *FONTS, *readable), executable)
+    if program := _filter(executes=bool(executable)):
         _restrict_calls(program)
 
 
-def _restrict_files(version: int, readable: Iterable[str]) -> None:
-    """Refuse everything that this version of Landlock can refuse, except reading below `readable`."""
+def _restrict_files(version: int, readable: Iterable[str], executable: Iterable[str]) -> None:
+    """Refuse everything that this version of Landlock can refuse, except reading below `readable`, and executing the
+    files in `executable`."""
     files = (1 << 13) - 1 | (version >= 2) << 13 | (version >= 3) << 14 | (version >= 5) << 15
     network = 0b11 if version >= 4 else 0
     other_processes = 0b11 if version >= 6 else 0
     length = 24 if version >= 6 else 16 if version >= 4 else 8
     rules = _checked(_CREATE_RULESET, struct.pack("=QQQ", files, network, other_processes)[:length], length, 0)
     try:
-        for place in readable:
+        places = [(place, _READ_FILE | _READ_FOLDER) for place in readable]
+        places += [(place, _READ_FILE | _EXECUTE) for place in executable]
+        for place, rights in places:
             try:
                 opened = os.open(place, os.O_PATH | os.O_CLOEXEC)
             except OSError:
                 continue
             try:
-                rights = _READ_FILE | _READ_FOLDER if os.path.isdir(place) else _READ_FILE
+                rights = rights if os.path.isdir(place) else rights & ~_READ_FOLDER
                 _checked(_ADD_RULE, rules, _PATH_BENEATH, struct.pack("=Qi", rights, opened), 0)
             finally:
                 os.close(opened)
@@ -127,7 +133,7 @@ def _landlock_version() -> int:
     return max(_syscall(_CREATE_RULESET, None, 0, 1), 0) if sys.platform == "linux" else 0
 
 
-def _filter() -> bytes | None:
+def _filter(*, executes: bool = False) -> bytes | None:
     """Return the filter for this machine, or None if there is none or the kernel does not support it."""
     if sys.platform != "linux" or sys.maxsize < 1 << 32 or sys.byteorder != "little":
         return None
@@ -137,7 +143,7 @@ def _filter() -> bytes | None:
     refusing = struct.pack("=I", filters.REFUSE)
     if _syscall(filters.MACHINES[machine].seccomp, _SECCOMP_ACTION_AVAILABLE, 0, refusing) != 0:
         return None
-    return filters.program(machine, os.getpid())
+    return filters.program(machine, os.getpid(), executes=executes)
 
 
 def _prctl(option: int, *arguments: int | bytes) -> None:

@@ -10,8 +10,10 @@ from penstock.errors import Transient
 from penstock.extractors.base import Raw
 from penstock.worker.fair_queue import FairQueue, FlowKey
 from penstock.worker.parsers.messages import Request, packed
-from penstock.worker.parsers.process import Call, Child
+from penstock.worker.parsers.process import Call, Child, Program
 
+OCR = "ocr"
+"""The reader whose calls go to children that execute Tesseract."""
 CALLS_PER_CHILD = 2
 """How many calls a child has: one that runs and one that waits in its pipe, so that the child is never idle."""
 QUICK_S = 0.25
@@ -24,9 +26,13 @@ LOOK_S = 0.5
 
 
 class ParserPool:
-    def __init__(self, *, children: int, memory_mb: int, timeout_s: float) -> None:
-        """`memory_mb` and `timeout_s` are the limits of one call. 0 megabytes means no limit."""
+    def __init__(self, *, children: int, memory_mb: int, timeout_s: float, program: Program | None = None) -> None:
+        """`memory_mb` and `timeout_s` are the limits of one call. 0 megabytes means no limit. `program`: the children
+        execute it, instead of reading documents."""
         self.width = children
+        self.program = program
+        self._executing: ParserPool | None = None
+        """The pool of the children that execute Tesseract. They have other rights, and exist only while needed."""
         self.memory_mb = memory_mb
         self.timeout_s = timeout_s
         self._children: set[Child] = set()
@@ -46,6 +52,8 @@ class ParserPool:
 
     async def call(self, reader: str, arguments: dict[str, Any], *, source: Raw, document: Path | None = None) -> bytes:
         source.may_parse()
+        if reader == OCR and self.program is None:
+            return await self._for_ocr(arguments).call(reader, arguments, source=source, document=document)
         # A child cannot open files. It receives the open file.
         request = packed(Request(reader, arguments, document is not None))
         call = Call(request, source, FlowKey(*source.flow), asyncio.get_running_loop().create_future(), document)
@@ -60,6 +68,14 @@ class ParserPool:
             for child in self._children:
                 child.abandon(call)
             call.close()
+
+    def _for_ocr(self, arguments: dict[str, Any]) -> "ParserPool":
+        if self._executing is None:
+            program = Program(arguments["program"], arguments["data"])
+            self._executing = ParserPool(
+                children=self.width, memory_mb=self.memory_mb, timeout_s=self.timeout_s, program=program
+            )
+        return self._executing
 
     def distribute(self) -> None:
         """Give waiting calls to the children with the fewest calls. Tell the sources that have no call with a child
@@ -159,6 +175,8 @@ class ParserPool:
 
     async def close(self) -> None:
         """Kill all children. They have no state that must be kept."""
+        if self._executing is not None:
+            await self._executing.close()
         if self._look is not None:
             self._look.cancel()
         for call in list(self._waiting):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from io import FileIO
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -85,11 +85,19 @@ class Call:
             self.document.close()
 
 
+class Program(NamedTuple):
+    """A program that a child executes, and the folder with its data."""
+
+    path: str
+    data: str
+
+
 class Supervisor(Protocol):
     """What a child needs from its pool."""
 
     memory_mb: int
     timeout_s: float
+    program: Program | None
 
     def distribute(self) -> None: ...
 
@@ -197,7 +205,8 @@ class Child:
         self._documents, theirs = socket.socketpair()
         self._documents.setblocking(False)
         with theirs:
-            arguments = (os.getpid(), self._pool.memory_mb, seconds, theirs.fileno())
+            executes = self._pool.program or ("", "")
+            arguments = (os.getpid(), self._pool.memory_mb, seconds, theirs.fileno(), *executes)
             return await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-m", CHILD, *map(str, arguments),
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
