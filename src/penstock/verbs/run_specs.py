@@ -54,13 +54,8 @@ class RunSpecs:
     def workflow(self, collection: str, asked: WorkflowRef) -> Workflow:
         """Return the workflow as a run of the collection would store it."""
         found = self._catalog.workflow(asked.workflow)
-<<<<<<< HEAD
-        found = with_defaults(found, {"chunk": self._config.given_chunk_parameters(collection)})
-        found = with_webhooks(found, self._config.webhooks)
-        return with_chunk_sizes(self._with_values(found, asked.params, asked.values))
-=======
         values = {
-            "chunk": self._config.chunk_parameters(collection),
+            "chunk": self._config.given_chunk_parameters(collection),
             "extract": self._config.ocr_parameters(collection),
         }
         found = with_webhooks(with_defaults(found, values), self._config.webhooks)
@@ -71,8 +66,7 @@ class RunSpecs:
             if step.kind == "extract" and step.method is None:
                 what = f"workflow {workflow.id!r}, step {step.name!r}"
                 ocr.refuse_wrong_parameters(step.parameters, self._config.ocr.tessdata, what)
-        return refuse_wrong_chunks(workflow)
->>>>>>> aa747ef (Read scans and images by OCR)
+        return with_chunk_sizes(workflow)
 
     def start(
         self,
@@ -108,11 +102,7 @@ class RunSpecs:
             if changes.workflow is not None:
                 raise
             # The old definition is missing. This raises if the parameter set that was given now is missing too.
-<<<<<<< HEAD
-            found = with_chunk_sizes(self._with_values(snapshot, changes.params, changes.values))
-=======
             found = self._checked(self._with_values(snapshot, changes.params, changes.values))
->>>>>>> aa747ef (Read scans and images by OCR)
             chosen = remember(found, asked)
             note = (
                 f"documents of {snapshot.id!r} go on with the workflow and the values that they started with: {error}"
