@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmarks import corpus, documents, extract, memory, queue
+from benchmarks import corpus, documents, extract, latency, memory, queue
 from benchmarks.peers import __main__ as peers
 from benchmarks.processes import PENSTOCK, ROOT, run
 from benchmarks.table import Row
@@ -76,3 +76,9 @@ def test_peers_stand_beside_the_bare_loop_of_their_own_round() -> None:
     lines = [row.line() for row in peers.rows(found)]
     assert [row.figure for row in peers.rows(found)] == [200, 500, 2.0, 50, 0.25]
     assert "DBOS: steps/s (50 to 50)" in lines[3]
+
+
+async def test_searches_are_timed_with_every_filter() -> None:
+    found, _ = await latency.measure(documents=3, chunks=2, queries=2)
+    assert found.keys() == latency.FILTERS.keys()
+    assert all(0 < times["p50"] <= times["p99"] for times in found.values())

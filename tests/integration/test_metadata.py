@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import StartApp
 
 from penstock.app import App
 from penstock.errors import UsageError
+from penstock.search import query
 from penstock.search.filters import Fields, compiled
 from penstock.search.ranking import Mode
 
@@ -59,6 +61,78 @@ async def test_a_filtered_search_is_the_whole_search_without_what_the_filter_rej
         assert {d.id for d in await app.list_documents(filter=one)} == wanted, one
         few = await app.search("water river mill", 2, mode=mode, filter=one)
         assert len(few) == min(2, len(wanted)), one
+
+
+VALUES: list[Any] = [
+    1,
+    1.0,
+    2020,
+    2020.5,
+    -5,
+    True,
+    False,
+    None,
+    "1",
+    "ann",
+    "Ännchen",
+    "日本",
+    'a"b\\c',
+    "\n\x1f",
+    "😀",
+    "",
+]
+KEYS = ["k", "ключ", 'q"', "name", "title"]
+
+
+def random_filter(chance: random.Random, depth: int = 0) -> dict[str, Any]:
+    word = chance.choice(["$eq", "$eq", "$eq", "$ne", "$in", "$nin", "$gt", "$lte", "$exists", "$and", "$or", "$not"])
+    if word in ("$and", "$or") and depth < 2:
+        return {word: [random_filter(chance, depth + 1) for _ in range(chance.randint(1, 3))]}
+    if word == "$not" and depth < 2:
+        return {"$not": random_filter(chance, depth + 1)}
+    key = chance.choice(["meta.name", *KEYS[:3], KEYS[4]])
+    value: Any = chance.choice(VALUES)
+    if word in ("$in", "$nin"):
+        value = chance.sample(VALUES, chance.randint(0, 4))
+    elif word in ("$gt", "$lte"):
+        value = chance.choice(["a", 1, 2020, "日"])
+    elif word == "$exists":
+        value = chance.choice([True, False])
+    elif word not in ("$eq", "$ne"):
+        word = "$eq"
+    return {key: value} if word == "$eq" and chance.random() < 0.5 else {key: {word: value}}
+
+
+@pytest.mark.parametrize("unfiltered", [0, 10, 1000])
+async def test_a_search_accepts_what_the_filter_accepts_on_every_database(
+    start_app: StartApp, database_url: str, monkeypatch: pytest.MonkeyPatch, unfiltered: int
+) -> None:
+    monkeypatch.setattr(query, "UNFILTERED", unfiltered)
+    chance = random.Random(unfiltered)
+    app = await start_app(database=database_url)
+    for i in range(24):
+        keys = chance.sample(KEYS, chance.randint(0, 4))
+        meta = {key: chance.choice([*VALUES, [chance.choice(VALUES), "x"], {"in": 1}]) for key in keys}
+        await app.ingest(data=f"# Title {i % 5}\n\nThe water {i}.".encode(), name=f"d{i}.md", metadata=meta, wait=False)
+    await app.run()
+    everything = await app.list_documents(limit=100)
+    assert len(everything) == 24
+    for _ in range(40):
+        wanted_by = random_filter(chance)
+        accepts = compiled(wanted_by)
+        wanted = {
+            d.id
+            for d in everything
+            if accepts(
+                Fields(
+                    *(d.id, d.collection, d.name, d.source, d.media_type, d.size, d.status, d.pages, d.created_at),
+                    (json.dumps(d.metadata),),
+                )
+            )
+        }
+        hits = await app.search("water title", 100, mode="text", filter=wanted_by)
+        assert {hit.document_id for hit in hits} == wanted, wanted_by
+        assert {d.id for d in await app.list_documents(filter=wanted_by)} == wanted, wanted_by
 
 
 async def test_a_wrong_filter_is_refused(app: App) -> None:

@@ -14,6 +14,8 @@ from penstock.embedders.base import unit
 from penstock.model.items import Vectors
 
 # Texts per slice, so that the count matrix of a slice stays small.
+_ONE_THREAD = 262_144
+"""OpenBLAS uses one thread for a product with at most this many multiplications."""
 _POOLED = 64
 
 
@@ -40,7 +42,7 @@ class Weights:
             return [0.0] * len(texts)
         used = np.unique(np.concatenate(tokens)) if texts else asked
         lengths = np.linalg.norm(self._rows[asked], axis=1)
-        cosines = unit(self._rows[asked]) @ unit(self._rows[used]).T
+        cosines = _product(unit(self._rows[asked]), unit(self._rows[used]))
         total = float(lengths.sum()) or 1.0
         found = []
         for ids in tokens:
@@ -64,6 +66,14 @@ def load(weights_file: Path, tokenizer_file: Path) -> Weights:
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return Weights(np.ascontiguousarray(weights, dtype=np.float32), tokenizer)
+
+
+def _product(left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The product with the transpose of `right`, in parts that are too small for the threads of the BLAS library. Its
+    threads wait for each other in a loop: with them, a search took twice the processor time."""
+    columns = max(1, _ONE_THREAD // max(1, left.size))
+    parts = [left @ right[start : start + columns].T for start in range(0, len(right), columns)]
+    return np.concatenate(parts, axis=1)
 
 
 def _pooled(rows: NDArray[np.float32], tokens: list[list[int]]) -> Vectors:

@@ -14,7 +14,7 @@ the command line, such as `year>=2020`. The rules of comparison:
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from fnmatch import translate
 from typing import Any, NamedTuple
@@ -69,6 +69,48 @@ RESERVED: dict[str, Callable[[Fields], Any]] = {
 def compiled(given: Mapping[str, Any]) -> Predicate:
     """Check a filter and return its predicate. Raises UsageError that names the place of the mistake."""
     return _Compiler().mapping(given, "filter", 0)
+
+
+PARTS_MOST = 50
+
+
+def parts(given: Mapping[str, Any]) -> list[str]:
+    """Texts of which the JSON of every matching document contains at least one. Empty if the filter does not tell.
+    Values are preferred to names, because fewer documents contain them."""
+    found = [one for key, value in given.items() for one in _parts(key, value)]
+    values = [texts for is_value, texts in found if is_value and len(texts) <= PARTS_MOST]
+    names = [texts for is_value, texts in found if not is_value]
+    return min(values, key=len) if values else names[0] if names else []
+
+
+def _parts(key: str, value: Any) -> Iterator[tuple[bool, list[str]]]:
+    if key == "$and":
+        for one in value:
+            for inner, test in one.items():
+                yield from _parts(inner, test)
+        return
+    if key.startswith("$") or key in RESERVED:
+        return
+    is_test = isinstance(value, Mapping) and any(isinstance(word, str) and word[:1] == "$" for word in value)
+    tests = value if is_test else {"$eq": value}
+    if not {"$eq", "$in", "$gt", "$gte", "$lt", "$lte"}.isdisjoint(tests) or tests.get("$exists") is True:
+        yield False, _written(key.removeprefix("meta."))
+    for word, test in tests.items():
+        among = test if word == "$in" else [test] if word == "$eq" else []
+        if among and all(_is_plain(one) for one in among):
+            yield True, [text for one in among for text in _written(one)]
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether the value is always written in one of the forms of `_written`. A number may equal 2020 and be 2020.0."""
+    return isinstance(value, str) or (type(value) is int and abs(value) < 10**15)
+
+
+def _written(value: str | int) -> list[str]:
+    """The forms of a value in JSON, with and without escapes."""
+    readable = value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+    raw = (json.dumps(readable, ensure_ascii=False), msgspec.json.encode(readable).decode())
+    return list(dict.fromkeys((json.dumps(value), *raw)))
 
 
 class _Compiler:

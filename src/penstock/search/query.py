@@ -15,7 +15,7 @@ from penstock.ledger.engine import collections, generations, index_versions
 from penstock.model.items import Vector
 from penstock.model.metadata import merged
 from penstock.model.nouns import GenerationId, Owner
-from penstock.search.filters import Fields, Predicate
+from penstock.search.filters import Fields, Predicate, parts
 from penstock.search.highlight import Terms, snippet
 from penstock.search.paging import cursor, fingerprint, page_start, parse_cursor, ranked_to
 from penstock.search.ranking import Asked, Candidate, Mode, explain_weights, rank
@@ -24,6 +24,12 @@ from penstock.search.tables import Member, Tables
 
 NAMES_SHOWN = 20
 """The number of collections that an error lists."""
+
+
+UNFILTERED = 1_000
+"""Up to this many hits are fetched without a filter, and those that the filter rejects are left out. If this is not
+enough, few documents match: then all of them are listed, and the index finds only these."""
+LISTED = 20_000
 
 
 class Request(NamedTuple):
@@ -63,13 +69,15 @@ async def search(
         if mode != "text":
             # Another version may have become current meanwhile.
             _check_model(versions, embedder.model)
-        tables = await _tables(snapshot, index, owner, versions, request.accepts)
+        tables = await _tables(snapshot, index, owner, versions, request)
+
+        accepts = _reading(request.accepts)
 
         async def visible(found: list[GenerationId]) -> dict[GenerationId, generations.Visible]:
             active: dict[GenerationId, generations.Visible] = {}
             for version, some in tables.by_version(found).items():
                 active |= await snapshot.read(partial(generations.visible, owner), version, some)
-            return active
+            return active if accepts is None else {key: one for key, one in active.items() if accepts(one)}
 
         async def best(count: int) -> list[Candidate]:
             return await rank(tables, index.traits, asked, count, EVERYTHING, visible, relevance)
@@ -124,31 +132,55 @@ async def _tables(
     index: Index,
     owner: Owner,
     versions: dict[str, index_versions.IndexVersion],
-    accepts: Predicate | None,
+    request: Request,
 ) -> Tables:
     """The tables of these collections, with what may be found in them. A collection in which nothing was indexed has
     no table."""
     members = []
     for name, version in versions.items():
         hidden = await snapshot.read(partial(generations.hidden, owner), name, version.version)
-        where = Filter(hidden)
-        allowed: set[GenerationId] | None = None
-        if accepts is not None:
-            accepted, rejected = await snapshot.read(
-                partial(generations.matching, owner), name, version.version, _reading(accepts)
-            )
-            allowed = set(accepted)
-            # The shorter list: a long one takes longer to apply than the search itself.
-            shorter = len(accepted) <= len(rejected) and "only" in index.traits.filters
-            where = Filter(hidden, accepted) if shorter else Filter([*hidden, *rejected])
+        narrow = partial(_narrowed, snapshot, index.traits, owner, name, version.version, hidden, request)
         table = await index.open(TableId(owner, name, version.version))
         if table is not None:
-            members.append(Member(name, version.version, table, where, allowed, len(hidden)))
-    return Tables(members)
+            lazy = narrow if request.accepts is not None else None
+            members.append(Member(name, version.version, table, Filter(hidden), lazy, len(hidden)))
+    most = index.traits.max_hits
+    return Tables(members, UNFILTERED if most is None else min(UNFILTERED, most - 1))
 
 
-def _reading(accepts: Predicate) -> Callable[[generations.Searchable], bool]:
-    return lambda one: accepts(Fields(*one[1:10], (one.metadata, one.found)))
+async def _narrowed(
+    snapshot: Snapshot,
+    traits: Traits,
+    owner: Owner,
+    collection: str,
+    version: int,
+    hidden: list[GenerationId],
+    request: Request,
+) -> Filter:
+    """The condition for the index that leaves only documents that the filter accepts."""
+    accepts, only = _reading(request.accepts), "only" in traits.filters
+    assert accepts is not None
+    assert request.filter is not None
+    read = partial(generations.matching, owner)
+    if only and (texts := parts(request.filter)):
+        accepted, _ = await snapshot.read(read, collection, version, accepts, texts)
+        if len(accepted) <= LISTED:
+            return Filter(hidden, accepted)
+    accepted, rejected = await snapshot.read(read, collection, version, accepts)
+    # The shorter list: a long one takes longer to apply than the search itself.
+    return Filter(hidden, accepted) if only and len(accepted) <= len(rejected) else Filter([*hidden, *rejected])
+
+
+def _reading(accepts: Predicate | None) -> Callable[[generations.Visible], bool] | None:
+    if accepts is None:
+        return None
+    return lambda one: accepts(
+        Fields(
+            *(one.document_id, one.collection, one.name, one.source, one.media_type, one.size, one.status, one.pages),
+            one.created_at,
+            (one.metadata, one.found),
+        )
+    )
 
 
 async def _neighbours(tables: Tables, hits: Sequence[IndexHit], context: int) -> dict[tuple[int, int], IndexHit]:

@@ -157,7 +157,10 @@ async def _top(
         more = len(fetched) >= count and count != most
         if len(hits) >= depth or not more:
             return _Ranking(hits[:depth], documents, more or len(hits) > depth)
-        count = 4 * count if most is None else min(4 * count, most)
+        # As many as are needed if the share of hits that can be shown stays the same.
+        share = max(len(hits), 1) / max(len(fetched), 1)
+        count = max(4 * count, int(1.3 * depth / share))
+        count = count if most is None else min(count, most)
 
 
 def _fused(rankings: Mapping[Part, _Ranking], weights: Weights) -> list[Candidate]:

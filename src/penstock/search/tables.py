@@ -1,7 +1,7 @@
 """Several tables of an index that are searched as one. Generations have different numbers in all tables."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from penstock.indexes.base import EVERYTHING, Filter, IndexHit, IndexTable, Query, RowSpan
@@ -14,8 +14,9 @@ class Member(NamedTuple):
     table: IndexTable
     where: Filter
     """Which rows of this table a search may return."""
-    allowed: set[GenerationId] | None = None
-    """The generations that a filter accepts; None: there is no filter."""
+    narrow: Callable[[], Awaitable[Filter]] | None = None
+    """Lists the rows that a filter accepts; None: there is no filter. The caller removes the others from the hits, so
+    this is only needed if few rows match."""
     hidden: int = 0
     """The number of hidden generations."""
 
@@ -24,8 +25,12 @@ class Tables:
     """Merges the hits of its members by their scores. Cosines of one model can be compared between tables. BM25 scores
     can be compared as far as the tables are alike, since each table counts its own words."""
 
-    def __init__(self, members: Sequence[Member]) -> None:
+    def __init__(self, members: Sequence[Member], unfiltered: int = 0) -> None:
+        """`unfiltered`: up to this many hits are fetched without `narrow`."""
         self._members = members
+        self._unfiltered = unfiltered
+        self._narrowed: dict[str, Filter] = {}
+        self._narrowing = asyncio.Lock()
         self._of: dict[int, Member] = {}
         self.hidden = sum(member.hidden for member in members)
 
@@ -38,9 +43,17 @@ class Tables:
         return hits[:k]
 
     async def _search(self, member: Member, query: Query, k: int) -> list[IndexHit]:
-        hits = await member.table.search(query, k, member.where)
+        hits = await member.table.search(query, k, await self._where(member, k))
         self._of |= {hit.generation: member for hit in hits}
         return hits
+
+    async def _where(self, member: Member, k: int) -> Filter:
+        if member.narrow is None or (k <= self._unfiltered and member.collection not in self._narrowed):
+            return member.where
+        async with self._narrowing:
+            if member.collection not in self._narrowed:
+                self._narrowed[member.collection] = await member.narrow()
+        return self._narrowed[member.collection]
 
     async def rows(self, spans: Sequence[RowSpan]) -> list[IndexHit]:
         """The rows of generations that a search has found."""
@@ -50,12 +63,10 @@ class Tables:
         return found
 
     def by_version(self, found: Sequence[GenerationId]) -> dict[int, list[GenerationId]]:
-        """The generations that were found and are allowed, by the version of their table."""
+        """The generations that were found, by the version of their table."""
         versions: dict[int, list[GenerationId]] = {}
         for generation in found:
-            member = self._of[generation]
-            if member.allowed is None or generation in member.allowed:
-                versions.setdefault(member.version, []).append(generation)
+            versions.setdefault(self._of[generation].version, []).append(generation)
         return versions
 
     def collection_of(self, hit: IndexHit) -> str:

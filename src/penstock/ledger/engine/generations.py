@@ -5,12 +5,11 @@ writes into the version that was current when it began (`generations.index_versi
 there is a placement, so that a small database index finds the few hidden generations."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import msgspec
 
 from penstock.ledger.database.connection import Connection
-from penstock.ledger.database.statements import Statement
+from penstock.ledger.database.statements import DialectName, Statement
 from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine import backup_guard
 from penstock.model.nouns import DocumentId, GenerationId, Owner, StepId, Token
@@ -125,8 +124,8 @@ _HIDDEN = Statement(
     "WHERE g.owner = :owner AND g.collection = :collection AND g.written = 1 AND g.state <> 'ACTIVE'"
 )
 _VISIBLE = Statement(
-    "SELECT g.id, d.id, d.name, d.source, coalesce(g.submitted, d.metadata), g.found "
-    "FROM {rows} JOIN generations g ON g.id = r.generation "
+    "SELECT g.id, d.id, d.name, d.source, coalesce(g.submitted, d.metadata), g.found, d.collection, d.media_type, "
+    "d.size, d.status, g.pages, d.created_at FROM {rows} JOIN generations g ON g.id = r.generation "
     "JOIN placements p ON p.generation_id = g.id AND p.version = :version AND p.state = 'READY' "
     "JOIN documents d ON d.id = g.document_id "
     "WHERE g.state = 'ACTIVE' AND g.owner = :owner AND d.deleted_at IS NULL",
@@ -148,6 +147,12 @@ class Visible(msgspec.Struct, frozen=True):
     """Submitted with the document, as JSON."""
     found: str | None
     """Metadata that the steps found, as JSON."""
+    collection: str
+    media_type: str | None
+    size: int
+    status: str
+    pages: int | None
+    created_at: float
 
 
 def visible(
@@ -158,44 +163,49 @@ def visible(
     return {GenerationId(row[0]): Visible(DocumentId(row[1]), *row[2:]) for row in rows}
 
 
-class Searchable(NamedTuple):
-    """A searchable generation with the fields of its document, as a filter reads them."""
-
-    generation: GenerationId
-    document_id: DocumentId
-    collection: str
-    name: str
-    source: str
-    media_type: str | None
-    size: int
-    status: str
-    pages: int | None
-    created_at: float
-    metadata: str
-    found: str | None
-
-
-_SEARCHABLE = Statement(
-    "SELECT g.id, d.id, d.collection, d.name, d.source, d.media_type, d.size, d.status, g.pages, d.created_at, "
-    "coalesce(g.submitted, d.metadata), g.found FROM generations g "
+_SEARCHABLE_TEXT = (
+    "SELECT g.id, d.id, d.name, d.source, coalesce(g.submitted, d.metadata), g.found, d.collection, d.media_type, "
+    "d.size, d.status, g.pages, d.created_at FROM generations g "
     "JOIN placements p ON p.generation_id = g.id AND p.version = :version AND p.state = 'READY' "
     "JOIN documents d ON d.id = g.document_id WHERE g.id > :after AND g.state = 'ACTIVE' AND g.owner = :owner "
-    "AND g.collection = :collection AND d.deleted_at IS NULL ORDER BY g.id LIMIT :count"
+    "AND g.collection = :collection AND d.deleted_at IS NULL"
 )
+_PAGE_TEXT = " ORDER BY g.id LIMIT :count"
+_SEARCHABLE = Statement(_SEARCHABLE_TEXT + _PAGE_TEXT)
+_JSON_TEXT = "coalesce(g.submitted, d.metadata) || coalesce(g.found, '')"
+_CONTAINING: dict[DialectName, Statement] = {
+    "sqlite": Statement(
+        f"{_SEARCHABLE_TEXT} AND EXISTS (SELECT 1 FROM {{rows}} WHERE instr({_JSON_TEXT}, r.part) > 0){_PAGE_TEXT}",
+        rows="part text",
+    ),
+    "postgres": Statement(
+        f"{_SEARCHABLE_TEXT} AND EXISTS (SELECT 1 FROM {{rows}} WHERE strpos({_JSON_TEXT}, r.part) > 0){_PAGE_TEXT}",
+        rows="part text",
+    ),
+}
 FILTERED_AT_ONCE = 10_000
 
 
 def matching(
-    owner: Owner, connection: Connection, collection: str, version: int, accepts: Callable[[Searchable], bool]
+    owner: Owner,
+    connection: Connection,
+    collection: str,
+    version: int,
+    accepts: Callable[[Visible], bool],
+    parts: Sequence[str] = (),
 ) -> tuple[list[GenerationId], list[GenerationId]]:
-    """The searchable generations of a version that a filter accepts, and those that it rejects."""
+    """The searchable generations of a version that a filter accepts, and those that it rejects. `parts`: the JSON of
+    every accepted document contains one of these texts. Then the database leaves out documents without any, and they
+    are in neither list."""
     accepted: list[GenerationId] = []
     rejected: list[GenerationId] = []
     where = {"owner": owner, "collection": collection, "version": version, "count": FILTERED_AT_ONCE}
     after = 0
-    while rows := connection.run(_SEARCHABLE, after=after, **where):
+    statement = _CONTAINING[connection.dialect] if parts else _SEARCHABLE
+    given = [(part,) for part in parts] if parts else None
+    while rows := connection.run(statement, given, after=after, **where):
         for row in rows:
-            (accepted if accepts(Searchable(*row)) else rejected).append(row[0])
+            (accepted if accepts(Visible(DocumentId(row[1]), *row[2:])) else rejected).append(row[0])
         after = rows[-1][0]
         if len(rows) < FILTERED_AT_ONCE:
             break
