@@ -87,6 +87,11 @@ class RetentionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     history_days: Annotated[float, Meta(gt=0, le=100_000)] = 30.0
     """Days for which replaced runs, closed dead letters and records of forced lock releases are kept. The last run of
     a document is always kept."""
+    bought_days: Annotated[float, Meta(gt=0, le=100_000)] = 90.0
+    """Days for which answers of paid calls (vectors, pages) are kept after their last use, so that they are not bought
+    again. Those of unfinished runs are always kept."""
+    bought_megabytes: Annotated[int, Meta(ge=0, le=MOST)] = 10_000
+    """Total size of these answers. Above it, those that were not used for longest are removed."""
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -41,7 +41,18 @@ ALL = listed()
 LEASE_S = WorkerConfig().lease_s
 
 _TRIAL = "only in the ledger of a trial: tests/integration/test_evaluation.py kills it there"
+_PROVIDER = "only with a provider that costs money: tests/integration/test_cloud_kills.py kills it there"
+_PAID = (
+    "lease_limit",
+    "refuse_limit",
+    "state_limit",
+    "keep_answers",
+    "touch_answers",
+    "start_operation",
+    "forget_answers",
+)
 UNREACHED: dict[str, str] = {"ledger.adopt.before": _TRIAL, "ledger.adopt.after": _TRIAL}
+UNREACHED |= {f"ledger.{verb}.{side}": _PROVIDER for verb in _PAID for side in ("before", "after")}
 """Failpoints that no scenario passes, and why that is right."""
 
 BEST = {

@@ -41,6 +41,7 @@ TABLES = (
     "collections", "documents", "generations", "runs", "steps", "ranks", "artifacts", "segments", "artifact_refs",
     "locks", "dead_letters", "purges", "workers", "idempotency_keys", "paces", "lock_releases", "groups", "events",
     "deliveries", "index_checksums", "histories", "targets", "limits", "limit_slots",
+    "answer_segments", "answers", "operations",
     "index_versions", "placements", "small_blobs", "forgotten",
 )  # fmt: skip
 

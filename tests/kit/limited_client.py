@@ -15,6 +15,7 @@ from penstock.model.nouns import WorkerId
 from penstock.net.client import Client, check
 from penstock.runtime import Runtime
 from penstock.worker.limits import CallLimits
+from penstock.worker.paid import PaidWork
 
 
 async def main(database: str, url: str, seconds: float, per_minute: float, calls: int, tasks: int) -> None:
@@ -28,7 +29,7 @@ async def main(database: str, url: str, seconds: float, per_minute: float, calls
         print(repr(error), flush=True)
         os._exit(1)
 
-    limits = CallLimits(ledger, runtime, worker, NULL_METRICS, settings, fail)
+    limits = CallLimits(ledger, runtime, worker, NULL_METRICS, settings, PaidWork(), fail)
     client = Client(runtime, allow_private=True)
     end = runtime.clock() + seconds
 

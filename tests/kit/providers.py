@@ -1,6 +1,6 @@
 """Providers for adapters that are tested without a worker."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from penstock.net.providers import Providers
@@ -11,7 +11,9 @@ T = TypeVar("T")
 class DirectCalls:
     """Calls at once, without limits."""
 
-    async def call(self, target: str, function: Callable[[], Awaitable[T]], *, tokens: int = 0) -> T:
+    async def call(
+        self, target: str, function: Callable[[], Awaitable[T]], *, tokens: int = 0, paid: bool = False
+    ) -> T:
         return await function()
 
     async def stated(
@@ -20,4 +22,34 @@ class DirectCalls:
         pass
 
 
-DIRECT = Providers(DirectCalls())
+class MemoryAnswers:
+    """Bought answers in memory."""
+
+    def __init__(self) -> None:
+        self.stored: dict[str, bytes] = {}
+        self.operations: dict[str, str] = {}
+
+    async def find(self, keys: Sequence[str]) -> dict[str, bytes]:
+        return {key: self.stored[key] for key in keys if key in self.stored}
+
+    async def keep(self, bought: Mapping[str, bytes]) -> None:
+        self.stored.update(bought)
+        for key in bought:
+            self.operations.pop(key, None)
+
+    async def start(self, key: str, begin: Callable[[], Awaitable[str]]) -> str:
+        if key not in self.operations:
+            self.operations[key] = await begin()
+        return self.operations[key]
+
+    async def forget(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self.stored.pop(key, None)
+            self.operations.pop(key, None)
+
+
+DIRECT = Providers(DirectCalls(), MemoryAnswers())
+
+
+def direct(owner: str) -> Providers:
+    return DIRECT

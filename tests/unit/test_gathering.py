@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from tests.kit.providers import DIRECT
+from tests.kit.providers import direct
 
 from penstock.embedders.fake import FakeEmbedder
 from penstock.errors import Away, Permanent
-from penstock.net.providers import Providers
+from penstock.net.providers import ProvidersOf
 from penstock.runtime import Runtime
 from penstock.stages.base import Gather, Limits, Ports
 from penstock.worker.gathering import Gatherer
@@ -26,7 +26,7 @@ class Provider:
         self.answering.set()
         self.error: Callable[[], Exception] = lambda: Permanent("it refuses a text", reason="bad_text")
 
-    async def call(self, ports: Ports, runtime: Runtime, providers: Providers, items: Sequence[str]) -> Any:
+    async def call(self, ports: Ports, runtime: Runtime, providers: ProvidersOf, items: Sequence[str]) -> Any:
         self.calls.append(list(items))
         await self.answering.wait()
         if "bad" in items:
@@ -36,7 +36,7 @@ class Provider:
     def gatherer(self, calls: int = 2, limits: Limits = LIMITS) -> Gatherer:
         gather = Gather(self.call, len, lambda ports: limits)
         ports: Any = None
-        return Gatherer(gather, limits, ports, Runtime(), calls, DIRECT)
+        return Gatherer(gather, limits, ports, Runtime(), calls, direct)
 
 
 async def together(gatherer: Gatherer, *parts: list[str]) -> list[Any]:
@@ -97,12 +97,12 @@ async def test_an_answer_that_lacks_entries_is_nobody_else_s() -> None:
     provider = Provider()
     call = provider.call
 
-    async def short(ports: Ports, runtime: Runtime, providers: Providers, items: Sequence[str]) -> Any:
+    async def short(ports: Ports, runtime: Runtime, providers: ProvidersOf, items: Sequence[str]) -> Any:
         return [item for item in await call(ports, runtime, providers, items) if item != "LOST"]
 
     gather = Gather(short, len, lambda ports: LIMITS)
     ports: Any = None
-    answers = await together(Gatherer(gather, LIMITS, ports, Runtime(), 2, DIRECT), ["a"], ["lost"], ["c"])
+    answers = await together(Gatherer(gather, LIMITS, ports, Runtime(), 2, direct), ["a"], ["lost"], ["c"])
     assert (answers[0], answers[2]) == (["A"], ["C"])
     assert "0 were returned" in str(answers[1])
 
@@ -130,12 +130,12 @@ async def test_i12_vectors_are_the_same_however_texts_are_grouped(sizes: list[in
     texts = [f"text {i} of words{i % 5}" for i in range(30)]
     embedder = FakeEmbedder()
 
-    async def call(ports: Ports, runtime: Runtime, providers: Providers, items: Sequence[str]) -> Any:
+    async def call(ports: Ports, runtime: Runtime, providers: ProvidersOf, items: Sequence[str]) -> Any:
         return await embedder.embed_documents(items)
 
     ports: Any = None
     limits = Limits(16)
-    gatherer = Gatherer(Gather(call, len, lambda ports: limits), limits, ports, Runtime(), 2, DIRECT)
+    gatherer = Gatherer(Gather(call, len, lambda ports: limits), limits, ports, Runtime(), 2, direct)
     parts, start = [], 0
     for size in sizes:
         parts.append(texts[start : start + size])

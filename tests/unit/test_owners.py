@@ -17,6 +17,7 @@ from penstock.verbs.owner import OwnerScope
 
 FOR_USERS = {
     "documents", "dead_letters", "stats", "runs", "generations", "batches", "submissions", "submits", "cancellations",
+    "answers",
     "deletions", "restarts", "index_versions", "searchable", "adoptions", "metadata",
     "collections",
 }  # fmt: skip
@@ -26,6 +27,7 @@ ENGINE = {
     "work", "liveness", "audit", "audit_index", "checksums", "repairs", "retention", "store", "writer", "notifier",
     "database", "statements", "connection", "sqlite", "postgres", "groups", "outbox", "gauges", "lifecycle",
     "steps_vacuum", "claims", "leasing", "postgres_statements", "histories", "commit_counter", "away", "outage_wait",
+    "evictions",
     "versions", "targets", "backup_guard", "backup_tables", "limits", "pacing",
     "small_blobs", "blobs", "read_only", "reserve",
 }  # fmt: skip

@@ -30,6 +30,7 @@ WORDS = {
     "blobs": "blobs",
     "bytes": "total size",
     "workers": "files of dead workers",
+    "answers": "bought answers",
     "trials": "trials of interrupted evaluations",
 }
 """Labels for the counts of `prune`."""

@@ -53,6 +53,8 @@ COUNTERS = {
     "index_failed": Metric("Failures of an index table, after which workers pause before they use it again."),
     "target_failed": Metric("Times that a provider or store was away, limited us or refused our key.", ("state",)),
     "call_throttled": Metric("Calls that a provider refused because there were too many.", ("target",)),
+    "answer_bought": Metric("Answers of paid calls that were stored: texts embedded, ranges of pages extracted."),
+    "answer_reused": Metric("Answers that were found stored, and not bought again."),
     "document_ended": Metric("Documents that ended in this worker.", ("status",)),
     "pages": Metric("Pages extracted."),
     "chunks": Metric("Chunks made."),

@@ -1,6 +1,6 @@
 """What an adapter needs to call a provider."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -10,10 +10,13 @@ T = TypeVar("T")
 class Calls(Protocol):
     """Calls of providers within their limits, which all workers share."""
 
-    async def call(self, target: str, function: Callable[[], Awaitable[T]], *, tokens: int = 0) -> T:
+    async def call(
+        self, target: str, function: Callable[[], Awaitable[T]], *, tokens: int = 0, paid: bool = False
+    ) -> T:
         """Call the function when the limits of the target allow it, and return its result. `tokens`: how many the call
-        uses. If the function raises `RateLimited`, all workers wait as long as the target asks, and it is called again;
-        the error is raised only if that takes long."""
+        uses. `paid`: once begun, it is finished even if the step is cancelled, so that it can store its answer. If the
+        function raises `RateLimited`, all workers wait as long as the target asks, and it is called again; the error is
+        raised only if that takes long."""
 
     async def stated(
         self, target: str, *, requests_per_minute: float | None = None, tokens_per_minute: float | None = None
@@ -21,8 +24,31 @@ class Calls(Protocol):
         """Record the limits that an answer of the target states (see `net.headers.stated_limits`)."""
 
 
+class Answers(Protocol):
+    """Answers of paid calls, by what was asked (`key`, any text). They belong to one owner. An answer is stored durably
+    and never asked for again, also if the step was cancelled or has lost its lease meanwhile."""
+
+    async def find(self, keys: Sequence[str]) -> dict[str, bytes]:
+        """The answers that are stored, by key."""
+
+    async def keep(self, bought: Mapping[str, bytes]) -> None:
+        """Store answers. Call this before anything else is done with them."""
+
+    async def start(self, key: str, begin: Callable[[], Awaitable[str]]) -> str:
+        """Begin an operation whose answer the provider keeps ready, and store its id durably; or return the one that
+        was begun before. Storing the answer ends it."""
+
+    async def forget(self, keys: Sequence[str]) -> None:
+        """Remove answers and operations: they are stored elsewhere, or of no use."""
+
+
 @dataclass(frozen=True)
 class Providers:
     """What an adapter needs to call a provider."""
 
     calls: Calls
+    answers: Answers
+
+
+ProvidersOf = Callable[[str], Providers]
+"""Returns the providers for an owner, for a call that serves steps of several owners."""

@@ -15,7 +15,7 @@ from penstock.extractors.base import Extractor, StoredRaw
 from penstock.indexes.base import Index
 from penstock.model.nouns import Document, Generation, Json, Step
 from penstock.model.states import DocumentStatus
-from penstock.net.providers import Providers
+from penstock.net.providers import Providers, ProvidersOf
 from penstock.runtime import Runtime
 
 
@@ -73,7 +73,7 @@ class Limits(NamedTuple):
 class Gather:
     """A call that can serve several steps."""
 
-    call: Callable[[Ports, Runtime, Providers, Sequence[Any]], Awaitable[Any]]
+    call: Callable[[Ports, Runtime, ProvidersOf, Sequence[Any]], Awaitable[Any]]
     """The result has one entry for each item, in order, and can be sliced. An entry depends only on its item."""
     size: Callable[[Any], int]
     limits: Callable[[Ports], Limits | None]
@@ -114,6 +114,10 @@ class StepContext(Protocol):
 
     def inputs(self, kind: str, start: int = 0) -> AsyncIterator[list[Any]]:
         """Return the items of an earlier step's artifact, from number `start` on, one segment at a time."""
+
+    @property
+    def providers(self) -> Providers:
+        """For calls of providers: their limits, and what was bought from them."""
 
     def input_meta(self, kind: str) -> Json:
         """Return what an earlier step of this kind reported."""

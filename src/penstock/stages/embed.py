@@ -1,11 +1,14 @@
 """embed: turns each chunk into a vector."""
 
+import hashlib
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from penstock.artifacts.segments import VECTORS
-from penstock.embedders.base import Remote
+from penstock.embedders.base import Model, Remote
+from penstock.errors import Transient
 from penstock.model.items import Chunk, Vectors
-from penstock.net.providers import Providers
+from penstock.net.providers import ProvidersOf
 from penstock.runtime import Runtime
 from penstock.stages.base import Gather, Limits, Ports, Stage, StepContext, StepResult
 
@@ -23,20 +26,80 @@ async def run(ctx: StepContext) -> StepResult:
     batch = min(SMALL_BATCH if ctx.step.crashes else BATCH, model.max_texts)
     async for chunks in ctx.inputs("chunk", done):
         for texts in _batches(chunks, batch, model.max_tokens):
-            vectors = await ctx.together(GATHER, texts)
+            vectors = await _vectors(ctx, texts)
             done += len(texts)
             await checkpoint.append([vectors], {"chunks": done}, count=len(texts), size=vectors.nbytes, keep=model.paid)
     return StepResult({"chunks": done, "dimensions": model.dimensions, "embedder_fingerprint": model.fingerprint})
 
 
-async def _embed(ports: Ports, runtime: Runtime, providers: Providers, texts: Sequence[str]) -> Vectors:
-    if not ports.embedder.model.remote:
-        return await _answer(ports, runtime, texts)
-    embedder, tokens = ports.embedder, sum(map(estimated_tokens, texts))
-    vectors = await providers.calls.call(embedder.target, lambda: _answer(ports, runtime, texts), tokens=tokens)
+class Text(NamedTuple):
+    """A text to embed, and who pays for it."""
+
+    owner: str
+    text: str
+
+
+async def _vectors(ctx: StepContext, texts: Sequence[str]) -> Vectors:
+    """The vectors of texts. Those that were bought before are not bought again."""
+    model, owner = ctx.ports.embedder.model, ctx.step.owner
+    if not model.paid:
+        vectors: Vectors = await ctx.together(GATHER, [Text(owner, text) for text in texts])
+        return vectors
+    import numpy as np
+
+    keys = [_key(model, text) for text in texts]
+    found = await ctx.providers.answers.find(list(dict.fromkeys(keys)))
+    rows = {key: np.frombuffer(data, dtype="<f4") for key, data in found.items() if len(data) == 4 * model.dimensions}
+    missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in rows}
+    if missing:
+        bought = await ctx.together(GATHER, [Text(owner, text) for text in missing.values()])
+        rows |= dict(zip(missing, bought, strict=True))
+    return np.stack([rows[key] for key in keys]).astype(np.float32, copy=False)
+
+
+def _key(model: Model, text: str) -> str:
+    return f"{model.fingerprint} {hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()}"
+
+
+async def _embed(ports: Ports, runtime: Runtime, providers: ProvidersOf, items: Sequence[Text]) -> Vectors:
+    model = ports.embedder.model
+    if not model.remote and not model.paid:
+        return await _answer(ports, runtime, [item.text for item in items])
+    # A text that several documents share is sent once.
+    rows = {item: row for row, item in enumerate(dict.fromkeys(items))}
+    texts = [item.text for item in rows]
+
+    async def call() -> Vectors:
+        vectors = await _answer(ports, runtime, texts)
+        if model.paid:
+            await _keep(model, providers, list(rows), vectors)
+        return vectors
+
+    calls, embedder = providers(items[0].owner).calls, ports.embedder
+    tokens = sum(map(estimated_tokens, texts))
+    vectors = await calls.call(embedder.target, call, tokens=tokens, paid=model.paid)
     if isinstance(embedder, Remote) and embedder.stated is not None:
-        await providers.calls.stated(embedder.target, **embedder.stated._asdict())
-    return vectors
+        await calls.stated(embedder.target, **embedder.stated._asdict())
+    # An answer with a wrong number of vectors is passed on: the caller counts them.
+    return vectors[[rows[item] for item in items]] if len(vectors) == len(texts) else vectors
+
+
+async def _keep(model: Model, providers: ProvidersOf, items: Sequence[Text], vectors: Vectors) -> None:
+    """Store the vectors that were bought, before anything else happens. Raises Transient if they are not what was asked
+    for."""
+    import numpy as np
+
+    if vectors.shape != (len(items), model.dimensions) or not np.isfinite(vectors).all():
+        raise Transient(
+            f"the embedder sent {vectors.shape} numbers for {len(items)} texts of {model.dimensions} dimensions, or "
+            "some that are no numbers",
+            reason="bad_answer",
+        )
+    bought: dict[str, dict[str, bytes]] = {}
+    for item, vector in zip(items, vectors.astype("<f4", copy=False), strict=True):
+        bought.setdefault(item.owner, {})[_key(model, item.text)] = vector.tobytes()
+    for owner, answers in bought.items():
+        await providers(owner).answers.keep(answers)
 
 
 async def _answer(ports: Ports, runtime: Runtime, texts: Sequence[str]) -> Vectors:
@@ -59,7 +122,7 @@ def _limits(ports: Ports) -> Limits | None:
     return Limits(model.max_texts, model.max_tokens) if model.remote else None
 
 
-GATHER = Gather(_embed, len, _limits)
+GATHER = Gather(_embed, lambda item: len(item.text), _limits)
 
 
 def _batches(chunks: Sequence[Chunk], most: int, most_tokens: int | None) -> Iterator[list[str]]:

@@ -16,7 +16,7 @@ from penstock.ledger.database.liveness import Liveness
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine import backup_guard
-from penstock.ledger.upkeep import audit, repairs, retention
+from penstock.ledger.upkeep import audit, evictions, repairs, retention
 from penstock.model.nouns import WorkerId
 from penstock.upkeep.check_blobs import batches, unnamed
 from penstock.upkeep.drop import finish_drops
@@ -30,6 +30,8 @@ WINDOW = 10_000
 """Number of artifacts that one statement examines."""
 SNAPSHOTS = 20
 """Number of snapshots removed in one transaction: for each one the database searches all runs."""
+EVICTED = 10
+"""Number of segments of bought answers that are removed at once."""
 BATCH = 100
 """Number of documents whose artifacts are dropped in one transaction: they may have many segments."""
 
@@ -43,6 +45,10 @@ class Ages(msgspec.Struct, frozen=True):
     """For replaced runs and other history."""
     unnamed_s: float
     """For unreferenced data."""
+    bought_s: float
+    """For bought answers, since their last use."""
+    bought_bytes: int
+    """The total size above which bought answers are removed earlier."""
 
 
 class Pruned(msgspec.Struct):
@@ -67,6 +73,8 @@ class Pruned(msgspec.Struct):
     bytes: int = 0
     workers: int = 0
     """Files of dead workers."""
+    answers: int = 0
+    """Answers of paid calls that were not used for long."""
     trials: int = 0
     """Indexes that an interrupted `eval` left."""
 
@@ -91,6 +99,7 @@ class Prune:
             await self._clear(table)
         await self._snapshots()
         await self._forget()
+        await self._evict()
 
     async def leftovers(self, liveness: Liveness) -> None:
         """Remove blobs that no row names (of purged generations, of killed steps and submits) and files of dead
@@ -181,6 +190,27 @@ class Prune:
                 forgotten = await self._write(repairs.FORGET, request)
                 await self._delete(forgotten.blobs)
                 self.pruned.artifacts += forgotten.artifacts
+
+    async def _evict(self) -> None:
+        """Remove bought answers that were not used for long, then as many as exceed the total size."""
+        await self._evict_older(self._ages.bought_s)
+        size, _ = await self._ledger.read(evictions.total)
+        while size > self._ages.bought_bytes:
+            # A few at a time, to remove no more than necessary.
+            evicted = await self._evict_once(0.0, EVICTED)
+            size -= sum(blob[1] for blob in evicted.blobs)
+            if not evicted.blobs or self._dry_run:
+                return
+
+    async def _evict_older(self, older_s: float) -> None:
+        while (await self._evict_once(older_s, BATCH)).segments == BATCH and not self._dry_run:
+            pass
+
+    async def _evict_once(self, older_s: float, count: int) -> evictions.Evicted:
+        evicted: evictions.Evicted = await self._write(evictions.EVICT, evictions.Evict(older_s, count))
+        await self._delete(evicted.blobs)
+        self.pruned.answers += evicted.answers
+        return evicted
 
     async def _delete(self, blobs: Sequence[tuple[str, int]]) -> None:
         if blobs and not self._dry_run:

@@ -180,9 +180,11 @@ class MaintenanceRunner:
             days = self._config.keep_days(collection)
             return None if days is None else days * DAY_S
 
+        retention = self._config.retention
+        bought = (retention.bought_days * DAY_S, retention.bought_megabytes * 1_000_000)
         if older_than_s is not None:
-            return Ages(keep, older_than_s, older_than_s)
-        return Ages(keep, self._config.retention.history_days * DAY_S, DAY_S)
+            return Ages(keep, older_than_s, older_than_s, *bought)
+        return Ages(keep, retention.history_days * DAY_S, DAY_S, *bought)
 
 
 def _somebody() -> str:

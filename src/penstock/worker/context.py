@@ -34,6 +34,7 @@ from penstock.net.providers import Providers
 from penstock.runtime import Runtime
 from penstock.stages.base import Gather, Ports
 from penstock.worker.activity import StepActivity
+from penstock.worker.bought import BoughtAnswers, OwnAnswers
 from penstock.worker.budget import Budget
 from penstock.worker.counters import Counters
 from penstock.worker.gathering import Gatherers
@@ -177,7 +178,7 @@ class RawFile:
 
     @property
     def providers(self) -> Providers:
-        return self._ctx.providers
+        return self._ctx.providers_of(self._ctx.generation.sha256)
 
     def may_parse(self) -> None:
         limit = self._ctx.ports.limits.parser_s
@@ -210,6 +211,7 @@ class Context:
         metrics: Metrics,
         gatherers: Gatherers,
         calls: CallLimits,
+        bought: BoughtAnswers,
     ) -> None:
         self.step = step
         self.state = state
@@ -241,6 +243,7 @@ class Context:
         self._metrics = metrics
         self._gatherers = gatherers
         self._calls = calls
+        self._bought = bought
         self.began = runtime.clock()
         """When the step got its slot."""
         self._counted = 0
@@ -344,7 +347,12 @@ class Context:
 
     @property
     def providers(self) -> Providers:
-        return Providers(StepCalls(self._calls, self.presence.delegate))
+        return self.providers_of("")
+
+    def providers_of(self, scope: str) -> Providers:
+        """`scope`: what the keys of answers are about, such as the hash of the document."""
+        calls = StepCalls(self._calls, self.presence.delegate)
+        return Providers(calls, OwnAnswers(self._bought, self.step.owner, scope))
 
     def progress(self) -> None:
         self.activity.progress()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import Away, Transient
-from penstock.net.providers import Providers
+from penstock.net.providers import ProvidersOf
 from penstock.runtime import Runtime
 from penstock.stages.base import Gather, Limits, Ports
 
@@ -32,7 +32,7 @@ class Gatherer:
     for WAIT_S, but never more than `calls` at a time. Under load, calls are therefore full."""
 
     def __init__(
-        self, gather: Gather, limits: Limits, ports: Ports, runtime: Runtime, calls: int, providers: Providers
+        self, gather: Gather, limits: Limits, ports: Ports, runtime: Runtime, calls: int, providers: ProvidersOf
     ) -> None:
         self._gather = gather
         self._providers = providers
@@ -138,7 +138,7 @@ class Gatherer:
 class Gatherers:
     """The gatherers of a worker, one for each `Gather`."""
 
-    def __init__(self, ports: Ports, runtime: Runtime, calls: int, providers: Providers) -> None:
+    def __init__(self, ports: Ports, runtime: Runtime, calls: int, providers: ProvidersOf) -> None:
         self.providers = providers
         self._ports = ports
         self._runtime = runtime

@@ -16,6 +16,7 @@ from penstock.ledger.engine.pacing import Known
 from penstock.metrics.base import Metrics
 from penstock.model.nouns import WorkerId
 from penstock.runtime import Runtime
+from penstock.worker.paid import PaidWork
 
 T = TypeVar("T")
 
@@ -86,6 +87,7 @@ class CallLimits:
         worker: WorkerId,
         metrics: Metrics,
         settings: Mapping[str, TargetConfig],
+        paid: PaidWork,
         fail: Callable[[BaseException], None],
     ) -> None:
         """`fail` is called with an error of the ledger while no call waits for its answer."""
@@ -94,6 +96,7 @@ class CallLimits:
         self._worker = worker
         self._metrics = metrics
         self._settings = settings
+        self._paid = paid
         self._fail = fail
         self._targets: dict[str, _Target] = {}
         self._stated: dict[str, tuple[float | None, float | None]] = {}
@@ -104,6 +107,7 @@ class CallLimits:
         function: Callable[[], Awaitable[T]],
         *,
         tokens: int = 0,
+        paid: bool = False,
         waiting: Callable[[str | None], None] | None = None,
     ) -> T:
         """See `Calls.call`. `waiting` is called with LIMIT if the call has to wait, and with None when it begins."""
@@ -112,17 +116,23 @@ class CallLimits:
         while True:
             await self._start(known, tokens, waiting)
             try:
-                result = await function()
+                if not paid:
+                    return await self._run(known, function)
+                return await self._paid.finish(lambda: self._run(known, function))
             except RateLimited as error:
                 refused += 1
                 if isinstance(error, OutOfQuota) or await self._refused(known, error) > PATIENCE_S or refused >= AGAIN:
                     raise
-            else:
-                known.accepted += 1
-                return result
-            finally:
-                known.in_use -= 1
-                known.changed.set()
+
+    async def _run(self, known: _Target, function: Callable[[], Awaitable[T]]) -> T:
+        """Make the call. The caller has a slot, which is free afterwards."""
+        try:
+            result = await function()
+            known.accepted += 1
+            return result
+        finally:
+            known.in_use -= 1
+            known.changed.set()
 
     async def stated(
         self, target: str, *, requests_per_minute: float | None = None, tokens_per_minute: float | None = None
@@ -276,8 +286,10 @@ class StepCalls:
         self._limits = limits
         self._waiting = waiting
 
-    async def call(self, target: str, function: Callable[[], Awaitable[T]], *, tokens: int = 0) -> T:
-        return await self._limits.call(target, function, tokens=tokens, waiting=self._waiting)
+    async def call(
+        self, target: str, function: Callable[[], Awaitable[T]], *, tokens: int = 0, paid: bool = False
+    ) -> T:
+        return await self._limits.call(target, function, tokens=tokens, paid=paid, waiting=self._waiting)
 
     async def stated(
         self, target: str, *, requests_per_minute: float | None = None, tokens_per_minute: float | None = None

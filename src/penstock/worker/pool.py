@@ -137,6 +137,7 @@ class Worker:
             for loop in loops:
                 loop.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
+            await self.services.paid_work.close()
             await self.services.calls.close()
             self._listener.close()
             await self._leave()

@@ -11,17 +11,19 @@ from penstock.errors import LeaseLost
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import leasing
 from penstock.metrics.base import NULL_METRICS, Metrics
-from penstock.model.nouns import Step, StepDefinition, WorkerId
+from penstock.model.nouns import Owner, Step, StepDefinition, WorkerId
 from penstock.net.providers import Providers
 from penstock.runtime import Runtime
 from penstock.stages.base import Ports, Stage
 from penstock.stages.custom import custom
+from penstock.worker.bought import BoughtAnswers, OwnAnswers
 from penstock.worker.broadcast import Broadcast
 from penstock.worker.budget import Budget
 from penstock.worker.context import Context, RunState
 from penstock.worker.fair_queue import FlowKey
 from penstock.worker.gathering import Gatherers
 from penstock.worker.limits import CallLimits
+from penstock.worker.paid import PaidWork
 from penstock.worker.pools import REST, pool_of
 from penstock.worker.recorder import StepRecorder
 from penstock.worker.retry import RetryPolicy
@@ -61,10 +63,13 @@ class WorkerServices:
         # Steps of `extract` wait for parser processes most of the time and must not block other steps.
         self._sizes = self.pools or {EXTRACT: self.slots, REST: self.slots}
         self._slots = {name: Slots(size, self.runtime.clock) for name, size in self._sizes.items()}
+        self.paid_work = PaidWork()
         self.calls = CallLimits(
-            self.ledger, self.runtime, self.worker, self.metrics, self.limits, lambda error: self.fail(error)
-        )
-        self.gatherers = Gatherers(self.ports, self.runtime, self.slots, Providers(self.calls))
+            self.ledger, self.runtime, self.worker, self.metrics, self.limits, self.paid_work,
+            lambda error: self.fail(error),
+        )  # fmt: skip
+        self.bought = BoughtAnswers(self.ledger, self.blobs, self.runtime, self.metrics, self.paid_work)
+        self.gatherers = Gatherers(self.ports, self.runtime, self.slots, self._providers_of)
         self.backed_off = asyncio.Event()
         """A step was scheduled for another attempt."""
         self._one_suspect = asyncio.Lock()
@@ -74,6 +79,9 @@ class WorkerServices:
         self.targets = Targets(self.ledger, self.runtime, self.worker, self.notices, self.metrics, self._target)
         self.fail: Callable[[BaseException], None] = lambda error: None
         """Called when the ledger or the blob store fails: no step caused that, and the worker has to stop."""
+
+    def _providers_of(self, owner: str) -> Providers:
+        return Providers(self.calls, OwnAnswers(self.bought, Owner(owner), ""))
 
     def stage(self, definition: StepDefinition) -> Stage | None:
         """Return the stage that executes a step: the built-in one of its kind, or the user's function."""
@@ -156,6 +164,7 @@ class WorkerServices:
             metrics=self.metrics,
             gatherers=self.gatherers,
             calls=self.calls,
+            bought=self.bought,
         )
 
 

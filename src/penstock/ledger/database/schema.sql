@@ -464,3 +464,35 @@ CREATE TABLE forgotten (
   forgotten_at REAL NOT NULL,
   PRIMARY KEY (owner, collection, source)
 );
+
+CREATE TABLE answer_segments (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  owner TEXT NOT NULL,
+  key TEXT NOT NULL UNIQUE,
+  sha256 TEXT NOT NULL,
+  size BIGINT NOT NULL,
+  used_at REAL NOT NULL
+);
+
+CREATE INDEX answer_segments_used ON answer_segments (used_at, id);
+
+CREATE TABLE answers (
+  owner TEXT NOT NULL,
+  digest TEXT NOT NULL,
+  segment_id BIGINT NOT NULL,
+  position BIGINT NOT NULL,
+  size BIGINT NOT NULL,
+  PRIMARY KEY (owner, digest)
+);
+
+CREATE INDEX answers_segment ON answers (segment_id);
+
+CREATE TABLE operations (
+  owner TEXT NOT NULL,
+  digest TEXT NOT NULL,
+  operation TEXT NOT NULL,
+  started_at REAL NOT NULL,
+  PRIMARY KEY (owner, digest)
+);
+
+CREATE INDEX operations_started ON operations (started_at);

@@ -125,6 +125,7 @@ _NAMED = """
 SELECT raw_key, min(sha256), min(size), 1 FROM generations
 WHERE state <> 'PURGED' AND raw_key NOT LIKE '%/small/%' GROUP BY raw_key
 UNION ALL SELECT key, sha256, size, 0 FROM segments WHERE key NOT LIKE '%/small/%'
+UNION ALL SELECT key, sha256, size, 0 FROM answer_segments
 """
 
 
@@ -144,8 +145,9 @@ class Copy:
         places = ", ".join("?" * len(keys))
         found = self._db.execute(
             f"SELECT raw_key FROM generations WHERE state <> 'PURGED' AND raw_key IN ({places}) "
-            f"UNION SELECT key FROM segments WHERE key IN ({places})",
-            [*keys, *keys],
+            f"UNION SELECT key FROM segments WHERE key IN ({places}) "
+            f"UNION SELECT key FROM answer_segments WHERE key IN ({places})",
+            [*keys, *keys, *keys],
         )
         return {row[0] for row in found}
 

@@ -22,6 +22,7 @@ from penstock.ledger.database.migrations import (
     m0017_limits,
     m0018_small_blobs,
     m0019_collections,
+    m0020_answers,
 )
 
 MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
@@ -44,5 +45,6 @@ MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0017_limits.statements,
     m0018_small_blobs.statements,
     m0019_collections.statements,
+    m0020_answers.statements,
 )
 LATEST = len(MIGRATIONS)

@@ -1,0 +1,140 @@
+"""What was bought is kept and never bought again."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import StartApp
+from tests.kit.apps import found
+
+from penstock.app import App
+from penstock.errors import RateLimited
+from penstock.model.items import Vectors
+
+Files = Callable[..., Path]
+
+
+class Seller:
+    """Makes the embedder of an app a paid one, and counts what is bought from it."""
+
+    def __init__(self, app: App, max_texts: int = 16) -> None:
+        embedder: Any = app.ports.embedder
+        embedder._model = replace(embedder.model, remote=True, paid=True, max_texts=max_texts)
+        self._embed = embedder.embed_documents
+        self.texts: list[str] = []
+        self.calls = 0
+        self.asked = asyncio.Event()
+        self.answering = asyncio.Event()
+        self.answering.set()
+        self.refusals = 0
+        vars(embedder)["embed_documents"] = self.sell
+
+    async def sell(self, texts: Sequence[str]) -> Vectors:
+        self.calls += 1
+        if self.refusals:
+            self.refusals -= 1
+            raise RateLimited("the provider answered 429", retry_after=0.1)
+        self.asked.set()
+        await self.answering.wait()
+        self.texts += texts
+        vectors: Vectors = await self._embed(texts)
+        return vectors
+
+
+def paragraphs(count: int, prefix: str = "") -> str:
+    words = "tells at some length of a river, a dam, a gate and the men who open it when the water is high. "
+    return "\n\n".join(f"Paragraph {prefix}{i} {words * 8} It ends with topic{prefix}{i}x." for i in range(count))
+
+
+async def test_a_text_is_bought_once_whoever_shares_it(start_app: StartApp, files: Files) -> None:
+    app = await start_app()
+    seller = Seller(app)
+    folder = files(**{"a.txt": paragraphs(20), "b.txt": paragraphs(20), "c.txt": paragraphs(5, "c")})
+    assert (await app.ingest([folder])).completed == 3
+    assert len(seller.texts) == len(set(seller.texts)), "bought twice"
+    before = len(seller.texts)
+    # The copy has its own artifacts, made from what was bought for the first.
+    (folder / "d.txt").write_text(paragraphs(20) + "\n\nOne line more, about topicDx.")
+    assert (await app.ingest([folder])).completed == 1
+    assert len(seller.texts) - before <= 5
+    assert await found(app, "topicDx", 1) == {"d.txt"}
+    assert (await app.check()).ok
+
+
+async def test_i4_an_answer_that_comes_after_the_cancel_is_kept(start_app: StartApp, files: Files) -> None:
+    app = await start_app()
+    seller = Seller(app, 4096)
+    seller.answering.clear()
+    folder = files(**{"a.txt": paragraphs(10)})
+    working = asyncio.create_task(app.ingest([folder]))
+    await asyncio.wait_for(seller.asked.wait(), 60)
+    [document] = await app.list_documents()
+    await app.cancel([document.id])
+    # The worker notices the cancel, and gives the step up; the answer arrives later.
+    async with asyncio.timeout(60):
+        while (await app.status(document.id)).status != "CANCELLED":  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    seller.answering.set()
+    await working
+    bought = len(seller.texts)
+    assert bought > 0
+    (folder / "b.txt").write_text(paragraphs(10))
+    assert (await app.ingest([folder / "b.txt"])).completed == 1
+    assert len(seller.texts) == bought, "bought again"
+
+
+async def test_i10_what_one_owner_bought_is_nobody_else_s(start_app: StartApp, files: Files) -> None:
+    app = await start_app()
+    seller = Seller(app)
+    folder = files(**{"a.txt": paragraphs(6)})
+    await app.for_owner("anna").ingest([folder])
+    bought = len(seller.texts)
+    await app.for_owner("bert").ingest([folder])
+    assert len(seller.texts) == 2 * bought
+
+
+async def test_i7_a_refused_call_is_repeated_and_is_no_attempt(start_app: StartApp, files: Files) -> None:
+    app = await start_app()
+    seller = Seller(app)
+    seller.refusals = 3
+    assert (await app.ingest([files(**{"a.txt": "One short text about topic1x."})])).completed == 1
+    [document] = await app.list_documents()
+    status = await app.status(document.id)
+    assert all(step.attempts <= 1 for step in status.steps)
+    assert (seller.calls, len(seller.texts)) == (4, 1)
+
+
+async def test_a_damaged_segment_of_bought_answers_is_bought_again(start_app: StartApp, files: Files) -> None:
+    app = await start_app()
+    seller = Seller(app)
+    folder = files(**{"a.txt": paragraphs(6)})
+    await app.ingest([folder])
+    bought = len(seller.texts)
+    for path in (app.config.blobs_path or Path()).rglob("bought/*/*"):
+        path.write_bytes(b"damaged")
+    (folder / "b.txt").write_text(paragraphs(6) + "\n\nMore of topicBx.")
+    assert (await app.ingest([folder])).completed == 1
+    assert len(seller.texts) > bought
+    assert await found(app, "topicBx", 1) == {"b.txt"}
+
+
+async def test_old_answers_are_evicted_but_not_those_of_unfinished_runs(
+    start_app: StartApp, files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = await start_app(retention={"bought_megabytes": 0})
+    Seller(app)
+    folder = files(**{"a.txt": paragraphs(6)})
+    await app.ingest([folder])
+    # A run that began before the answers were bought, and is not finished.
+    await app.ingest([files(**{"z.txt": "waits"}) / "z.txt"], wait=False)
+    kept = await app.prune()
+    assert kept.answers == 0
+    assert (await app.run()).completed == 1
+    monkeypatch.setattr("penstock.ledger.engine.answers.TOUCH_S", 0.0)
+    gone = await app.prune()
+    assert gone.answers >= 6
+    assert not list((app.config.blobs_path or Path()).rglob("bought/*/*"))
+    assert (await app.check()).ok
