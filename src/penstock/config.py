@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
+from penstock.config_providers import TargetConfig
 from penstock.config_values import GivenValues, wrong
 from penstock.errors import ConfigError
 from penstock.model.events import EventKind
@@ -151,17 +152,6 @@ class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bad_pages: Annotated[float, Meta(ge=0, le=1)] = 0.2
     """Maximum share of pages that cannot be read. They are skipped and recorded. One bad page of several is always
     skipped; 0: none may be bad."""
-
-
-class TargetConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits of one provider, by the name of its adapter, such as `azure`. All workers share them."""
-
-    calls: Annotated[int, Meta(ge=1, le=10_000)] | None = None
-    """Maximum number of calls in flight. Default: 3 for `azure`, else 8."""
-    requests_per_minute: Annotated[float, Meta(gt=0, le=MOST)] | None = None
-    """Default: what the provider states in its answers, or else what is learnt when it refuses calls (429)."""
-    tokens_per_minute: Annotated[float, Meta(gt=0, le=MOST)] | None = None
-    """Default: what the provider states in its answers, or else no limit."""
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

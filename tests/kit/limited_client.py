@@ -5,7 +5,7 @@ import asyncio
 import os
 import sys
 
-from penstock.config import TargetConfig
+from penstock.config_providers import TargetConfig
 from penstock.errors import RateLimited
 from penstock.ledger.database.database import Database
 from penstock.ledger.database.store import Ledger

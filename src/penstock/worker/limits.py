@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from penstock.config import TargetConfig
+from penstock.config_providers import TargetConfig
 from penstock.errors import OutOfQuota, RateLimited
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import limits

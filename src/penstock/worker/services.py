@@ -6,7 +6,7 @@ from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 from penstock.blobs.base import Blobs
-from penstock.config import TargetConfig
+from penstock.config_providers import TargetConfig
 from penstock.errors import LeaseLost
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import leasing
