@@ -496,3 +496,8 @@ CREATE TABLE operations (
 );
 
 CREATE INDEX operations_started ON operations (started_at);
+
+CREATE TABLE run_settings (
+  fingerprint TEXT PRIMARY KEY,
+  body TEXT NOT NULL
+);

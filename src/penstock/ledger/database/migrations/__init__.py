@@ -23,6 +23,7 @@ from penstock.ledger.database.migrations import (
     m0018_small_blobs,
     m0019_collections,
     m0020_answers,
+    m0021_run_settings,
 )
 
 MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
@@ -46,5 +47,6 @@ MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0018_small_blobs.statements,
     m0019_collections.statements,
     m0020_answers.statements,
+    m0021_run_settings.statements,
 )
 LATEST = len(MIGRATIONS)
