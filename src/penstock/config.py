@@ -172,7 +172,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     home."""
     embedder: str = "wordllama"
     """The embedder: `wordllama` runs offline on the CPU; `openai:MODEL`, `azure:DEPLOYMENT`, `ollama:MODEL` and
-    `cohere:MODEL` call a server; `fake` is for tests. Packages can add others."""
+    `cohere:MODEL` call a server; `onnx:NAME` or `onnx:FOLDER` is a local model; `fake` is for tests. Packages can add
+    others."""
     prices: dict[str, Annotated[float, Meta(ge=0, le=MOST)]] = {}
     """Prices of models in US dollars per million tokens, by name (`openai:text-embedding-3-small: 0.02`). They replace
     the published prices that Penstock knows."""

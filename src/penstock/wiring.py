@@ -153,6 +153,21 @@ def _remote(choice: Choice) -> "Embedder":
     return make(choice.name, choice.argument, os.environ, choice.runtime, choice.config.prices)
 
 
+def _onnx(choice: Choice) -> "Embedder":
+    from penstock.embedders.folder import ModelFolder
+    from penstock.embedders.local import LocalEmbedder
+
+    if not choice.argument:
+        raise ConfigError("embedder 'onnx' needs a folder or the name of an added model, as in onnx:FOLDER")
+    return LocalEmbedder(ModelFolder(model_folder(choice.config, choice.argument)), choice.runtime)
+
+
+def model_folder(config: Config, name: str) -> Path:
+    """The folder of a model: one that `penstock model add` has stored, or any other folder."""
+    added = config.home_path / "models" / name
+    return added if "/" not in name and added.is_dir() else local_path(name)
+
+
 def _local_blobs(choice: Choice) -> "Blobs":
     from penstock.blobs.local import LocalBlobs
 
@@ -203,7 +218,12 @@ def _no_transcriber(choice: Choice) -> "Transcriber | None":
 EMBEDDERS: "Registry[Embedder]" = Registry(
     "embedder",
     "penstock.embedders",
-    {"wordllama": _wordllama, "fake": _fake, **dict.fromkeys(("openai", "azure", "ollama", "cohere"), _remote)},
+    {
+        "wordllama": _wordllama,
+        "fake": _fake,
+        "onnx": _onnx,
+        **dict.fromkeys(("openai", "azure", "ollama", "cohere"), _remote),
+    },
 )
 BLOBS: "Registry[Blobs]" = Registry("blobs", "penstock.blobs", {"file": _local_blobs})
 INDEXES: "Registry[Index]" = Registry("index", "penstock.indexes", {"lancedb": _lance})

@@ -8,21 +8,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.kit import embedding_server
+from tests.kit.models import tiny_bert
 
 from penstock.embedders import wordllama
 from penstock.embedders.base import Embedder
 from penstock.embedders.fake import FakeEmbedder
+from penstock.embedders.folder import ModelFolder
+from penstock.embedders.local import LocalEmbedder
 from penstock.embedders.wordllama import WordLlamaEmbedder, model_files
 from penstock.runtime import Runtime
 
 TEXTS = [f"Text number {i}: water flows down the pipe. " * (i % 5 + 1) for i in range(150)]
 
 
-@pytest.fixture(params=["fake", "wordllama", "openai", "azure", "ollama", "cohere"])
-async def embedder(request: pytest.FixtureRequest) -> AsyncIterator[Embedder]:
+@pytest.fixture(params=["fake", "wordllama", "openai", "azure", "ollama", "cohere", "bert", "onnx"])
+async def embedder(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Embedder]:
     runtime = Runtime()
     if request.param in ("fake", "wordllama"):
         yield FakeEmbedder() if request.param == "fake" else WordLlamaEmbedder(runtime)
+    elif request.param in ("bert", "onnx"):
+        yield LocalEmbedder(ModelFolder(tiny_bert(tmp_path / "tiny", onnx=request.param == "onnx")), runtime)
     else:
         with embedding_server.serving() as server:
             made = embedding_server.make(request.param, server, runtime)

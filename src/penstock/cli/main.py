@@ -19,6 +19,7 @@ from penstock.cli import (
     evaluation,
     groups,
     metadata,
+    models,
     reading,
     search,
     settings,
@@ -58,7 +59,7 @@ for _command in (
     ),
     *(upkeep.backup, upkeep.restore),
     *(dlq.dlq, groups.batch, groups.group, system.steps, system.workers, system.lock),
-    *(workflow.workflow, settings.config, settings.db),
+    *(workflow.workflow, models.model, settings.config, settings.db),
     *(bench.bench, demo.demo),
 ):
     penstock.add_command(_command)

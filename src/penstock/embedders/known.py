@@ -31,6 +31,9 @@ MODELS: dict[str, Known] = {
     "snowflake-arctic-embed": Known(1024, 512, query_prefix=_PASSAGES),
     "all-minilm": Known(384, 256),
     "bge-m3": Known(1024, 8192),
+    "bge-small-en-v1.5": Known(384, 512, query_prefix=_PASSAGES),
+    "bge-base-en-v1.5": Known(768, 512, query_prefix=_PASSAGES),
+    "bge-large-en-v1.5": Known(1024, 512, query_prefix=_PASSAGES),
     "bge-large": Known(1024, 512, query_prefix=_PASSAGES),
 }
 

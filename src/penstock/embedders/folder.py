@@ -1,0 +1,96 @@
+"""The files of a local model, as sentence-transformers and ONNX exports lay them out."""
+
+import hashlib
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from penstock.embedders import known
+from penstock.errors import ConfigError
+
+WEIGHTS = ("model.onnx", "onnx/model.onnx", "model_quantized.onnx", "onnx/model_quantized.onnx", "model.safetensors")
+SMALL = (
+    "config.json",
+    "tokenizer.json",
+    "1_Pooling/config.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+)
+"""What a model needs besides its weights. Only the first two are required."""
+_CLS = ("bge-", "bge_", "snowflake-arctic", "mxbai", "gte-")
+"""Beginnings of the names of models whose first token stands for the text."""
+
+
+class ModelFolder:
+    def __init__(self, folder: Path, name: str | None = None) -> None:
+        self.folder = folder
+        self.name = name or folder.name
+        for file in ("tokenizer.json", "config.json"):
+            if not (folder / file).is_file():
+                raise ConfigError(f"the model folder {folder} has no {file}")
+
+    @cached_property
+    def weights(self) -> Path:
+        for name in WEIGHTS:
+            if (self.folder / name).is_file():
+                return self.folder / name
+        raise ConfigError(f"the model folder {self.folder} has no weights: {', '.join(WEIGHTS)}")
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        return self._json("config.json")
+
+    @property
+    def dimensions(self) -> int:
+        size = self.config.get("hidden_size") or self.config.get("dim")
+        if not isinstance(size, int):
+            raise ConfigError(f"{self.folder / 'config.json'} has no hidden_size")
+        return size
+
+    @property
+    def max_tokens(self) -> int:
+        """Longer texts are cut here, as the authors of the model do."""
+        own = self._json("sentence_bert_config.json").get("max_seq_length")
+        positions = self.config.get("max_position_embeddings")
+        return min(value for value in (own, positions, 8192) if isinstance(value, int) and value > 0)
+
+    @property
+    def first_token(self) -> bool:
+        """Whether the vector of the first token stands for the text, instead of the mean of all."""
+        pooling = self._json("1_Pooling/config.json")
+        if pooling:
+            return bool(pooling.get("pooling_mode_cls_token"))
+        return self._known_name.startswith(_CLS)
+
+    @property
+    def prefixes(self) -> tuple[str, str]:
+        """What is put in front of documents and of queries."""
+        prompts = self._json("config_sentence_transformers.json").get("prompts") or {}
+        if isinstance(prompts, dict) and prompts.get("query"):
+            return str(prompts.get("document") or ""), str(prompts["query"])
+        facts = known.of(self._known_name)
+        return facts.document_prefix, facts.query_prefix
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of everything that affects the vectors."""
+        digest = hashlib.sha256()
+        for path in (self.weights, *(self.folder / name for name in SMALL)):
+            if path.is_file():
+                with path.open("rb") as file:
+                    digest.update(hashlib.file_digest(file, "sha256").digest())
+        return digest.hexdigest()[:16]
+
+    @property
+    def _known_name(self) -> str:
+        stated = str(self.config.get("_name_or_path") or "").rpartition("/")[2]
+        return (stated or self.name).lower()
+
+    def _json(self, name: str) -> dict[str, Any]:
+        path = self.folder / name
+        try:
+            found = json.loads(path.read_bytes()) if path.is_file() else {}
+        except ValueError as error:
+            raise ConfigError(f"{path} is not JSON: {error}") from error
+        return found if isinstance(found, dict) else {}
