@@ -16,6 +16,7 @@ from penstock.cli.call import SHARED
 from penstock.cli.main import penstock
 from penstock.config import Config
 from penstock.config_values import bounds
+from penstock.embedders.store import AddedModel
 from penstock.evaluation.report import Built, Evaluation, Latency, Missed, Plan, Result, TrialPlan
 from penstock.extractors.formats import FORMATS, PLAIN, Format, Magic, Mark, Named, Office, Ole, Text
 from penstock.ledger.engine.dead_letters import DeadLetter
@@ -185,6 +186,9 @@ SHAPES: dict[str, dict[str, Shape]] = {
     "workflow list": {"": {"workflows": [dict.fromkeys(("id", "name", "steps", "file"))]}},
     "workflow show": {"": dict.fromkeys(("id", "name", "steps", "meta", "lifecycle_events"))},
     "workflow check": {"": {"ok": None, "problems": [dict.fromkeys(("file", "line", "message", "column"))]}},
+    "model add": {"": dict.fromkeys(AddedModel.__struct_fields__)},
+    "model list": {"": {"models": [dict.fromkeys(AddedModel.__struct_fields__)]}},
+    "model remove": {"": {"removed": None}},
     "config show": {"": dict.fromkeys(Config.__struct_fields__)},
     "config check": {"": {"ok": None, "index": None, "isolated": None}},
     "db migrate": {"": {"version": None}},
