@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
-from penstock.config_providers import TargetConfig
+from penstock.config_providers import LOCAL, TargetConfig, extractor_problems
+from penstock.config_providers import WebhookConfig as WebhookConfig
 from penstock.config_values import GivenValues, wrong
 from penstock.errors import ConfigError
 from penstock.model.events import EventKind
@@ -78,6 +79,8 @@ class CollectionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The workflow of this collection, by id or file."""
     params: str | None = None
     """The parameter set of this collection, by id or file."""
+    extractor: str | None = None
+    """The extractor of this collection. Default: the global setting."""
     keep_artifacts: int | str | None = None
     """How long pages, chunks and vectors of this collection are kept. Default: the global setting."""
 
@@ -106,24 +109,6 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Port on which `penstock worker` serves its metrics, at /metrics; 0: any free port."""
     metrics_host: str = "127.0.0.1"
     """Address of that port. There is no access control."""
-
-
-class WebhookConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A webhook that receives events by HTTP. URL and secret are never written to the ledger or to logs."""
-
-    url: str = ""
-    """The address that events are posted to: `http://…` or `https://…`."""
-    secret: str = ""
-    """The key that signs the requests."""
-    events: tuple[str, ...] = ("group_end", "item_failed")
-    """Events of all new runs that are posted. If empty, only workflows that name this webhook use it."""
-    retries: Annotated[int, Meta(ge=1, le=1_000)] = 8
-    """Maximum number of attempts."""
-    timeout: Annotated[float, Meta(gt=0, le=3_600)] = 10.0
-    """Seconds for one attempt."""
-
-    def __repr__(self) -> str:
-        return f"WebhookConfig(events={self.events!r})"
 
 
 class ParsersConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -177,6 +162,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prices: dict[str, Annotated[float, Meta(ge=0, le=MOST)]] = {}
     """Prices of models in US dollars per million tokens, by name (`openai:text-embedding-3-small: 0.02`). They replace
     the published prices that Penstock knows."""
+    extractor: str = LOCAL
+    """What reads PDF, Office and image files: `local` reads them in parser processes, `azure` sends them to Azure
+    Document Intelligence, `docling` to a Docling Serve server. Formats that these do not read are read locally."""
     owner: str = "default"
     """The default owner. Data of one owner is never visible to another."""
     collection: str = "default"
@@ -246,9 +234,11 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return 0.0
         return float(chosen)
 
-    def ocr_parameters(self, collection: str) -> dict[str, Any]:
+    def extract_parameters(self, collection: str) -> dict[str, Any]:
         own = self.collections.get(collection)
-        return (own.ocr if own is not None and own.ocr is not None else self.ocr).parameters
+        ocr = (own.ocr if own is not None and own.ocr is not None else self.ocr).parameters
+        chosen = own.extractor if own is not None and own.extractor is not None else self.extractor
+        return ocr if chosen == LOCAL else {**ocr, "extractor": chosen}
 
     def chunk_parameters(self, collection: str) -> dict[str, Any]:
         """The parameters of chunk steps, with all values."""
@@ -271,6 +261,7 @@ class ConfigKeywords(TypedDict, total=False):
     small_bytes: int
     index: str
     embedder: str
+    extractor: str
     owner: str
     collection: str
     chunk: ChunkConfig | Mapping[str, Any]
@@ -365,6 +356,8 @@ def _problems(config: Config) -> Iterator[tuple[Place, str]]:
             yield from _ocr_problem((*place, "ocr"), own.ocr)
         if own.keep_artifacts is not None:
             yield from _keep_problem((*place, "keep_artifacts"), own.keep_artifacts)
+    chosen = {name: own.extractor for name, own in config.collections.items() if own.extractor is not None}
+    yield from extractor_problems(config.extractor, chosen)
     for name, webhook in config.webhooks.items():
         yield from _webhook_problems(("webhooks", name), name, webhook)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from penstock.config import Config, local_path
+from penstock.config_providers import EXTRACTORS as EXTRACTOR_NAMES
 from penstock.errors import ConfigError, PenstockError
 from penstock.redaction import masked
 from penstock.runtime import Runtime
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
     from penstock.blobs.base import Blobs
     from penstock.embedders.base import Embedder, Relevance
-    from penstock.extractors.base import Extractor
+    from penstock.extractors.base import CloudExtractor, Extractor
+    from penstock.extractors.ranges import Provider
     from penstock.indexes.base import Index
     from penstock.sources.base import Source
     from penstock.stages.base import Ports
@@ -269,6 +271,57 @@ class Extractors(Mapping[str, "Extractor"]):
         return len(self._built_in)
 
 
+class CloudExtractors(Mapping[str, "CloudExtractor"]):
+    """Extractors that use a provider, by name. Each is made on first use, with the keys in the environment."""
+
+    def __init__(self, runtime: Runtime, parsers: "ParserPool") -> None:
+        self._runtime = runtime
+        self._parsers = parsers
+        self._made: dict[str, CloudExtractor] = {}
+
+    def __getitem__(self, name: str) -> "CloudExtractor":
+        if name not in self._made:
+            if name not in _PROVIDERS:
+                raise ConfigError(f"extractor {name!r}: use one of {', '.join(EXTRACTOR_NAMES)}")
+            from penstock.extractors.ranges import RangeExtractor
+
+            provider = _PROVIDERS[name](self._runtime)
+            self._made[name] = RangeExtractor(provider, self._parsers, self._runtime)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_PROVIDERS)
+
+    def __len__(self) -> int:
+        return len(_PROVIDERS)
+
+    async def close(self) -> None:
+        for made in self._made.values():
+            await made.close()
+
+
+def _azure(runtime: Runtime) -> "Provider":
+    from penstock.extractors import azure
+
+    return azure.AzureProvider(_variable("azure", azure.ENDPOINT), _variable("azure", azure.KEY), runtime)
+
+
+def _docling(runtime: Runtime) -> "Provider":
+    from penstock.extractors import docling
+
+    return docling.DoclingProvider(_variable("docling", docling.URL), os.environ.get(docling.KEY, ""), runtime)
+
+
+_PROVIDERS: "dict[str, Callable[[Runtime], Provider]]" = {"azure": _azure, "docling": _docling}
+
+
+def _variable(extractor: str, name: str) -> str:
+    value = os.environ.get(name, "").strip()
+    if not value:
+        raise ConfigError(f"the extractor {extractor} needs the environment variable {name}: set it")
+    return value
+
+
 def make_embedder(config: Config, runtime: Runtime) -> "Embedder":
     return EMBEDDERS.make(config.embedder, config, runtime)
 
@@ -318,10 +371,13 @@ def make_ports(config: Config, runtime: Runtime, parsers: "ParserPool") -> "Port
         tessdata=config.ocr.tessdata,
         megapixels=config.limits.megapixels,
     )
+    cloud = CloudExtractors(runtime, parsers)
     return Ports(
         extractors=Extractors(make_extractors(parts), config, runtime),
         embedder=make_embedder(config, runtime),
         make_index=lambda: make_index(config, runtime),
         limits=config.limits,
         make_relevance=lambda: make_relevance(runtime),
+        cloud_extractors=cloud,
+        close_extractors=cloud.close,
     )

@@ -16,6 +16,9 @@ class DirectCalls:
     ) -> T:
         return await function()
 
+    def accepted(self, target: str) -> None:
+        pass
+
     async def stated(
         self, target: str, *, requests_per_minute: float | None = None, tokens_per_minute: float | None = None
     ) -> None:

@@ -120,6 +120,28 @@ class Extracted(NamedTuple):
     """Not submitted yet."""
 
 
+class CloudExtractor(Protocol):
+    """An extractor that reads several formats with a provider. It has also all methods of `Extractor`."""
+
+    @property
+    def paid(self) -> bool: ...
+
+    @property
+    def target(self) -> str:
+        """The name of the target, under which outages and limits are counted."""
+
+    def reads(self, media_type: str) -> bool:
+        """Whether it reads this format. Others are read locally."""
+
+    def version(self, media_type: str, params: Mapping[str, Any]) -> str: ...
+
+    def extract(
+        self, raw: Raw, media_type: str, params: dict[str, Any], cursor: dict[str, Any]
+    ) -> AsyncGenerator[Extracted, None]: ...
+
+    async def close(self) -> None: ...
+
+
 class Extractor(Protocol):
     @property
     def paid(self) -> bool:

@@ -386,7 +386,8 @@ FORMATS: tuple[Format, ...] = (*_DOCUMENTS, *_IMAGES)
 _BY_MEDIA_TYPE = {row.media_type: row for row in FORMATS}
 
 READERS = {row.reader.name: row.reader for row in FORMATS if row.reader is not None} | {
-    "pdf_image": Reader("pdf_image", "penstock.extractors.pdf_images")
+    "pdf_image": Reader("pdf_image", "penstock.extractors.pdf_images"),
+    "pdf_part": Reader("pdf_part", "penstock.extractors.pdf_part", ("PIL.Image", "PIL.JpegImagePlugin")),
 }
 """The readers that parser processes can run, by name."""
 

@@ -18,6 +18,10 @@ class Calls(Protocol):
         function raises `RateLimited`, all workers wait as long as the target asks, and it is called again; the error is
         raised only if that takes long."""
 
+    def accepted(self, target: str) -> None:
+        """Report within a call that the target has accepted the request, and the rest of the call only waits for the
+        result. Otherwise the end of the call counts."""
+
     async def stated(
         self, target: str, *, requests_per_minute: float | None = None, tokens_per_minute: float | None = None
     ) -> None:

@@ -10,8 +10,9 @@ import msgspec
 from penstock.artifacts.checkpoint import Checkpoint
 from penstock.artifacts.segments import Codec
 from penstock.config import LimitsConfig
+from penstock.config_providers import LOCAL
 from penstock.embedders.base import Embedder, Relevance, Remote
-from penstock.extractors.base import Extractor, StoredRaw
+from penstock.extractors.base import CloudExtractor, Extractor, StoredRaw
 from penstock.indexes.base import Index
 from penstock.model.nouns import Document, Generation, Json, Step
 from penstock.model.states import DocumentStatus
@@ -29,6 +30,10 @@ class StepResult(msgspec.Struct, frozen=True):
     choice: str | None = None
 
 
+async def _close_nothing() -> None:
+    pass
+
+
 @dataclass(frozen=True)
 class Ports:
     """The adapters that `app.py` chose."""
@@ -39,6 +44,19 @@ class Ports:
     make_index: Callable[[], Index]
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     make_relevance: Callable[[], Relevance] | None = None
+    cloud_extractors: Mapping[str, CloudExtractor] = field(default_factory=dict)
+    """By name, as in the setting `extractor`."""
+    close_extractors: Callable[[], Awaitable[None]] = _close_nothing
+
+    def extractor(self, media_type: str, params: Json) -> Extractor | None:
+        """The extractor for a format: the one that the parameter `extractor` names, if it reads the format, else the
+        local one; None if there is none."""
+        cloud = self.cloud_extractor(params)
+        return cloud if cloud is not None and cloud.reads(media_type) else self.extractors.get(media_type)
+
+    def cloud_extractor(self, params: Json) -> CloudExtractor | None:
+        name = params.get("extractor", LOCAL)
+        return None if name == LOCAL else self.cloud_extractors[str(name)]
 
     @cached_property
     def relevance(self) -> Relevance:
@@ -55,6 +73,7 @@ class Ports:
         """Close connections to servers, in the event loop that used them."""
         if isinstance(self.embedder, Remote):
             await self.embedder.close()
+        await self.close_extractors()
 
     @property
     def many_writers(self) -> bool:
@@ -140,7 +159,7 @@ def never_ends(meta: Json) -> DocumentStatus | None:
     return None
 
 
-def _free(ports: Ports, media_type: str | None) -> bool:
+def _free(ports: Ports, params: Json, media_type: str | None) -> bool:
     return False
 
 
@@ -169,7 +188,7 @@ class Stage:
     ends: Callable[[Json], DocumentStatus | None] = field(default=never_ends)
     durable: bool = False
     """The output cannot be made again, and is fsynced."""
-    paid: Callable[[Ports, str | None], bool] = field(default=_free)
+    paid: Callable[[Ports, Json, str | None], bool] = field(default=_free)
     """Whether the adapter costs money for a document of this media type. If so, the output is fsynced too."""
     target: Callable[[Ports, Json], str | None] = field(default=_no_target)
     """The target that the stage calls, if it can be away. Steps are not started while it is."""

@@ -150,6 +150,6 @@ EMBED = Stage(
     run,
     VECTORS,
     lambda ports, params, media_type: ports.embedder.model.fingerprint,
-    paid=lambda ports, media_type: ports.embedder.model.paid,
+    paid=lambda ports, params, media_type: ports.embedder.model.paid,
     target=lambda ports, params: ports.embedder.target,
 )

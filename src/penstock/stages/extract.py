@@ -8,6 +8,7 @@ from penstock.errors import Permanent
 from penstock.extractors import ocr as ocr_settings
 from penstock.extractors.base import Extractor, Scanning, StoredRaw
 from penstock.extractors.formats import PLAIN
+from penstock.extractors.ranges import REDUCED
 from penstock.model.nouns import Json
 from penstock.model.states import DocumentStatus
 from penstock.stages.bad_pages import BadPages
@@ -24,7 +25,7 @@ PARSER_S = "parser_s"
 
 async def run(ctx: StepContext) -> StepResult:
     media_type = ctx.document.media_type or PLAIN
-    extractor = ctx.ports.extractors[media_type]
+    extractor = ctx.ports.extractor(media_type, ctx.params) or ctx.ports.extractors[media_type]
     # One object for the whole step: it counts the time of parser processes.
     checkpoint, source, limits = ctx.checkpoint, ctx.source, ctx.ports.limits
     if source.size > limits.megabytes * MEGABYTE:
@@ -44,7 +45,7 @@ async def run(ctx: StepContext) -> StepResult:
     metadata = found.metadata()
     for record in records:
         metadata |= record.pop("metadata", {})
-    meta = {"pages": checkpoint.total, **records[0], **records[1]}
+    meta = {"pages": checkpoint.total, **records[0], **records[1], **_reduced(checkpoint.cursor)}
     return StepResult({**meta, "metadata": metadata} if metadata else meta)
 
 
@@ -85,6 +86,11 @@ async def _extract(ctx: StepContext, extractor: Extractor, source: StoredRaw, re
         raise failure
 
 
+def _reduced(cursor: Json) -> Json:
+    """How many pages were sent to the provider as images, because they had too many bytes."""
+    return {REDUCED: cursor[REDUCED]} if cursor.get(REDUCED) else {}
+
+
 def _end(meta: Json) -> DocumentStatus | None:
     """Also for an artifact that is reused: its meta says that the format is not supported."""
     return DocumentStatus.UNSUPPORTED if meta.get("reason") == UNSUPPORTED else None
@@ -100,12 +106,17 @@ def _beyond(ctx: StepContext, what: str, setting: str, reason: str) -> Permanent
 
 def _version(ports: Ports, params: Json, media_type: str | None) -> Any:
     name = media_type or PLAIN
-    extractor = ports.extractors.get(name)
+    extractor = ports.extractor(name, params)
     return extractor.version(name, params) if extractor else None
 
 
-def _paid(ports: Ports, media_type: str | None) -> bool:
-    extractor = ports.extractors.get(media_type or PLAIN)
+def _target(ports: Ports, params: Json) -> str | None:
+    cloud = ports.cloud_extractor(params)
+    return cloud.target if cloud is not None else None
+
+
+def _paid(ports: Ports, params: Json, media_type: str | None) -> bool:
+    extractor = ports.extractor(media_type or PLAIN, params)
     return extractor is not None and extractor.paid
 
 
@@ -126,6 +137,7 @@ EXTRACT = Stage(
     _version,
     paid=_paid,
     ends=_end,
+    target=_target,
     separate=frozenset(ocr_settings.PARAMETERS),
     revised=_revised,
 )

@@ -56,7 +56,7 @@ class RunSpecs:
         found = self._catalog.workflow(asked.workflow)
         values = {
             "chunk": self._config.given_chunk_parameters(collection),
-            "extract": self._config.ocr_parameters(collection),
+            "extract": self._config.extract_parameters(collection),
         }
         found = with_webhooks(with_defaults(found, values), self._config.webhooks)
         return self._checked(self._with_values(found, asked.params, asked.values))
@@ -124,7 +124,10 @@ class RunSpecs:
             if step.kind in STAGES and step.method is None
         ]
         extractors = [
-            {name: extractor.version(name, step.parameters) for name, extractor in ports.extractors.items()}
+            {
+                name: (ports.extractor(name, step.parameters) or local).version(name, step.parameters)
+                for name, local in ports.extractors.items()
+            }
             for step in chosen.steps
             if step.kind == "extract" and step.method is None
         ]

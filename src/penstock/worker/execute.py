@@ -107,7 +107,7 @@ async def _work(services: WorkerServices, ctx: Context, stage: Stage) -> tuple[S
         ctx.state.artifacts[ctx.definition.name] = artifact
         return StepResult({**artifact.meta, "reused": True}), None
     async with services.slot(ctx):
-        durable = stage.durable or stage.paid(ctx.ports, ctx.document.media_type)
+        durable = stage.durable or stage.paid(ctx.ports, ctx.params, ctx.document.media_type)
         await ctx.begin(artifact, stage.codec, durable)
         result = await stage.run(ctx)
         flush = await ctx.checkpoint.close()

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 CALLS = 8
 """Calls in flight of a target that has no setting, for all workers together."""
-KNOWN_CALLS = {"azure": 3}
+KNOWN_CALLS = {"azure_documents": 3}
 """The same for targets whose providers allow fewer."""
 LEASE_S = 15.0
 """A worker that does not renew its slots for this long loses them."""
@@ -62,6 +62,8 @@ class _Target:
     slots: int = 0
     in_use: int = 0
     accepted: int = 0
+    early: int = 0
+    """How many of the running calls were reported as accepted."""
     paced: bool = True
     """Whether calls need permits."""
     permits: deque[_Permit] = field(default_factory=deque)
@@ -128,11 +130,20 @@ class CallLimits:
         """Make the call. The caller has a slot, which is free afterwards."""
         try:
             result = await function()
-            known.accepted += 1
+            if known.early:
+                known.early -= 1
+            else:
+                known.accepted += 1
             return result
         finally:
             known.in_use -= 1
             known.changed.set()
+
+    def accepted(self, target: str) -> None:
+        known = self._of(target)
+        known.accepted += 1
+        known.early = min(known.early + 1, known.in_use)
+        known.changed.set()
 
     async def stated(
         self, target: str, *, requests_per_minute: float | None = None, tokens_per_minute: float | None = None
@@ -290,6 +301,9 @@ class StepCalls:
         self, target: str, function: Callable[[], Awaitable[T]], *, tokens: int = 0, paid: bool = False
     ) -> T:
         return await self._limits.call(target, function, tokens=tokens, paid=paid, waiting=self._waiting)
+
+    def accepted(self, target: str) -> None:
+        self._limits.accepted(target)
 
     async def stated(
         self, target: str, *, requests_per_minute: float | None = None, tokens_per_minute: float | None = None

@@ -22,8 +22,9 @@ RETRY_S = 0.1
 DECREASE, LOWEST, LOWEST_AGAIN = 0.95, 0.7, 0.5
 """A refusal reduces the rate at least by the first factor, and at most by the second; by the third, if the target has
 accepted nothing since the last one."""
-SLOWEST = 1 / 60
-"""The lowest rate that is learnt, in requests a second."""
+SLOWEST = 0.5
+"""The lowest rate that is learnt, in requests a second. A target that allows less states it by `Retry-After`; one that
+refuses whatever the rate must not be called more and more slowly."""
 
 
 class Known(msgspec.Struct, frozen=True):

@@ -1,0 +1,153 @@
+"""Azure Document Intelligence and Docling Serve, against local servers that speak their wire and misbehave."""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import StartApp
+from tests.kit.document_servers import KEY, AzureHandler, Desk, DoclingHandler, serving, throttling
+from tests.kit.pdfs import numbered, pdf
+
+from penstock.app import App
+from penstock.errors import ConfigError, StorageError
+from penstock.extractors import pdf_part, ranges
+
+HANDLERS: dict[str, Any] = {"azure": AzureHandler, "docling": DoclingHandler}
+
+
+@pytest.fixture(params=list(HANDLERS))
+def kind(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def desk(kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    with serving(HANDLERS[kind], Desk(retry_after="0.2")) as desk:
+        monkeypatch.setenv("AZURE_DOCUMENT_INTELLIGENCE_ENDPOINT", desk.url)
+        monkeypatch.setenv("AZURE_DOCUMENT_INTELLIGENCE_KEY", KEY)
+        monkeypatch.setenv("DOCLING_SERVE_URL", desk.url)
+        monkeypatch.setenv("DOCLING_SERVE_API_KEY", KEY)
+        monkeypatch.setattr(ranges, "WAIT_S", 0.05)
+        yield desk
+
+
+async def ingest(app: App, tmp_path: Path, pages: int = 25, name: str = "a.pdf") -> Any:
+    path = tmp_path / name
+    path.write_bytes(pdf(*numbered(pages)))
+    return await app.ingest([path])
+
+
+async def test_pages_keep_their_numbers_and_their_structure(
+    start_app: StartApp, tmp_path: Path, kind: str, desk: Desk
+) -> None:
+    app = await start_app(collections={"cloud": {"extractor": kind}}, collection="cloud")
+    assert (await ingest(app, tmp_path)).completed == 1
+    assert (desk.paid_pages, len(desk.operations)) == (25, 3)
+    [document] = await app.list_documents()
+    pages = [page async for page in app.show(document.id, "pages")]
+    assert [page.number for page in pages] == list(range(1, 26))
+    assert pages[16].text.splitlines() == [
+        "## Part 7", "", "Page 17 tells of subject17 and of matter17 at some length.", "",
+        "| cell 00 | cell 01 |", "| --- | --- |", "| cell 10 | cell 11 |",
+    ]  # fmt: skip
+    assert [(block.kind, block.level) for block in pages[16].blocks] == [("heading", 2), ("paragraph", 0), ("table", 0)]
+    [hit] = await app.search("subject17", 1)
+    assert hit.page <= 17 <= hit.page_end
+    # Other formats, and other collections, are read here.
+    (tmp_path / "b.txt").write_text("plain text")
+    await app.ingest([tmp_path / "b.txt"])
+    await app.ingest([tmp_path / "a.pdf"], collection="other")
+    assert desk.paid_pages == 25
+
+
+def _sometimes(fault: int | str, seed: int) -> Callable[[str, str], int | str | None]:
+    chance = random.Random(seed)
+    return lambda method, path: fault if chance.random() < 0.3 else None
+
+
+@pytest.mark.parametrize("fault", [429, 500, 503, "drop", "garbage"])
+async def test_a_provider_that_misbehaves_is_paid_once(
+    start_app: StartApp, tmp_path: Path, kind: str, desk: Desk, fault: int | str
+) -> None:
+    """Faults come before the server has done anything. What it was paid for is asked for until it is there."""
+    desk.fault = _sometimes(fault, 5)
+    app = await start_app(extractor=kind)
+    # A call ends by itself if the target fails several times in a row; the next one continues.
+    with suppress(StorageError):
+        await ingest(app, tmp_path)
+    for _ in range(20):
+        [document] = await app.list_documents()
+        if document.status == "COMPLETED":
+            break
+        assert document.status != "FAILED" or fault == "garbage", (await app.list_dead_letters()).letters
+        with suppress(StorageError):
+            await app.retry([document.id])
+            await app.run()
+    assert document.status == "COMPLETED"
+    assert desk.paid_pages == 25
+
+
+async def test_a_wrong_key_holds_the_target_and_names_the_setting(
+    start_app: StartApp, tmp_path: Path, kind: str, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AZURE_DOCUMENT_INTELLIGENCE_KEY", "wrong")
+    monkeypatch.setenv("DOCLING_SERVE_API_KEY", "wrong")
+    app = await start_app(extractor=kind)
+    with pytest.raises(Exception, match=r"AZURE_DOCUMENT_INTELLIGENCE_KEY|DOCLING_SERVE_API_KEY"):
+        await ingest(app, tmp_path, 5)
+    [document] = await app.list_documents()
+    assert document.status != "FAILED"
+    assert desk.paid_pages == 0
+
+
+async def test_a_missing_key_is_told_before_anything_is_accepted(
+    start_app: StartApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AZURE_DOCUMENT_INTELLIGENCE_ENDPOINT", raising=False)
+    app = await start_app(extractor="azure")
+    with pytest.raises(ConfigError, match="AZURE_DOCUMENT_INTELLIGENCE_ENDPOINT"):
+        await ingest(app, tmp_path, 5)
+    assert await app.list_documents() == []
+
+
+async def test_pages_with_too_many_bytes_are_sent_as_images(
+    start_app: StartApp, tmp_path: Path, kind: str, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranges, "MOST_BYTES", 1_000)
+    app = await start_app(extractor=kind)
+    assert (await ingest(app, tmp_path, 12)).completed in (0, 1)
+    [document] = await app.list_documents()
+    status = await app.status(document.id)
+    [step] = [step for step in status.steps if step.kind == "extract"]
+    assert step.meta["reduced_pages"] == 12
+    assert desk.paid_pages == 12
+
+
+def test_images_are_smaller_than_what_they_replace(tmp_path: Path) -> None:
+    from PIL import Image
+
+    path = tmp_path / "scan.pdf"
+    noise = random.Random(1).randbytes(3000 * 2000)
+    Image.frombytes("L", (3000, 2000), noise).save(path, "PDF", resolution=300, quality=100)
+    before = path.stat().st_size
+    with path.open("rb") as file:
+        part = pdf_part.read(file, None, 0, 1, 1_500_000)
+    assert part["reduced"] is not None
+    assert part["reduced"] > before / 2
+    assert len(part["data"]) < 1_500_000
+    assert part["data"].startswith(b"%PDF")
+
+
+async def test_half_of_all_calls_are_refused_and_no_page_is_paid_twice(
+    start_app: StartApp, tmp_path: Path, kind: str, desk: Desk
+) -> None:
+    desk.fault = throttling(0.5)
+    app = await start_app(extractor=kind)
+    assert (await ingest(app, tmp_path, 40)).completed == 1
+    assert desk.throttled > 0
+    assert desk.paid_pages == 40
+    assert desk.most_running <= (3 if kind == "azure" else 8)
