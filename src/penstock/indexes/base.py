@@ -10,10 +10,10 @@ This is harmless: search merges hits with the same id, and never returns rows of
 """
 
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -52,6 +52,8 @@ class IndexRows:
     document_id: str
     chunks: Sequence[Chunk]
     vectors: Vectors
+    title: str = ""
+    """Searched with the words of each chunk."""
 
 
 class IndexHit(NamedTuple):
@@ -75,6 +77,19 @@ class StoredRow(NamedTuple):
     ordinal: int
     epoch: int
     digest: str
+
+
+LONGEST_TITLE = 300
+
+
+def title_of(name: str, *origins: Mapping[str, Any]) -> str:
+    """The title of a document for its rows: that of the first origin of metadata that has one, or else its name without
+    folder and suffix."""
+    for metadata in origins:
+        title = metadata.get("title")
+        if isinstance(title, str) and title.strip():
+            return title[:LONGEST_TITLE]
+    return PurePosixPath(name).stem[:LONGEST_TITLE]
 
 
 def row_digest(chunk: Chunk) -> str:

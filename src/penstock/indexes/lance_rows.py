@@ -43,9 +43,10 @@ LEXICAL = ("words", "grams")
 """Columns that only text search uses. They are made from the others, and tables of the first versions lack them."""
 
 
-def lexical(headings: Sequence[str], text: str) -> tuple[str, str]:
-    """The columns `words` and `grams` of a chunk: its headings and its text."""
-    words = "\n".join([*headings, text])
+def lexical(headings: Sequence[str], text: str, title: str = "") -> tuple[str, str]:
+    """The columns `words` and `grams` of a chunk: the title of its document, its headings and its text."""
+    first = [title] if title and title not in headings else []
+    words = "\n".join([*first, *headings, text])
     return words, grams(words)
 
 
@@ -150,7 +151,7 @@ def arrow_table(rows: Sequence[IndexRows], dataset: Any) -> Any:
     wanted = schema(dimensions)
     if LEXICAL[0] not in dataset.schema.names:
         return pa.Table.from_arrays(columns, schema=pa.schema([field for field in wanted if field.name not in LEXICAL]))
-    made = [lexical(chunk.headings, chunk.text) for chunk in chunks]
+    made = [lexical(chunk.headings, chunk.text, part.title) for part in rows for chunk in part.chunks]
     columns += [pa.array([row[at] for row in made], pa.string()) for at in (0, 1)]
     return pa.Table.from_arrays(columns, schema=wanted)
 

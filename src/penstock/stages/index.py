@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 from penstock.artifacts.fingerprints import fingerprint
 from penstock.artifacts.segments import JSON_ITEMS
 from penstock.errors import Permanent
-from penstock.indexes.base import Fence, IndexRows
+from penstock.indexes.base import Fence, IndexRows, title_of
 from penstock.model.items import Chunk, Vectors
 from penstock.stages.base import GroupedStage, Member, StepContext, StepResult
 
@@ -98,7 +98,16 @@ async def rows_of(ctx: StepContext, start: int = 0) -> AsyncIterator[IndexRows]:
 
 
 def _rows(ctx: StepContext, chunks: Sequence[Chunk], vectors: Vectors) -> IndexRows:
-    return IndexRows(ctx.generation.id, ctx.step.lease.epoch, ctx.document.id, chunks, vectors)
+    return IndexRows(ctx.generation.id, ctx.step.lease.epoch, ctx.document.id, chunks, vectors, _title(ctx))
+
+
+def _title(ctx: StepContext) -> str:
+    try:
+        found = ctx.input_meta("extract").get("metadata", {})
+    except Permanent:
+        # A workflow may have no extract step.
+        found = {}
+    return title_of(ctx.document.name, ctx.document.metadata, found if isinstance(found, dict) else {})
 
 
 class _VectorStream:

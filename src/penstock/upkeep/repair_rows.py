@@ -13,7 +13,7 @@ import numpy as np
 
 from penstock.artifacts.reader import ArtifactReader
 from penstock.errors import PenstockError, TornSegment
-from penstock.indexes.base import Fence, IndexRows, IndexTable, TableId, maintained
+from penstock.indexes.base import Fence, IndexRows, IndexTable, TableId, maintained, title_of
 from penstock.ledger.engine import checkpoints
 from penstock.ledger.engine.locks import index_key
 from penstock.ledger.upkeep import audit, audit_index, checksums, repairs
@@ -313,7 +313,8 @@ def _artifact(source: RowSource) -> Artifact:
 
 
 def _index_rows(generation: int, state: State, chunks: Sequence[Chunk], vectors: Sequence[Vectors]) -> IndexRows:
-    return IndexRows(generation, state.epoch, state.document, chunks, np.stack(vectors))
+    title = title_of(state.name, state.metadata)
+    return IndexRows(generation, state.epoch, state.document, chunks, np.stack(vectors), title)
 
 
 def _stranger(state: State | None, place: TablePlace) -> bool:

@@ -8,6 +8,8 @@ import msgspec
 
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.upkeep.audit import PAGE, question
+from penstock.model.metadata import merged
+from penstock.model.nouns import Json
 
 
 class TablePlace(msgspec.Struct, frozen=True, order=True):
@@ -80,6 +82,8 @@ class State(msgspec.Struct, frozen=True):
     """Whether its rows cannot be restored, because its artifacts were dropped on purpose or are damaged."""
     followed: bool
     """Whether a run of its document is open, which will replace it."""
+    metadata: Json
+    """The metadata of the document, whose title is searched with each row."""
 
 
 _ROW_SOURCES = (
@@ -94,8 +98,8 @@ _STATES = question(
     f"g.chunks > 0 AND ((SELECT count(DISTINCT a.kind) {_ROW_SOURCES}) < 2 "
     f"OR EXISTS (SELECT 1 {_ROW_SOURCES} AND a.state <> 'COMPLETE')), "
     "EXISTS (SELECT 1 FROM runs x WHERE x.document_id = g.document_id "
-    "AND x.status = 'OPEN') FROM {rows} JOIN generations g ON g.id = r.generation "
-    "JOIN documents d ON d.id = g.document_id",
+    "AND x.status = 'OPEN'), coalesce(g.submitted, d.metadata), g.found FROM {rows} "
+    "JOIN generations g ON g.id = r.generation JOIN documents d ON d.id = g.document_id",
     rows="generation bigint",
 )
 
@@ -103,7 +107,17 @@ _STATES = question(
 def states(connection: Connection, wanted: Sequence[int], version: int = 0) -> dict[int, State]:
     rows = connection.run(_STATES, [(one,) for one in wanted], version=version)
     return {
-        row[0]: State(row[1], TablePlace(*row[2:5]), row[5], row[6], row[7], row[8], bool(row[9]), bool(row[10]))
+        row[0]: State(
+            row[1],
+            TablePlace(*row[2:5]),
+            row[5],
+            row[6],
+            row[7],
+            row[8],
+            bool(row[9]),
+            bool(row[10]),
+            merged((row[11], row[12])),
+        )
         for row in rows
     }
 
