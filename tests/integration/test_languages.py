@@ -37,13 +37,14 @@ async def test_a_document_is_found_by_its_title_or_its_file_name(tmp_path: Path,
         await app.ingest([tmp_path / "b.txt", tmp_path / "Jahresbericht-2024.txt"], metadata={"title": ""})
         await app.ingest([tmp_path / "b.txt"], collection="titled", metadata={"title": "Geschäftsbericht"})
         await app.ingest(data=html.encode(), name="c.html", metadata={"title": "Vorgelegt"}, collection="titled")
-        await app.ingest(data=html.encode(), name="d.html")
+        await app.ingest(data=html.encode(), name="d.html", collection="html")
+        await app.ingest(data=b"Umsatz und Gewinn.", name="e.txt", collection="html")
 
         async def first(query: str, collection: str = "default") -> list[str]:
             return [hit.name for hit in await app.search(query, 1, collection=collection, mode=mode)]
 
         assert await first("Jahresbericht Umsatz") == ["Jahresbericht-2024.txt"]
-        assert await first("Quartalsbericht Umsatz") == ["d.html"]
+        assert await first("Quartalsbericht Umsatz", "html") == ["d.html"]
         assert await first("Geschäftsbericht", "titled") == ["b.txt"]
         assert await first("Vorgelegt", "titled") == ["c.html"]
         [hit] = await app.search("Jahresbericht Umsatz", 1, mode=mode)

@@ -267,6 +267,23 @@ async def test_the_vector_index_finds_what_brute_force_finds(
     assert (await table.search(VectorQuery(vectors(500, 5)[7]), 1))[0][:2] == (5, 7)
 
 
+async def test_when_no_work_follows_the_vector_index_is_brought_up_to_date(
+    table: LanceTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "VECTOR_EVERY", 1_000)
+    monkeypatch.setattr(upkeep, "VECTOR_SETTLED", 200)
+
+    async def unindexed(count: int, generation: int, text_rows: int | None) -> int:
+        await table.put([rows(generation, count)], held, fresh=True)
+        await table.optimize(held, text_rows=text_rows)
+        return int(lance.dataset(str(table.path)).stats.index_stats(upkeep.VECTOR)["num_unindexed_rows"])
+
+    assert await unindexed(1_000, 1, None) == 0
+    assert await unindexed(300, 2, None) == 300
+    assert await unindexed(10, 3, 10) == 0
+    assert await unindexed(100, 4, 10) == 100
+
+
 async def test_a_zero_vector_is_a_row_like_any_other(table: LanceTable) -> None:
     blank = IndexRows(1, 1, "doc", [Chunk(0, "", 1, 1, 0, 0)], np.zeros((1, D), np.float32))
     await table.put([blank, rows(2, 2)], held, fresh=True)

@@ -197,7 +197,8 @@ class Maintained(Protocol):
 
     async def optimize(self, fence: Fence, *, force: bool = False, text_rows: int | None = None) -> None:
         """Durably update the text and vector indexes if enough rows were added, or if `force` is set. `text_rows`: how
-        many rows are enough for the text indexes; None: as many as is cheapest in total."""
+        many rows are enough for the text indexes; None: as many as is cheapest in total. If it is given, no work
+        follows soon, and fewer rows are enough for the vector index too."""
 
     async def compact(self, fence: Fence) -> None:
         """Durably merge small files, and remove old versions that no reader can still use."""
