@@ -131,6 +131,10 @@ class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Maximum number of pages."""
     parser_s: Annotated[float, Meta(gt=0, le=MOST)] = 7200.0
     """Maximum total time of parser processes, over all attempts, in seconds."""
+    unpacked_mb: Annotated[int, Meta(ge=1, le=MOST)] = 500
+    """Maximum size of an Office file, a spreadsheet or an e-book when it is unpacked, in megabytes."""
+    unpacked_ratio: Annotated[int, Meta(ge=1, le=MOST)] = 300
+    """How many times larger such a file may become. It is compared if the file unpacks to more than 20 megabytes."""
     megapixels: Annotated[int, Meta(ge=1, le=100_000)] = 200
     """Maximum size of an image, in millions of pixels. A larger one is not decoded. A page of a PDF is rendered smaller
     instead."""

@@ -370,6 +370,8 @@ def make_ports(config: Config, runtime: Runtime, parsers: "ParserPool") -> "Port
         lambda: TRANSCRIBERS.make(config.transcriber, config, runtime),
         tessdata=config.ocr.tessdata,
         megapixels=config.limits.megapixels,
+        unpacked_mb=config.limits.unpacked_mb,
+        unpacked_ratio=config.limits.unpacked_ratio,
     )
     cloud = CloudExtractors(runtime, parsers)
     return Ports(

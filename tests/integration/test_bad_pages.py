@@ -164,7 +164,7 @@ class Ahead:
             raise Transient("no process could be started", reason="parser_start")
         await asyncio.sleep(0.05 if first == PAGES else 0)
         pages = [Page(i + 1, "text") for i in range(first, first + arguments["count"])]
-        return msgspec.msgpack.encode((5 * PAGES, pages, []))
+        return msgspec.msgpack.encode((5 * PAGES, pages))
 
 
 async def test_i4_a_batch_that_is_lost_takes_none_with_it_that_was_read(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ whole files in a parser process."""
 
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, BinaryIO
 from xml.etree.ElementTree import ParseError
@@ -13,6 +13,8 @@ from penstock.extractors import file_properties, formats
 from penstock.extractors.base import FileContent
 from penstock.model.items import Page
 
+_SMALL = 20_000_000
+"""A file that unpacks to less is harmless, however small it is packed."""
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
 # Exceptions of zipfile and the XML parser for damaged files.
@@ -28,7 +30,7 @@ _MODULES = {
 """Modules with a function `pages(archive)`, and perhaps a function `properties(archive)` for metadata."""
 
 
-def read(document: BinaryIO, media_type: str) -> FileContent:
+def read(document: BinaryIO, media_type: str, unpacked: Sequence[int] = (500, 300)) -> FileContent:
     label = formats.of(media_type).label
     refuse_containers(document, label)
     module = import_module(_MODULES[media_type])
@@ -36,6 +38,7 @@ def read(document: BinaryIO, media_type: str) -> FileContent:
     properties: Callable[[zipfile.ZipFile], dict[str, Any]] = getattr(module, "properties", file_properties.of_archive)
     try:
         with zipfile.ZipFile(document) as archive:
+            refuse_large(archive, label, *unpacked)
             return FileContent(pages(archive), properties(archive))
     except _DAMAGES as error:
         raise damaged(label, error) from error
@@ -46,6 +49,32 @@ def damaged(label: str, error: object) -> Permanent:
         f"the file ({label}) is damaged and cannot be read ({error}): open it in the program that made it, save it as "
         "a new file and submit that",
         reason="damaged",
+    )
+
+
+def refuse_large(archive: zipfile.ZipFile, label: str, megabytes: int, ratio: int) -> None:
+    """Raises Permanent if the file would become too large when it is unpacked. `zipfile` never returns more of a member
+    than the size that is compared here."""
+    size = sum(member.file_size for member in archive.infolist())
+    packed = sum(member.compress_size for member in archive.infolist())
+    if size > megabytes * 1_000_000:
+        limit = f"{megabytes:,} megabytes (limits.unpacked_mb)"
+    elif size > _SMALL and size > ratio * max(packed, 1):
+        limit = f"{ratio:,} times its size (limits.unpacked_ratio)"
+    else:
+        return
+    large = f"{size / 1_000_000:,.0f} megabytes"
+    raise Permanent(
+        f"the file ({label}) unpacks to {large}, and the limit is {limit}: raise it, then retry",
+        reason="unpacked_too_large",
+    )
+
+
+def nested(label: str, most: int) -> Permanent:
+    return Permanent(
+        f"the parts of the file ({label}) are nested more than {most} deep, as no program does: it was probably made "
+        "to break readers",
+        reason="nested_too_deeply",
     )
 
 

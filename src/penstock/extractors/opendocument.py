@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
 from penstock.extractors.labelled import labelled_pages
-from penstock.extractors.office import encrypted
+from penstock.extractors.office import encrypted, nested
 from penstock.extractors.omml import child, local, value
 from penstock.extractors.ooxml import read_part
 from penstock.extractors.pieces import BREAK, Piece, render, table, tidy
@@ -54,7 +54,7 @@ def _blocks(container: Element | None, depth: int = 0) -> Iterator[Piece]:
 
 def _block(element: Element, depth: int = 0) -> Iterator[Piece]:
     if depth > _DEEPEST:
-        return
+        raise nested("OpenDocument", _DEEPEST)
     match local(element):
         case "h":
             level = value(element, "outline-level") or "1"

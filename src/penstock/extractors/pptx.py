@@ -6,6 +6,7 @@ from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
 from penstock.extractors.labelled import labelled_pages
+from penstock.extractors.office import nested
 from penstock.extractors.omml import child, linear, local, value
 from penstock.extractors.ooxml import Relation, by_kind, read_part, relations
 from penstock.extractors.pieces import Piece, render, table, tidy
@@ -28,7 +29,9 @@ class _Slide(NamedTuple):
             match local(element):
                 case "sp" | "cxnSp":
                     yield from self._shape(element)
-                case "grpSp" if depth < _DEEPEST:
+                case "grpSp":
+                    if depth >= _DEEPEST:
+                        raise nested("PowerPoint", _DEEPEST)
                     yield from self.shapes(element, depth + 1)
                 case "AlternateContent":
                     chosen = _first(child(element, "Choice"), child(element, "Fallback"))

@@ -1,7 +1,9 @@
 """Spreadsheets (XLSX, XLSM, XLSB, XLS, ODS), read with calamine in a parser process. Rows become Markdown tables; an
 empty row ends a table."""
 
+import zipfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from itertools import zip_longest
 from typing import Any, BinaryIO
@@ -9,7 +11,7 @@ from typing import Any, BinaryIO
 from penstock.extractors import file_properties, formats
 from penstock.extractors.base import FileContent
 from penstock.extractors.labelled import labelled_pages
-from penstock.extractors.office import OLE, damaged, encrypted
+from penstock.extractors.office import OLE, damaged, encrypted, refuse_large
 from penstock.extractors.pieces import Piece, render, table
 
 PAGE_ROWS = 500
@@ -19,12 +21,16 @@ _ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
 Row = list[str]
 
 
-def read(document: BinaryIO, media_type: str) -> FileContent:
+def read(document: BinaryIO, media_type: str, unpacked: Sequence[int] = (500, 300)) -> FileContent:
     from python_calamine import CalamineError, CalamineWorkbook, PasswordError, SheetTypeEnum
 
     label = formats.of(media_type).label
     if document.read(len(OLE)) == OLE and _ENCRYPTED in document.read():
         raise encrypted(label)
+    document.seek(0)
+    if zipfile.is_zipfile(document):
+        with suppress(zipfile.BadZipFile), zipfile.ZipFile(document) as archive:
+            refuse_large(archive, label, *unpacked)
     document.seek(0)
     try:
         pages = labelled_pages(_sheets(CalamineWorkbook.from_filelike(document), SheetTypeEnum.WorkSheet))

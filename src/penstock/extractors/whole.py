@@ -8,13 +8,14 @@ import msgspec
 
 from penstock.errors import ParserBreach, Permanent
 from penstock.extractors.base import Extracted, FileContent, Parsers, Raw
-from penstock.extractors.formats import Format, Parts
+from penstock.extractors.formats import Format, Named, Office, Parts
 
 BATCH = 16
 
 
 def make(row: Format, parts: Parts) -> "WholeFileExtractor":
-    return WholeFileExtractor(parts.parsers, row)
+    unpacked = [parts.unpacked_mb, parts.unpacked_ratio] if isinstance(row.sign, Office | Named) else None
+    return WholeFileExtractor(parts.parsers, row, unpacked)
 
 
 class WholeFileExtractor:
@@ -22,12 +23,14 @@ class WholeFileExtractor:
 
     paid = False
 
-    def __init__(self, parsers: Parsers, row: Format) -> None:
+    def __init__(self, parsers: Parsers, row: Format, unpacked: list[int] | None = None) -> None:
+        """`unpacked`: the limits of a zip file, for its reader."""
         if row.reader is None:
             raise ValueError(f"{row.media_type} has no reader for parser processes")
         self._parsers = parsers
         self._reader = row.reader.name
         self._version = row.whole_version
+        self._arguments = {} if unpacked is None else {"unpacked": unpacked}
 
     def version(self, media_type: str, params: Mapping[str, Any]) -> str:
         return self._version
@@ -40,7 +43,8 @@ class WholeFileExtractor:
             return
         async with raw.file() as path:
             try:
-                data = await self._parsers.call(self._reader, {"media_type": media_type}, source=raw, document=path)
+                arguments = {"media_type": media_type, **self._arguments}
+                data = await self._parsers.call(self._reader, arguments, source=raw, document=path)
             except ParserBreach as breach:
                 # A crash may not happen again. A file that was too slow or too large would be so again.
                 if breach.reason == "parser_crash":

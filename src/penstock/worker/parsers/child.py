@@ -1,7 +1,7 @@
 """A parser process. It reads documents for a worker until the worker's pipe closes or the worker dies.
 
-It is started as `python -m penstock.worker.parsers.child PARENT MEGABYTES SECONDS DOCUMENTS PROGRAM DATA`. DOCUMENTS is
-a socket that transfers the open file of each document. The process opens no documents itself: it gives up that right
+It is started as `python -m penstock.worker.parsers.child PARENT MEGABYTES SECONDS DOCUMENTS [PROGRAM DATA]`. DOCUMENTS
+is a socket that transfers the open file of each document. The process opens no documents itself: it gives up that right
 before it receives the first one. If PROGRAM is not empty, the process executes that program for images, with the files
 in DATA, and reads no documents.
 """
@@ -37,7 +37,7 @@ _PR_SET_PDEATHSIG = 1
 
 def main() -> None:
     parent, megabytes, seconds, documents = map(int, sys.argv[1:5])
-    program, data = sys.argv[5:]
+    program, data = (*sys.argv[5:], "", "")[:2]
     _die_with(parent)
     # The worker decides when this process ends. A Ctrl-C in its terminal reaches this process too.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
