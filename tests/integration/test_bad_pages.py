@@ -2,7 +2,9 @@
 are kept and are not read again."""
 
 import asyncio
+import zipfile
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import msgspec
 import pytest
 from tests.conftest import StartApp
 from tests.integration.test_pdf import Calls, File, pages_of
+from tests.kit import parts
 from tests.kit.apps import named, only
 from tests.kit.parsers import PATHS
 from tests.kit.pdfs import numbered, pdf
@@ -151,6 +154,30 @@ async def test_i9_more_than_the_set_share_of_bad_pages_fails_the_document(start_
     assert (summary.completed, summary.failed) == (1, 1), "a document without a single good page always fails"
     assert (18, 8) in calls.batches
     assert [skip["page"] for skip in (await higher.status(document.id)).pages_skipped] == [3, 12, 13, 14, 19]
+
+
+async def test_i9_a_damaged_slide_or_chapter_is_skipped_and_the_others_are_read(
+    start_app: StartApp, files: Files
+) -> None:
+    slides = [parts.shape(parts.paragraph(f"slideword{number}")) for number in range(1, 6)]
+    book = {f"c{number}": f"<h1>Title</h1><p>bookword{number}</p>" for number in range(1, 6)}
+    folder = files(**{"a.pptx": _torn(parts.pptx(slides), "slide97.xml"), "b.epub": _torn(parts.epub(book), "c3")})
+    app = await start_app()
+    assert (await app.ingest([folder])).completed == 2
+    for name, word in (("a.pptx", "slideword"), ("b.epub", "bookword")):
+        details = await app.status((await named(app, name)).id)
+        assert [(skip["page"], skip["reason"]) for skip in details.pages_skipped] == [(3, "damaged")]
+        assert [page.number for page in await pages_of(app, details.id)] == [1, 2, 3, 4, 5]
+        assert {hit.pages_skipped for hit in await app.search(f"{word}5", 1, mode="text")} == {(3,)}
+
+
+def _torn(data: bytes, member: str) -> bytes:
+    """The archive with another checksum for the member whose name contains this."""
+    with zipfile.ZipFile(BytesIO(data)) as archive:
+        [found] = [one for one in archive.infolist() if member in one.filename and "rels" not in one.filename]
+    torn = found.CRC.to_bytes(4, "little")
+    assert torn in data
+    return data.replace(torn, bytes(byte ^ 255 for byte in torn))
 
 
 class Ahead:

@@ -2,7 +2,8 @@
 
 import posixpath
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 from xml.etree.ElementTree import Element
@@ -10,7 +11,7 @@ from xml.etree.ElementTree import Element
 from penstock.errors import Permanent
 from penstock.extractors.charsets import decoded
 from penstock.extractors.html import markdown
-from penstock.extractors.labelled import labelled_pages
+from penstock.extractors.labelled import DAMAGES, labelled_pages
 from penstock.extractors.omml import child, local
 from penstock.extractors.ooxml import read_part
 from penstock.extractors.properties import MOST_VALUES
@@ -60,13 +61,22 @@ def _refuse_encrypted(root: Element | None) -> None:
             )
 
 
-def _chapters(archive: zipfile.ZipFile) -> Iterator[tuple[str, str]]:
+def _chapters(archive: zipfile.ZipFile) -> Iterator[tuple[str, str | Callable[[], str]]]:
     for number, name in enumerate(_order(archive), 1):
         if name in archive.NameToInfo:
-            text = markdown(decoded(archive.read(name)))
+            try:
+                text = _text(archive, name)
+            except DAMAGES:
+                # It raises the same error again where it is recorded.
+                yield f"chapter {number}", partial(_text, archive, name)
+                continue
             first = text.partition("\n")[0]
             title = first.lstrip("#").strip() if first.startswith("#") else ""
             yield title[:_LONGEST_LABEL] or f"chapter {number}", text
+
+
+def _text(archive: zipfile.ZipFile, name: str) -> str:
+    return markdown(decoded(archive.read(name)))
 
 
 def _order(archive: zipfile.ZipFile) -> list[str]:

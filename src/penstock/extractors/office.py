@@ -2,23 +2,20 @@
 whole files in a parser process."""
 
 import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, BinaryIO
-from xml.etree.ElementTree import ParseError
 
 from penstock.errors import Permanent
 from penstock.extractors import file_properties, formats
 from penstock.extractors.base import FileContent
+from penstock.extractors.labelled import DAMAGES
 from penstock.model.items import Page
 
 _SMALL = 20_000_000
 """A file that unpacks to less is harmless, however small it is packed."""
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
-# Exceptions of zipfile and the XML parser for damaged files.
-_DAMAGES = (zipfile.BadZipFile, zlib.error, ParseError, KeyError, ValueError, EOFError, OSError, RuntimeError)
 
 _MODULES = {
     formats.DOCX: "penstock.extractors.docx",
@@ -40,7 +37,7 @@ def read(document: BinaryIO, media_type: str, unpacked: Sequence[int] = (500, 30
         with zipfile.ZipFile(document) as archive:
             refuse_large(archive, label, *unpacked)
             return FileContent(pages(archive), properties(archive))
-    except _DAMAGES as error:
+    except DAMAGES as error:
         raise damaged(label, error) from error
 
 

@@ -2,11 +2,11 @@
 
 import zipfile
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
 from penstock.extractors.labelled import labelled_pages
-from penstock.extractors.office import nested
 from penstock.extractors.omml import child, linear, local, value
 from penstock.extractors.ooxml import Relation, by_kind, read_part, relations
 from penstock.extractors.pieces import Piece, render, table, tidy
@@ -29,9 +29,7 @@ class _Slide(NamedTuple):
             match local(element):
                 case "sp" | "cxnSp":
                     yield from self._shape(element)
-                case "grpSp":
-                    if depth >= _DEEPEST:
-                        raise nested("PowerPoint", _DEEPEST)
+                case "grpSp" if depth < _DEEPEST:
                     yield from self.shapes(element, depth + 1)
                 case "AlternateContent":
                     chosen = _first(child(element, "Choice"), child(element, "Fallback"))
@@ -75,7 +73,7 @@ def pages(archive: zipfile.ZipFile) -> list[Page]:
     main = by_kind(relations(archive, "")).get("officeDocument", "ppt/presentation.xml")
     related = relations(archive, main)
     return labelled_pages(
-        (f"slide {number}", render(_slide(archive, name)))
+        (f"slide {number}", partial(_rendered, archive, name))
         for number, name in enumerate(_order(archive, main, related), 1)
     )
 
@@ -91,6 +89,10 @@ def _order(archive: zipfile.ZipFile, main: str, related: dict[str, Relation]) ->
 
 def _qualified(entry: Element) -> list[str]:
     return [found for key, found in entry.attrib.items() if key.endswith("}id")]
+
+
+def _rendered(archive: zipfile.ZipFile, name: str) -> str:
+    return render(_slide(archive, name))
 
 
 def _slide(archive: zipfile.ZipFile, name: str) -> Iterator[Piece]:
