@@ -82,8 +82,13 @@ class OcrSettings(NamedTuple):
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> "OcrSettings":
         default = OcrConfig()
-        languages = params.get("languages", default.languages)
+        languages = _listed(params.get("languages", default.languages))
         return cls(str(params.get("ocr", default.mode)), tuple(languages), int(params.get("dpi", default.dpi)))
+
+
+def _listed(languages: Any) -> Any:
+    """The command line cannot set a list: there, `eng+deu` are two languages, as Tesseract writes them."""
+    return languages.split("+") if isinstance(languages, str) else languages
 
 
 def refuse_wrong_parameters(params: Mapping[str, Any], data: str | None, what: str) -> None:
@@ -92,6 +97,7 @@ def refuse_wrong_parameters(params: Mapping[str, Any], data: str | None, what: s
         return
     try:
         given = {("mode" if name == "ocr" else name): params[name] for name in PARAMETERS if name in params}
+        given |= {"languages": _listed(given["languages"])} if "languages" in given else {}
         chosen = msgspec.convert(given, OcrConfig)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{what}: the OCR parameters of extract (ocr, languages, dpi): {error}") from None
