@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from penstock.config import Config, local_path
 from penstock.config_providers import EXTRACTORS as EXTRACTOR_NAMES
-from penstock.errors import ConfigError, PenstockError
+from penstock.errors import ConfigError, PenstockError, Unauthorized
 from penstock.redaction import masked
 from penstock.runtime import Runtime
 
@@ -318,7 +318,10 @@ _PROVIDERS: "dict[str, Callable[[Runtime], Provider]]" = {"azure": _azure, "docl
 def _variable(extractor: str, name: str) -> str:
     value = os.environ.get(name, "").strip()
     if not value:
-        raise ConfigError(f"the extractor {extractor} needs the environment variable {name}: set it")
+        # A worker that lacks it lets the documents wait; a submit refuses them.
+        raise Unauthorized(
+            f"the extractor {extractor} needs the environment variable {name}", setting=name, target=extractor
+        )
     return value
 
 

@@ -114,6 +114,24 @@ async def test_a_missing_key_is_told_before_anything_is_accepted(
     assert await app.list_documents() == []
 
 
+async def test_a_worker_without_the_key_lets_the_documents_wait(
+    start_app: StartApp, tmp_path: Path, desk: Desk, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = await start_app(extractor=kind)
+    path = tmp_path / "a.pdf"
+    path.write_bytes(pdf(*numbered(5)))
+    await app.ingest([path], wait=False)
+    with monkeypatch.context() as without:
+        without.delenv("AZURE_DOCUMENT_INTELLIGENCE_KEY")
+        without.delenv("DOCLING_SERVE_URL")
+        other = await start_app()
+        with pytest.raises(StorageError, match=r"Set (AZURE_DOCUMENT_INTELLIGENCE_KEY|DOCLING_SERVE_URL)"):
+            await other.run()
+    [document] = await app.list_documents()
+    assert document.status != "FAILED"
+    assert (await app.run()).completed == 1
+
+
 async def test_pages_with_too_many_bytes_are_sent_as_images(
     start_app: StartApp, tmp_path: Path, kind: str, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

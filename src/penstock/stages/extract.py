@@ -4,7 +4,7 @@ from contextlib import aclosing
 from typing import Any, NamedTuple
 
 from penstock.artifacts.segments import PAGES
-from penstock.errors import Permanent
+from penstock.errors import Permanent, Unauthorized
 from penstock.extractors import ocr as ocr_settings
 from penstock.extractors.base import Extractor, Scanning, StoredRaw
 from penstock.extractors.formats import PLAIN
@@ -111,7 +111,11 @@ def _version(ports: Ports, params: Json, media_type: str | None) -> Any:
 
 
 def _target(ports: Ports, params: Json) -> str | None:
-    cloud = ports.cloud_extractor(params)
+    try:
+        cloud = ports.cloud_extractor(params)
+    except Unauthorized:
+        # Its key is not set here. The step says so.
+        return None
     return cloud.target if cloud is not None else None
 
 

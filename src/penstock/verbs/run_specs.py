@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.artifacts.fingerprints import fingerprint
 from penstock.config import Config
-from penstock.errors import NoDefinition
+from penstock.errors import ConfigError, NoDefinition, Unauthorized
 from penstock.extractors import ocr
 from penstock.extractors.base import Scanning
 from penstock.intake import RunSpec
@@ -118,6 +118,7 @@ class RunSpecs:
 
     def _settings(self, chosen: Workflow) -> str:
         ports = self._ports()
+        _refuse_missing_keys(ports, chosen)
         versions = [
             (step.kind, STAGES[step.kind].version(ports, step.parameters, None))
             for step in chosen.steps
@@ -162,3 +163,13 @@ def _without_ocr(workflow: Workflow) -> Workflow:
         for step in workflow.steps
     )
     return msgspec.structs.replace(workflow, steps=steps)
+
+
+def _refuse_missing_keys(ports: Ports, workflow: Workflow) -> None:
+    """Raise ConfigError if the provider of an extract step cannot be called, before anything is accepted."""
+    for step in workflow.steps:
+        if step.kind == "extract" and step.method is None:
+            try:
+                ports.cloud_extractor(step.parameters)
+            except Unauthorized as error:
+                raise ConfigError(f"{error}: set it") from error
