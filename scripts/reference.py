@@ -32,6 +32,7 @@ from penstock.upkeep.vacuum import Vacuumed
 from penstock.verbs.collections import CollectionView, Dropped
 from penstock.verbs.dead_letters import DeadLetters
 from penstock.verbs.groups import BatchStart
+from penstock.verbs.ingest_plan import IngestPlan, TypePlan
 from penstock.verbs.jobs import Summary
 from penstock.verbs.replays import Discard, Replay
 from penstock.verbs.views import Counts, DocumentDetails, DocumentProgress, DocumentView, WorkerView
@@ -111,11 +112,15 @@ COUNTS = {
     "steps": {"…": None},
     "events": dict.fromkeys(WaitingEvents.__struct_fields__),
 }
+PLAN = {
+    **dict.fromkeys(IngestPlan.__struct_fields__),
+    "types": {"…": dict.fromkeys(TypePlan.__struct_fields__)},
+}
 SUMMARY = dict.fromkeys(Summary.__struct_fields__)
 LETTER = dict.fromkeys(DeadLetter.__struct_fields__)
 
 SHAPES: dict[str, dict[str, Shape]] = {
-    "ingest": {"": SUMMARY},
+    "ingest": {"": SUMMARY, "--dry-run": PLAN},
     "run": {"": SUMMARY},
     "worker": {"": {"processes": None, "restarts": None, "metrics_port": None, **SUMMARY}},
     "status": {"": COUNTS, "ID": STATUS},

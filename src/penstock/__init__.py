@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from penstock.verbs.collections import CollectionView, Dropped
     from penstock.verbs.dead_letters import DeadLetters
     from penstock.verbs.documents import Deletion
+    from penstock.verbs.ingest_plan import IngestPlan
     from penstock.verbs.jobs import Progress, Summary
     from penstock.verbs.maintenance import Locks
     from penstock.verbs.owner import OwnerScope
@@ -84,6 +85,7 @@ __all__ = [
     "EventKind",
     "HandlerContext",
     "Hit",
+    "IngestPlan",
     "LeaseLost",
     "LedgerAway",
     "LedgerTooNew",
@@ -152,6 +154,7 @@ _HOMES = {
     "verbs.collections": ("CollectionView", "Dropped"),
     "verbs.dead_letters": ("DeadLetters",),
     "verbs.documents": ("Deletion",),
+    "verbs.ingest_plan": ("IngestPlan",),
     "verbs.jobs": ("Progress", "Summary"),
     "verbs.maintenance": ("Locks",),
     "verbs.owner": ("OwnerScope",),

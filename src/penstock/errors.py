@@ -5,6 +5,7 @@ PenstockError
 │   ├── ConfigError         a setting is unknown, missing or of the wrong kind
 │   │   └── NoDefinition    there is no workflow or parameter set of that name
 │   ├── NotFound            no such document, dead letter, collection
+│   │   └── Ambiguous       a name may mean several documents
 │   └── LedgerTooNew        the ledger was written by a newer Penstock
 ├── StepError               a step did not finish
 │   ├── Permanent           trying again cannot help: a dead letter at once
@@ -33,6 +34,8 @@ PenstockError
     └── Refused             the ledger would not take this write: its values, not the disk, are to blame
 """
 
+from collections.abc import Sequence
+
 
 def is_panic(error: BaseException) -> bool:
     """Whether a library written in Rust has panicked. Each brings its own class for it, which is no Exception."""
@@ -57,6 +60,15 @@ class NoDefinition(ConfigError):
 
 class NotFound(UsageError):
     """No such document, dead letter or collection."""
+
+
+class Ambiguous(NotFound):
+    """A name may mean several documents. `candidates`: one line for each."""
+
+    def __init__(self, message: str, candidates: Sequence[str]) -> None:
+        super().__init__(message + "".join(f"\n  {line}" for line in candidates))
+        self.message = message
+        self.candidates = candidates
 
 
 class LedgerTooNew(UsageError):

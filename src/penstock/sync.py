@@ -182,6 +182,7 @@ class SyncScope:
         # For type checkers. At run time `_complete` makes all methods, also those that are not listed here.
         submit = _iterate(OwnerScope.submit)
         ingest = _call(OwnerScope.ingest)
+        plan_ingest = _call(OwnerScope.plan_ingest)
         search = _call(OwnerScope.search)
         evaluate = _call(OwnerScope.evaluate)
         status = _call(OwnerScope.status)

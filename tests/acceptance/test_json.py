@@ -8,6 +8,7 @@ from scripts.reference import SHAPES
 from tests.kit.cli import Cli, write
 
 CALLS: dict[tuple[str, str], str] = {
+    ("ingest", "--dry-run"): "ingest files --dry-run",
     ("ingest", ""): "ingest files --batch spring",
     ("run", ""): "run",
     ("status", "ID"): "status {good}",

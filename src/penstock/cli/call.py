@@ -114,10 +114,14 @@ class Call:
                 raise Interrupted
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
-    def fail(self, message: str, code: int) -> int:
+    def fail(self, error: "str | Exception", code: int) -> int:
         """Print the error to standard error, and with --json also as an object. Return `code`."""
-        message = masked(message)
-        note(f"penstock: {message}")
+        from penstock.errors import Ambiguous
+
+        message = masked(str(error))
+        note(f"penstock: {error.message if isinstance(error, Ambiguous) else message}")
+        for line in error.candidates if isinstance(error, Ambiguous) else ():
+            note(f"  {line}")
         try:
             if self.json:
                 write_json({"error": message})
@@ -164,7 +168,7 @@ def perform(call: Call, work: Coroutine[Any, Any, Answer]) -> int:
     except (Interrupted, asyncio.CancelledError, KeyboardInterrupt):
         return call.fail("interrupted", call.signals.code_of_stop)
     except UsageError as error:
-        return call.fail(str(error), 2)
+        return call.fail(error, 2)
     except PenstockError as error:
         if call.signals.received is not None:
             return call.fail(f"interrupted: {error}", call.signals.code)

@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from penstock.cli import completion
 from penstock.cli.call import Call, InOrder, body
 from penstock.cli.output import Answer, as_data, bytes_size, count, labelled, table, visible, when
 
 if TYPE_CHECKING:
     from penstock.verbs.collections import CollectionView
 
-NAME = click.argument("name", metavar="NAME")
+NAME = click.argument("name", metavar="NAME", shell_complete=completion.collections)
 
 
 @click.group(cls=InOrder, no_args_is_help=False)

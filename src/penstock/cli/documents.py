@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from penstock.cli import completion
 from penstock.cli.call import Call, body
 from penstock.cli.changes import by_step, changes
-from penstock.cli.output import Answer, as_data, bytes_size, count, duration, labelled, table, visible, when
+from penstock.cli.output import Answer, as_data, bytes_size, count, distinct, duration, labelled, table, visible, when
 from penstock.cli.passwords import chosen, passwords
 
 if TYPE_CHECKING:
@@ -23,11 +24,11 @@ MOST_SKIPPED = 10
 """Skipped pages that are listed."""
 SHOWN = 20
 """The number of deleted documents that are listed."""
-IDS = click.argument("ids", metavar="ID...", nargs=-1, required=True)
+IDS = click.argument("ids", metavar="ID...", nargs=-1, required=True, shell_complete=completion.documents)
 
 
 @click.command()
-@click.argument("document", metavar="[ID]", required=False)
+@click.argument("document", metavar="[ID]", required=False, shell_complete=completion.documents)
 @click.option("--watch", is_flag=True, help="Refresh every second, until Ctrl-C or the end of the document.")
 @body
 async def status(call: Call, document: str | None, watch: bool) -> Answer:
@@ -50,8 +51,18 @@ async def status(call: Call, document: str | None, watch: bool) -> Answer:
 
 
 @click.command("list")
-@click.option("--status", metavar="STATUS", help="Only documents with this status, as in FAILED.")
-@click.option("--collection", metavar="NAME", help="Only documents of this collection.")
+@click.option(
+    "--status",
+    metavar="STATUS",
+    shell_complete=completion.statuses,
+    help="Only documents with this status, as in FAILED.",
+)
+@click.option(
+    "--collection",
+    metavar="NAME",
+    shell_complete=completion.collections,
+    help="Only documents of this collection.",
+)
 @click.option("--name", metavar="GLOB", help="Only documents whose name matches.")
 @click.option("--after", metavar="ID", help="Continue after this document.")
 @click.option(
@@ -82,7 +93,10 @@ async def list_documents(
         last = found[-1].id if len(found) == limit else None
         more = await scope.count_documents(**where, after=last) if last else None
         total = await scope.count_documents(**where) if after or more is not None else None
-    rows = [[d.id, d.status, d.pages, d.chunks, visible(d.name) + _remark(d)] for d in found]
+    names = distinct([(d.name, d.source) for d in found])
+    rows = [
+        [d.id, d.status, d.pages, d.chunks, visible(name) + _remark(d)] for d, name in zip(found, names, strict=True)
+    ]
     lines = table([["ID", "STATUS", "PAGES", "CHUNKS", "NAME"], *rows]) if rows else ["no documents"]
     if more is not None and (more.count or not more.exact):
         lines.append(f"{len(found):,} shown, {_at_least(more)} more: --after {last}")
@@ -156,19 +170,30 @@ async def cancel(call: Call, ids: tuple[str, ...]) -> Answer:
 
 
 @click.command()
-@click.argument("names", metavar="[ID|PATH|GLOB]...", nargs=-1)
-@click.option("--collection", metavar="NAME", help="Only documents of this collection; alone: all of them.")
+@click.argument("names", metavar="[ID|PATH|GLOB]...", nargs=-1, shell_complete=completion.documents)
+@click.option(
+    "--collection",
+    metavar="NAME",
+    shell_complete=completion.collections,
+    help="Only documents of this collection; alone: all of them.",
+)
 @click.option("--name", metavar="GLOB", help="Documents whose name matches.")
-@click.option("--status", metavar="STATUS", help="Documents with this status, as in FAILED.")
+@click.option(
+    "--status", metavar="STATUS", shell_complete=completion.statuses, help="Documents with this status, as in FAILED."
+)
 @click.option("--filter", "filters", metavar="FILTER", multiple=True, help="Matching documents: 'year>=2020'.")
+@click.option("--forget", is_flag=True, help="Keep them away: an ingest of their folder does not bring them back.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 @body
-async def delete(call: Call, names: tuple[str, ...], filters: tuple[str, ...], dry_run: bool, **options: Any) -> Answer:
+async def delete(
+    call: Call, names: tuple[str, ...], filters: tuple[str, ...], forget: bool, dry_run: bool, **options: Any
+) -> Answer:
     """Delete documents: no search that starts afterwards finds them.
 
     A document is named by its id, path or name. A pattern in quotes chooses several by path, below the current folder:
     'drafts/*.pdf' in one folder, 'drafts/**' in all folders below. Options choose by collection, name, status or
-    filter; a document must meet all of them. After an interruption, the same command deletes the rest.
+    filter; a document must meet all of them. After an interruption, the same command deletes the rest. `penstock
+    ingest` of a folder brings deleted files back, unless --forget was given.
     """
     from penstock.errors import UsageError
     from penstock.search.filters import parsed
@@ -186,12 +211,12 @@ async def delete(call: Call, names: tuple[str, ...], filters: tuple[str, ...], d
         total = len(found)
         unchanged: list[str] = []
         if single and not dry_run:
-            gone = await scope.delete(list(found))
+            gone = await scope.delete(list(found), forget=forget)
             unchanged = [document for document in found if document not in gone]
             total = len(gone)
         chosen_paths: Sequence[str | None] = patterns or ([None] if chosen else [])
         for pattern in chosen_paths:
-            done = await scope.delete_matching(path=pattern, **chosen, dry_run=dry_run)
+            done = await scope.delete_matching(path=pattern, **chosen, forget=forget, dry_run=dry_run)
             found |= {d.id: d for d in done.documents}
             total += done.count
     return _deleted([d for d in found.values() if d.id not in unchanged], total, unchanged, dry_run)
@@ -221,7 +246,8 @@ def _deleted(found: "Sequence[DocumentView]", total: int, unchanged: Sequence[st
     word = "would be deleted" if dry_run else "deleted"
     shown = found[:SHOWN]
     lines = [f"{count(total, 'document')} {word}"]
-    lines += table([[d.id, visible(d.name)] for d in shown], "  ")
+    names = distinct([(d.name, d.source) for d in shown])
+    lines += table([[d.id, visible(name)] for d, name in zip(shown, names, strict=True)], "  ")
     if total > len(shown) > 0:
         lines.append(f"  and {total - len(shown):,} more")
     data = {"deleted": [d.id for d in found], "unchanged": unchanged, "count": total, "dry_run": dry_run}

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
+from penstock.cli import completion
 from penstock.cli.call import Call, body
 from penstock.cli.output import Answer, labelled
 
@@ -13,7 +14,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 @click.command()
-@click.argument("document", metavar="ID")
+@click.argument("document", metavar="ID", shell_complete=completion.documents)
 @click.argument("changes", metavar="KEY=VALUE...", nargs=-1)
 @body
 async def meta(call: Call, document: str, changes: tuple[str, ...]) -> Answer:

@@ -62,7 +62,9 @@ def deliver(answer: Answer, as_json: bool, quiet: bool = False) -> None:
         for line in answer.styled:
             console.print(line if line.plain.isprintable() else visible(line.plain), soft_wrap=True, markup=False)
     elif answer.text:
-        print(readable(answer.text))
+        text = readable(answer.text)
+        lines = text.split("\n") if sys.stdout.isatty() else []
+        print("\n".join(wrapped(line, width()) for line in lines) if lines else text)
     sys.stdout.flush()
     for hint in () if quiet else answer.hints:
         note(hint)
@@ -91,9 +93,10 @@ def say(line: str) -> None:
 
 
 def note(line: str) -> None:
-    """Write one line to standard error. A closed standard error is not a failure."""
+    """Write one message to standard error, wrapped on a terminal. A closed standard error is not a failure."""
     try:
-        print(visible(masked(line)), file=sys.stderr, flush=True)
+        text = visible(masked(line))
+        print(wrapped(text, _columns(sys.stderr)) if sys.stderr.isatty() else text, file=sys.stderr, flush=True)
     except OSError:
         return
 
@@ -159,7 +162,48 @@ def drawable(stream: TextIO) -> bool:
 
 
 def width() -> int:
-    return shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 80
+    return _columns(sys.stdout)
+
+
+def _columns(stream: TextIO) -> int:
+    """The width of a terminal, or 80."""
+    if not stream.isatty():
+        return 80
+    if os.environ.get("COLUMNS", "").isdecimal():
+        return shutil.get_terminal_size((80, 24)).columns
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except OSError:
+        return 80
+
+
+def wrapped(line: str, columns: int) -> str:
+    """A line in several, none longer than `columns` unless one word is. Those after the first are indented like it."""
+    if len(line) <= columns:
+        return line
+    indent = line[: len(line) - len(line.lstrip())]
+    return textwrap.fill(
+        line, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False,
+        drop_whitespace=True, replace_whitespace=False,
+    )  # fmt: skip
+
+
+def distinct(documents: Sequence[tuple[str, str]]) -> list[str]:
+    """The names of documents, given with their sources. Equal names of different sources are shown with as many folders
+    as tell them apart."""
+    sources: dict[str, set[str]] = {}
+    for name, source in documents:
+        sources.setdefault(name, set()).add(source)
+    return [name if len(sources[name]) == 1 else _ending(source, sources[name]) for name, source in documents]
+
+
+def _ending(source: str, others: set[str]) -> str:
+    parts = source.split("/")
+    for length in range(2, len(parts)):
+        ending = "/".join(parts[-length:])
+        if sum(other == ending or other.endswith("/" + ending) for other in others) == 1:
+            return ending
+    return source
 
 
 def table(rows: Iterable[Sequence[object]], indent: str = "") -> list[str]:

@@ -5,7 +5,7 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING
 
-from penstock.cli.output import count, drawable, duration, note, visible
+from penstock.cli.output import count, distinct, drawable, duration, note, visible
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -89,7 +89,7 @@ class ProgressDisplay:
         self._screen: Screen | None = None
         self._meter = Meter()
         self._next = FIRST_S
-        self._hands: set[str] = set()
+        self._hands: set[tuple[str, str]] = set()
 
     def __call__(self, progress: "Progress") -> None:
         self._meter.look(progress)
@@ -114,12 +114,16 @@ class ProgressDisplay:
         if self._screen is None:
             self._screen = Screen(sys.stderr)
         # Documents that are running only for a moment would flicker.
-        staying = [hand for hand in progress.in_hand if hand.name in self._hands and not hand.waiting_on]
-        self._hands = {hand.name for hand in progress.in_hand}
+        staying = [hand for hand in progress.in_hand if _place(hand) in self._hands and not hand.waiting_on]
+        self._hands = {_place(hand) for hand in progress.in_hand}
         try:
             self._screen.draw(picture(progress, self._meter, self._screen.size()[0], staying[:HANDS]))
         except OSError:
             self._terminal = False
+
+
+def _place(hand: "DocumentInProgress") -> tuple[str, str]:
+    return hand.name, hand.source
 
 
 def picture(progress: "Progress", meter: Meter, columns: int, hands: "list[DocumentInProgress]") -> "list[Text]":
@@ -128,7 +132,8 @@ def picture(progress: "Progress", meter: Meter, columns: int, hands: "list[Docum
     from penstock.cli.live import table
 
     lines = table(rows(progress, meter), columns)
-    lines += [Text(f"{visible(hand.name)}  ").append(doing(hand), "cyan") for hand in hands]
+    names = distinct([_place(hand) for hand in hands])
+    lines += [Text(f"{visible(name)}  ").append(doing(hand), "cyan") for name, hand in zip(names, hands, strict=True)]
     if progress.waiting:
         lines.append(Text(f"waiting: {waits(progress.waiting)}", "yellow"))
     last = Text(duration(progress.elapsed_s))

@@ -6,6 +6,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from penstock.cli import completion
 from penstock.cli.call import Call, body
 from penstock.cli.documents import overview
 from penstock.cli.output import Answer, as_data, encode, readable
@@ -19,7 +20,7 @@ SPOOL = 8 << 20
 
 
 @click.command()
-@click.argument("document", metavar="ID")
+@click.argument("document", metavar="ID", shell_complete=completion.documents)
 @click.option("--pages", is_flag=True, help="The text of each page; exact with --json.")
 @click.option("--chunks", is_flag=True, help="The chunks that search finds.")
 @click.option("--blocks", is_flag=True, help="Headings, paragraphs and tables of each page.")

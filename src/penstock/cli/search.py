@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from penstock.cli import completion
 from penstock.cli.call import Call, body
 from penstock.cli.output import Answer, table, visible, width
 
@@ -27,7 +28,13 @@ _SPACES_IN_LINE = re.compile(r"[^\S\n]+")
 @click.command()
 @click.argument("query", metavar="QUERY")
 @click.option("-k", metavar="N", type=click.IntRange(1, 10_000), default=5, help="Number of hits.", show_default=True)
-@click.option("--collection", metavar="NAME", multiple=True, help="The collection to search. Can be given repeatedly.")
+@click.option(
+    "--collection",
+    metavar="NAME",
+    multiple=True,
+    shell_complete=completion.collections,
+    help="The collection to search. Can be given repeatedly.",
+)
 @click.option(
     "--mode",
     type=click.Choice(["hybrid", "vector", "text"]),

@@ -2,13 +2,19 @@
 
 import click
 
+from penstock.cli import completion
 from penstock.cli.call import Call, InOrder, body
 from penstock.cli.output import Answer, as_data, count, table, visible, when
 from penstock.cli.work import parse_duration
 
 
 @click.command()
-@click.option("--status", metavar="STATUS", help="Only steps with this status, as in RUNNING.")
+@click.option(
+    "--status",
+    metavar="STATUS",
+    shell_complete=completion.step_statuses,
+    help="Only steps with this status, as in RUNNING.",
+)
 @click.option("--kind", metavar="KIND", help="Only steps of this kind, as in extract.")
 @click.option("--stuck", metavar="TIME", help="Only started steps without progress for this time, as in 1h.")
 @click.option(

@@ -63,7 +63,7 @@ async def check(call: Call, repair: bool, sample: str | None) -> Answer:
     lines.append(("ok" if report.ok else count(len(report.problems), "problem")) + part)
     hints = []
     if report.garbage:
-        hints.append(f"{count(len(report.garbage), 'leftover')} to remove: penstock prune")
+        hints.append(f"{count(len(report.garbage), 'leftover')}, clearable after 24 h: penstock prune")
     if not report.ok and not repair:
         hints.append("To repair: penstock check --repair")
     return Answer(data, "\n".join(lines), 0 if report.ok else 1, hints=hints)
@@ -89,10 +89,17 @@ async def prune(call: Call, older_than: str | None, dry_run: bool) -> Answer:
         )
     async with call.app() as app:
         removed = as_data(await app.prune(older_than_s=age, dry_run=dry_run))
-    rows = [[WORDS[name], bytes_size(n) if name == "bytes" else f"{n:,}"] for name, n in removed.items() if n]
+    rows = [
+        [WORDS[name], bytes_size(n) if name == "bytes" else f"{n:,}"]
+        for name, n in removed.items()
+        if n and name != "waiting"
+    ]
     title = "would remove at least:" if dry_run else "removed:"
     lines = [title, *table(rows, "  ")] if rows else ["nothing to remove"]
-    return Answer({**removed, "dry_run": dry_run}, "\n".join(lines))
+    hints = []
+    if waiting := removed["waiting"]:
+        hints.append(f"{count(waiting, 'younger leftover')}, clearable after 24 h.")
+    return Answer({**removed, "dry_run": dry_run}, "\n".join(lines), hints=hints)
 
 
 @click.command()

@@ -5,6 +5,7 @@ import os
 import re
 import select
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +14,7 @@ from penstock.cli.call import Call, body
 from penstock.cli.metadata import assignments, metadata_options
 from penstock.cli.output import Answer, count, cut, duration, visible
 from penstock.cli.passwords import chosen, passwords
+from penstock.cli.plan import plan
 from penstock.cli.progress import ProgressDisplay
 
 if TYPE_CHECKING:
@@ -37,6 +39,22 @@ STRICT = click.option("--strict", is_flag=True, help="Exit with code 1 if a docu
 BUDGET = click.option("--budget", metavar="TIME", help="Stop after this time, as in 60s or 5m, and keep the progress.")
 
 
+def choices(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that choose what is submitted."""
+    for option in (
+        click.option("--dry-run", is_flag=True, help="Only show what would be done, by type; nothing is written."),
+        click.option("--again", is_flag=True, help="Also files that were deleted with --forget."),
+        click.option(
+            "--retry", is_flag=True, help="Retry documents that failed, were cancelled, unsupported or had no text."
+        ),
+        click.option("--prune", is_flag=True, help="Delete documents whose file no longer exists in the folder."),
+        click.option("--exclude", metavar="GLOB", multiple=True, help="Skip matching files of a folder."),
+        click.option("--include", metavar="GLOB", multiple=True, help="Only matching files of a folder."),
+    ):
+        function = option(function)
+    return function
+
+
 @click.command()
 @click.argument("paths", metavar="PATH...", nargs=-1)
 @click.option("--collection", metavar="NAME", help="The collection of the documents.")
@@ -47,10 +65,7 @@ BUDGET = click.option("--budget", metavar="TIME", help="Stop after this time, as
 @click.option("--key", metavar="KEY", help="Idempotency key for one document: repeating it has no effect.")
 @PRIORITY
 @click.option("--batch", metavar="NAME", help="Name of the batch of these documents.")
-@click.option("--include", metavar="GLOB", multiple=True, help="Only matching files of a folder.")
-@click.option("--exclude", metavar="GLOB", multiple=True, help="Skip matching files of a folder.")
-@click.option("--prune", is_flag=True, help="Delete documents whose file no longer exists in the folder.")
-@click.option("--retry", is_flag=True, help="Retry documents that failed, were cancelled, unsupported or had no text.")
+@choices
 @passwords("; also retries documents that failed without it")
 @BUDGET
 @STRICT
@@ -64,6 +79,7 @@ async def ingest(
     budget: str | None,
     strict: bool,
     no_wait: bool,
+    dry_run: bool,
     password: str | None,
     password_file: str | None,
     meta: tuple[str, ...],
@@ -76,6 +92,8 @@ async def ingest(
     out of the folder.
     """
     files, standard_input = _sort(paths, name, key, options["manifest"])
+    if dry_run:
+        return await plan(call, files, standard_input, options)
     seconds = parse_duration(budget)
     metadata, _ = assignments(meta)
     word = chosen(password, password_file, standard_input=standard_input)
@@ -177,6 +195,17 @@ def _answer(call: Call, summary: "Summary", *, strict: bool = False) -> Answer:
     hints = [f"refused: {visible(problem)}" for problem in summary.problems[:REFUSED]]
     if len(summary.problems) > REFUSED:
         hints.append(f"and {len(summary.problems) - REFUSED:,} more (--json lists all)")
+    if summary.brought_back:
+        hints.append(
+            f"{count(summary.brought_back, 'document')} had been deleted and came back with this ingest: `penstock "
+            "delete --forget` keeps such files away."
+        )
+    if summary.forgotten:
+        verb = "stays" if summary.forgotten == 1 else "stay"
+        hints.append(
+            f"{count(summary.forgotten, 'file')} {verb} away, because of `penstock delete --forget`: --again brings "
+            "back what you name."
+        )
     if summary.disk_full:
         hints.append(
             f"The disk is full: {count(summary.submitted, 'file')} accepted, {summary.refused:,} not. Accepted files "

@@ -66,6 +66,14 @@ class Local(Protocol):
         """The whole document; None if it has more than `most` bytes. This call blocks. Raises as `read`."""
 
 
+@runtime_checkable
+class Peeked(Protocol):
+    """A source that can look at a document without reading all of it."""
+
+    def peek(self, found: Found, most: int) -> tuple[bytes, int]:
+        """The first `most` bytes, and the size of the document. This call blocks. Raises as `read`."""
+
+
 class Remembered:
     """Known documents in memory, as a mapping of URIs to revisions."""
 

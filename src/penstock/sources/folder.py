@@ -110,6 +110,13 @@ class FolderSource:
         except OSError as error:
             raise SourceError(error.strerror or str(error)) from error
 
+    def peek(self, found: Found, most: int) -> tuple[bytes, int]:
+        try:
+            with _open(found.place) as file:
+                return file.read(most), os.fstat(file.fileno()).st_size
+        except OSError as error:
+            raise SourceError(error.strerror or str(error)) from error
+
 
 _CHANGING = "it keeps changing while it is read: try again when its writer is done"
 

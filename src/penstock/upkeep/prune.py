@@ -75,6 +75,8 @@ class Pruned(msgspec.Struct):
     """Files of dead workers."""
     answers: int = 0
     """Answers of paid calls that were not used for long."""
+    waiting: int = 0
+    """Unreferenced blobs that are too young to be removed."""
     trials: int = 0
     """Indexes that an interrupted `eval` left."""
 
@@ -118,6 +120,8 @@ class Prune:
         async for infos in batches(self._stores.blobs, self._stores.owner):
             old = [info for info in infos if info.modified_at < before]
             gone = await self._left_behind(old) if old else []
+            young = [info for info in infos if info.modified_at >= before]
+            self.pruned.waiting += len(await self._left_behind(young)) if young else 0
             # Checked afterwards: everything that a backup starting now names had a row before.
             held = await self._ledger.read(backup_guard.is_running)
             if held:

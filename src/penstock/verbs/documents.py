@@ -131,11 +131,13 @@ async def cancel(scope: Scope, names: Sequence[str]) -> set[DocumentId]:
     return await change(scope, cancellations.CANCEL, await _selected(scope, names))
 
 
-async def delete(scope: Scope, names: Sequence[str]) -> set[DocumentId]:
-    """Delete documents. No search that starts after this call finds them. Many documents are deleted in several
+async def delete(scope: Scope, names: Sequence[str], *, forget: bool = False) -> set[DocumentId]:
+    """Delete documents. No search that starts after this call finds them. With `forget`, an ingest of their folder does
+    not bring them back, unless it is called with `again`. Many documents are deleted in several
     transactions. After an interruption, the same call deletes the rest; the result does not contain ids of documents
     that were deleted before."""
-    return await change(scope, deletions.DELETE, await _selected(scope, names, deleted=True))
+    chosen = await _selected(scope, names, deleted=True)
+    return await change(scope, deletions.DELETE, msgspec.structs.replace(chosen, forget=forget))
 
 
 class Deletion(msgspec.Struct, frozen=True):
@@ -155,12 +157,13 @@ async def delete_matching(
     name: str | None = None,
     status: str | None = None,
     filter: Mapping[str, Any] | None = None,
+    forget: bool = False,
     dry_run: bool = False,
 ) -> Deletion:
     """Delete the documents that meet all criteria. `path` is a pattern of their paths, such as `drafts/*.pdf`, relative
     to the current folder: `*` matches within one folder, `**` in all folders below. `name` is a pattern of their names.
-    They are deleted in several transactions; after an interruption, the same call deletes the rest. With `dry_run`,
-    nothing is deleted, only counted."""
+    `forget` is that of `delete`. The documents are deleted in several transactions; after an interruption, the same
+    call deletes the rest. With `dry_run`, nothing is deleted, only counted."""
     chosen = selection(status=status, collection=collection, name=name, filter=filter, path=path)
     if chosen == selection():
         raise UsageError("choose what to delete: by path, collection, name, status or filter")
@@ -168,7 +171,7 @@ async def delete_matching(
     async for page in listed(scope, chosen):
         ids = {d.id for d in page}
         if not dry_run and page:
-            ids = await change(scope, deletions.DELETE, runs.Selected(scope.owner, tuple(d.id for d in page)))
+            ids = await change(scope, deletions.DELETE, runs.Selected(scope.owner, tuple(d.id for d in page), forget))
         count += len(ids)
         examples += [d for d in page if d.id in ids][: EXAMPLES - len(examples)]
     return Deletion(count, dry_run, examples)
@@ -220,7 +223,9 @@ async def change(scope: Scope, verb: Verb[runs.Selected, set[DocumentId]], chose
         rest = [document for document in chosen.documents if document not in done]
         size = at_once.pop(0)
         for i in range(0, len(rest), size):
-            changed = await scope.ledger.write(verb, runs.Selected(chosen.owner, tuple(rest[i : i + size])))
+            changed = await scope.ledger.write(
+                verb, runs.Selected(chosen.owner, tuple(rest[i : i + size]), chosen.forget)
+            )
             done.update(changed)
         return done
 

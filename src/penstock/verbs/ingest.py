@@ -7,10 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from msgspec.structs import replace
+
 from penstock.errors import UsageError
 from penstock.extractors.formats import PARSED
 from penstock.intake import Intake, Receipt, RunSpec, SubmitItem, refusal
-from penstock.ledger.engine import deletions, documents, runs
+from penstock.ledger.engine import deletions, documents, forgotten, runs
 from penstock.model.nouns import DocumentId
 from penstock.sources.base import NOTHING, Change, Found, Known, Source
 from penstock.sources.folder import FolderSource
@@ -18,6 +20,7 @@ from penstock.sources.stream import StreamSource
 from penstock.upkeep.drop import finish_drops_of
 from penstock.verbs import arguments, jobs
 from penstock.verbs.documents import change
+from penstock.verbs.ingest_plan import IngestPlan, make_plan
 from penstock.verbs.jobs import Job, OnReceipt, Report, Summary
 from penstock.verbs.manifests import Manifest
 from penstock.verbs.scope import Scope, chosen_collection
@@ -43,6 +46,7 @@ async def ingest(
     exclude: str | Sequence[str] = (),
     prune: bool = False,
     retry: bool = False,
+    again: bool = False,
     password: str | None = None,
     wait: bool = True,
     budget_s: float | None = None,
@@ -51,8 +55,8 @@ async def ingest(
 ) -> Summary:
     """Submit files, folders, URLs of sources (one, or a list of them) or `data`. Then process them until they have
     ended, unless `wait` is False. `manifest` is a CSV file that names files and their metadata. `data` needs a `name`;
-    its source URI is `source`, or else the name. `report` is called with the progress, and `on_receipt` with the
-    receipt of each document."""
+    its source URI is `source`, or else the name. With `again`, files that were deleted with `forget` come back.
+    `report` is called with the progress, and `on_receipt` with the receipt of each document."""
     scope.ledger.database.refuse_read_only()
     began = scope.runtime.clock()
     arguments.seconds("budget_s", budget_s)
@@ -61,27 +65,33 @@ async def ingest(
     )
     spec = _run_spec(scope, collection, workflow, params, priority, batch, retry, password)
     await finish_drops_of(scope.ledger, scope.owner, spec.collection)
+    await given.recall(spec.collection, again=again)
     job = Job(scope.owner, scope.ledger, scope.runtime)
     known = _InCollection(scope, spec.collection)
     if prune:
         given.known = known
 
-    async def items() -> AsyncIterator[SubmitItem]:
-        async with aclosing(given.items(work=wait)) as found:
-            async for item in found:
-                yield item
-        job.summary.problems += given.problems
-        job.summary.refused += len(given.problems)
-        if on_receipt is not None:
-            for problem in given.problems:
-                on_receipt(refusal(problem))
-
     start = (lambda: start_worker(scope.resources, budget_s, began)) if wait else None
     intake = Intake(scope.ledger, scope.blobs, scope.runtime)
-    summary = await jobs.ingest(job, intake, spec, items(), start, report, on_receipt)
+    summary = await jobs.ingest(job, intake, spec, _reported(given, job, wait, on_receipt), start, report, on_receipt)
     if prune and not scope.resources.stopping:
         summary.deleted = await _prune(scope, known, given, summary)
     return summary
+
+
+async def _reported(
+    given: "_Given", job: Job, work: bool, on_receipt: OnReceipt | None
+) -> AsyncGenerator[SubmitItem, None]:
+    """Yield the items, then count what could not be read in the summary of the job."""
+    async with aclosing(given.items(work=work)) as found:
+        async for item in found:
+            yield item
+    job.summary.problems += given.problems
+    job.summary.refused += len(given.problems)
+    job.summary.forgotten = given.kept_away
+    if on_receipt is not None:
+        for problem in given.problems:
+            on_receipt(refusal(problem))
 
 
 async def submit(
@@ -102,6 +112,7 @@ async def submit(
     include: str | Sequence[str] = (),
     exclude: str | Sequence[str] = (),
     retry: bool = False,
+    again: bool = False,
     password: str | None = None,
 ) -> AsyncIterator[Receipt]:
     """Submit files, folders or `data` like `ingest`, and leave the processing to workers: `async for receipt in
@@ -113,6 +124,7 @@ async def submit(
     scope.ledger.database.refuse_read_only()
     spec = _run_spec(scope, collection, workflow, params, priority, batch, retry, password)
     await finish_drops_of(scope.ledger, scope.owner, spec.collection)
+    await given.recall(spec.collection, again=again)
     intake = Intake(scope.ledger, scope.blobs, scope.runtime)
     began = False
     try:
@@ -127,6 +139,27 @@ async def submit(
         raise
     for problem in given.problems:
         yield refusal(problem)
+
+
+async def plan_ingest(
+    scope: Scope,
+    paths: str | Path | Sequence[str | Path],
+    *,
+    manifest: str | Path | None = None,
+    collection: str | None = None,
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    again: bool = False,
+) -> IngestPlan:
+    """Return what `ingest` would do with these files and folders: how many are new, changed or unchanged, by type, with
+    their sizes. Known files are read and compared; of new ones, only the beginning is read. Nothing is written."""
+    given = _Given(scope, arguments.paths(paths), include, exclude, None, None, None, None, {}, manifest)
+    where = chosen_collection(scope, collection)
+    await given.recall(where, again=False)
+    if again:
+        given.forgotten = frozenset()
+    plan = await make_plan(scope, where, given.items(work=False))
+    return replace(plan, forgotten=given.kept_away, problems=[*plan.problems, *given.problems])
 
 
 def _run_spec(
@@ -169,6 +202,23 @@ class _Given:
     gone: list[str] = field(default_factory=list)
     """Known source URIs whose file no longer exists. The list is complete when all items were yielded."""
 
+    forgotten: frozenset[str] = frozenset()
+    """Sources that were deleted with `forget`."""
+    kept_away: int = 0
+    """Files that were skipped because they are forgotten."""
+
+    async def recall(self, collection: str, *, again: bool) -> None:
+        """Read which sources are forgotten. `again`: those that are found come back."""
+        self.collection, self.again = collection, again
+        self.forgotten = await self.scope.ledger.read(partial(forgotten.sources, self.scope.owner), collection)
+
+    async def _stays_away(self, uri: str) -> bool:
+        if uri in self.forgotten and self.again:
+            await self.scope.ledger.write(forgotten.REMEMBER, (self.scope.owner, self.collection, uri))
+            return False
+        self.kept_away += uri in self.forgotten
+        return uri in self.forgotten
+
     def __post_init__(self) -> None:
         self.include, self.exclude = arguments.globs(self.include), arguments.globs(self.exclude)
         arguments.maybe("name", self.name)
@@ -193,7 +243,8 @@ class _Given:
         if self.data is not None:
             given += 1
             stream = self._streamed(self._data)
-            yield SubmitItem(stream, stream.found, self.key, self.metadata)
+            if not await self._stays_away(stream.found.uri):
+                yield SubmitItem(stream, stream.found, self.key, self.metadata)
         for source in self._sources:
             async with aclosing(source.discover(self.known)) as discovered:
                 async for found in discovered:
@@ -201,6 +252,8 @@ class _Given:
                         self.gone.append(found.uri)
                         continue
                     if self._manifest is not None and found.uri == self._manifest.uri:
+                        continue
+                    if await self._stays_away(found.uri):
                         continue
                     given += 1
                     if self.key is not None and given > 1:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,7 +13,7 @@ import msgspec
 from penstock.extractors import formats, media
 from penstock.intake import Intake, Receipt, RunSpec, SubmitItem
 from penstock.ledger.database.store import Ledger
-from penstock.ledger.engine import dead_letters, documents, outbox, work
+from penstock.ledger.engine import dead_letters, documents, forgotten, outbox, work
 from penstock.model.nouns import Document, DocumentId, Owner
 from penstock.model.states import ENDS, TEXTLESS, DocumentStatus
 from penstock.runtime import Runtime
@@ -72,6 +72,10 @@ class Summary(msgspec.Struct):
     """Up to five documents for each reason."""
     unsupported: int = 0
     """Documents of a format that no extractor reads. They are not failures."""
+    brought_back: int = 0
+    """Submitted documents whose source had a document that was deleted."""
+    forgotten: int = 0
+    """Files that were skipped because they were deleted with `forget`."""
     disk_full: bool = False
     """The disk became full while files were submitted. `problems` names the files that were not accepted."""
     group: str | None = None
@@ -222,6 +226,7 @@ async def submit(
     try:
         async with aclosing(intake.submit(spec, items)) as batches:
             async for receipts in batches:
+                job.summary.brought_back += await _brought_back(job, spec, receipts)
                 for receipt in receipts:
                     _count(job, spec, receipt)
                     if on_receipt is not None:
@@ -230,6 +235,14 @@ async def submit(
                     accepted()
     finally:
         job.submitting = False
+
+
+async def _brought_back(job: Job, spec: RunSpec, receipts: Sequence[Receipt]) -> int:
+    """Count the new documents of sources whose document was deleted before."""
+    new = [receipt.source for receipt in receipts if receipt.outcome == "submitted"]
+    if not new:
+        return 0
+    return len(await job.ledger.read(partial(forgotten.deleted, job.owner), spec.collection, new))
 
 
 def _count(job: Job, spec: RunSpec, receipt: Receipt) -> None:

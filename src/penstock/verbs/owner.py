@@ -9,6 +9,7 @@ class OwnerScope(Scope):
     that takes the scope as its first argument."""
 
     submit = ingest.submit
+    plan_ingest = ingest.plan_ingest
     ingest = ingest.ingest
 
     search = search.search

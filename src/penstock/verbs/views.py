@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from penstock.artifacts.reader import ArtifactReader
-from penstock.errors import NotFound
+from penstock.errors import Ambiguous, NotFound
 from penstock.ledger.database import workers
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.liveness import Liveness
@@ -211,8 +211,8 @@ def resolve(owner: Owner, connection: Connection, name: str) -> DocumentId:
     if not found:
         raise NotFound(f"no document {name!r}: `penstock list` shows all documents")
     if len(found) > 1:
-        listed = "".join(f"\n  {one.id}  {one.status}  {printable(one.source)}" for one in found)
-        raise NotFound(f"{name!r} may mean any of these documents: use the id{listed}")
+        lines = [f"{one.id}  {one.status}  {printable(one.source)}" for one in found]
+        raise Ambiguous(f"{name!r} may mean any of these documents: use the id", lines)
     return found[0].id
 
 

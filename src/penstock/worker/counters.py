@@ -85,6 +85,7 @@ class DocumentInProgress(msgspec.Struct, frozen=True):
     """Items that the step has made so far. For example, `chunk` counts pages in `done` and chunks here."""
     size: int = 0
     """The size of the document in bytes."""
+    source: str = ""
 
     @property
     def left(self) -> int:
@@ -102,7 +103,8 @@ def document_in_progress(ctx: "Context") -> DocumentInProgress:
             done, of = cursor.get("pages", 0), _reported(ctx, "extract", "pages")
         case "embed" | "index":
             of = _reported(ctx, "chunk", "chunks")
-    return DocumentInProgress(ctx.document.name, kind, done, of, ctx.waiting_on, ctx.position, ctx.generation.size)
+    d = ctx.document
+    return DocumentInProgress(d.name, kind, done, of, ctx.waiting_on, ctx.position, ctx.generation.size, d.source)
 
 
 def _reported(ctx: "Context", kind: str, name: str) -> int | None:

@@ -7,6 +7,7 @@ from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine import dead_letters, generations
 from penstock.ledger.engine.cancellations import cancel_documents
+from penstock.ledger.engine.forgotten import forget
 from penstock.ledger.engine.generations import GRACE_S
 from penstock.ledger.engine.runs import Selected, hold
 from penstock.model.nouns import DocumentId
@@ -32,6 +33,8 @@ def _delete(connection: Connection, requests: Sequence[Selected]) -> list[set[Do
             rows = [(document,) for document in there]
             cancel_documents(connection, request.owner, list(there))
             generations.retire(connection, list(there), GRACE_S, active=True)
+            if request.forget:
+                forget(request.owner, connection, list(there))
             connection.run(_TOMBSTONE, rows, owner=request.owner)
             connection.run(_FORGET_KEYS, rows, owner=request.owner)
             dead_letters.close(request.owner, connection, list(there), "DISCARDED")

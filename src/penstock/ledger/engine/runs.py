@@ -61,6 +61,8 @@ def known(owner: Owner, connection: Connection, collection: str, sources: Sequen
 class Selected(msgspec.Struct, frozen=True):
     owner: Owner
     documents: tuple[DocumentId, ...]
+    forget: bool = False
+    """For a delete: keep their sources away from now on."""
 
 
 _MINE = Statement(
