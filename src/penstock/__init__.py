@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from penstock.stages.base import StepContext, StepResult
     from penstock.upkeep.backup import BackupReport
     from penstock.upkeep.prune import Pruned
-    from penstock.upkeep.report import CheckReport
+    from penstock.upkeep.report import CheckEntry, CheckReport
     from penstock.upkeep.vacuum import VacuumReport
     from penstock.verbs.collections import CollectionView, Dropped
     from penstock.verbs.dead_letters import DeadLetters
@@ -64,6 +64,7 @@ __all__ = [
     "Away",
     "BackupReport",
     "Block",
+    "CheckEntry",
     "CheckReport",
     "Chunk",
     "ChunkConfig",
@@ -149,7 +150,7 @@ _HOMES = {
     "search.results": ("Hit", "SearchResult"),
     "upkeep.backup": ("BackupReport",),
     "upkeep.prune": ("Pruned",),
-    "upkeep.report": ("CheckReport",),
+    "upkeep.report": ("CheckEntry", "CheckReport"),
     "upkeep.vacuum": ("VacuumReport",),
     "verbs.collections": ("CollectionView", "Dropped"),
     "verbs.dead_letters": ("DeadLetters",),

@@ -102,6 +102,13 @@ class QuotaSpent(Permanent):
         super().__init__(message, reason="provider_quota")
 
 
+class ProviderRejects(Permanent):
+    """A target fails for one document only: it answered other calls meanwhile."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"{message.rstrip('.')}. Other calls to the same target succeeded", reason="provider_rejects")
+
+
 class ParserBreach(Transient):
     """A parser process crashed, hung or ran out of memory, and was replaced: `reason` says which."""
 

@@ -243,8 +243,8 @@ EXTRACTORS: "Registry[Extractor]" = Registry("extractor", "penstock.extractors",
 
 
 class Extractors(Mapping[str, "Extractor"]):
-    """Extractors by media type. Iteration yields only the built-in ones, so that installed packages are searched only
-    when a document has another type."""
+    """Extractors by media type: the built-in ones, and those of installed packages for other types, which are loaded
+    when they are first used."""
 
     def __init__(self, built_in: "dict[str, Extractor]", config: Config, runtime: Runtime) -> None:
         self._built_in = built_in
@@ -253,8 +253,8 @@ class Extractors(Mapping[str, "Extractor"]):
         self._added: dict[str, Extractor] = {}
 
     @cached_property
-    def _installed(self) -> frozenset[str]:
-        return frozenset(EXTRACTORS.names())
+    def _installed(self) -> tuple[str, ...]:
+        return tuple(name for name in EXTRACTORS.names() if name not in self._built_in)
 
     def __getitem__(self, media_type: str) -> "Extractor":
         found = self._built_in.get(media_type) or self._added.get(media_type)
@@ -265,10 +265,11 @@ class Extractors(Mapping[str, "Extractor"]):
         return found
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._built_in)
+        yield from self._built_in
+        yield from self._installed
 
     def __len__(self) -> int:
-        return len(self._built_in)
+        return len(self._built_in) + len(self._installed)
 
 
 class CloudExtractors(Mapping[str, "CloudExtractor"]):

@@ -104,6 +104,24 @@ def test_a_source_of_an_installed_package_is_ingested_by_its_url(cli: Cli) -> No
     assert cli.process("ingest", "shelf://top", "--json").json["skipped"] == 2
 
 
+def test_a_new_version_of_an_extractor_of_a_package_concerns_only_documents_that_it_reads(cli: Cli) -> None:
+    (cli.folder / "birds.ps").write_text("%!PS-Adobe heron\nbittern\n")
+    (cli.folder / "otter.txt").write_text("The otter sleeps on its back.")
+    files = ("birds.ps", "otter.txt")
+    assert cli.process("ingest", *files, "--json").json["completed"] == 2
+    assert cli.process("ingest", *files, "--json").json["skipped"] == 2
+    module = Path(cli.settings["PYTHONPATH"]) / "penstock_own.py"
+    module.write_text(module.read_text().replace('"rows-1"', '"rows-2"').replace("row: ", "line: "))
+    result = cli.process("ingest", *files, "--json").json
+    assert (result["completed"], result["skipped"]) == (1, 1)
+    [hit, *_] = cli.process("search", "bittern", "--mode", "text", "--json").json["hits"]
+    assert hit["text"].startswith("line: ")
+    module.write_text("raise ImportError('no')\n")
+    cli.settings["PENSTOCK_EMBEDDER"] = "fake"
+    (cli.folder / "heron.txt").write_text("The heron waits.")
+    assert cli.process("ingest", "heron.txt", "--collection", "other", "--json").json["completed"] == 1
+
+
 def test_the_url_of_an_unknown_source_is_refused_without_its_password(cli: Cli) -> None:
     result = cli.process("ingest", "attic://me:hidden@top", "--json")
     assert (result.code, "hidden" in result.out + result.err) == (2, False)

@@ -20,7 +20,7 @@ async def deadly(ctx: StepContext) -> StepResult:
 
 
 async def main(folder: str, home: str) -> None:
-    registry.STAGES["clean"] = dataclasses.replace(CLEAN, run=deadly)  # type: ignore[index]
+    registry.STAGES["clean"] = dataclasses.replace(CLEAN, run=deadly)
     async with open_app(home=home, embedder="fake") as app:
         await app.ingest([folder])
 

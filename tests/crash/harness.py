@@ -142,7 +142,7 @@ async def sql(app: App, statement: str) -> list[tuple[Any, ...]]:
 
 
 def said(report: CheckReport) -> str:
-    return "\n".join(entry["what"] for entry in report.problems)
+    return "\n".join(entry.what for entry in report.problems)
 
 
 # Processes to kill

@@ -128,7 +128,7 @@ def haunt(place: Place, failpoint: str, undisturbed: Picture, *, killed_before: 
 async def mended(app: App, undisturbed: Picture) -> None:
     report = await app.check()
     assert report.ok, said(report)
-    assert {entry["kind"] for entry in report.garbage} <= {"row_double", "dead_rows", "orphan_blob"}
+    assert {entry.kind for entry in report.garbage} <= {"row_double", "dead_rows", "orphan_blob"}
     report = await app.check(repair=True)
     assert report.ok, said(report)
     assert await picture(app, WORDS) == undisturbed

@@ -48,7 +48,7 @@ async def test_missing_raw_bytes_are_found(app: App, home: Path) -> None:
     raw_of(home, "1.txt").unlink()
     report = await app.check()
     assert not report.ok
-    assert [(p["kind"], p["generation"]) for p in report.problems] == [("raw_missing", generation_of(home, "1.txt"))]
+    assert [(p.kind, p.generation) for p in report.problems] == [("raw_missing", generation_of(home, "1.txt"))]
     assert report.garbage == []
 
 
@@ -58,22 +58,22 @@ async def test_damaged_raw_bytes_are_found(app: App, home: Path, damage: str) ->
     data = path.read_bytes()
     path.write_bytes({"flip": b"?" + data[1:], "shorten": data[:-1], "lengthen": data + b"!"}[damage])
     report = await app.check()
-    assert [p["kind"] for p in report.problems] == ["raw_broken"]
-    assert report.problems[0]["document_id"] == await document_id(app, "1.txt")
+    assert [p.kind for p in report.problems] == ["raw_broken"]
+    assert report.problems[0].document_id == await document_id(app, "1.txt")
 
 
 @pytest.mark.parametrize("kind", ["extract", "clean", "chunk", "embed"])
 async def test_a_lost_segment_is_found(app: App, home: Path, kind: str) -> None:
     segment_of(home, "2.txt", kind).unlink()
     report = await app.check()
-    assert [(p["kind"], p["segment"]) for p in report.problems] == [("segment_broken", 0)]
+    assert [(p.kind, p.segment) for p in report.problems] == [("segment_broken", 0)]
     assert report.garbage == []
 
 
 async def test_a_segment_of_two_documents_is_found_once(app: App, home: Path) -> None:
     path = segment_of(home, "same.txt", "chunk")
     path.write_bytes(path.read_bytes()[:-1] + b"?")
-    assert [p["kind"] for p in (await app.check()).problems] == ["segment_broken"]
+    assert [p.kind for p in (await app.check()).problems] == ["segment_broken"]
 
 
 @pytest.mark.parametrize(
@@ -94,14 +94,14 @@ async def test_missing_rows_are_found(app: App, home: Path) -> None:
     generation = generation_of(home, "3.txt")
     remove_rows(home, f"generation = {generation} AND ordinal = 0")
     report = await app.check()
-    assert [(p["kind"], p["generation"]) for p in report.problems] == [("row_missing", generation)]
+    assert [(p.kind, p.generation) for p in report.problems] == [("row_missing", generation)]
     assert report.garbage == []
 
 
 async def test_a_lost_index_is_found(app: App, home: Path) -> None:
     shutil.rmtree(home / "index")
     report = await app.check()
-    assert [p["kind"] for p in report.problems] == ["row_missing"] * 7
+    assert [p.kind for p in report.problems] == ["row_missing"] * 7
 
 
 async def test_an_index_that_cannot_be_read_is_found(app: App, home: Path) -> None:
@@ -114,25 +114,25 @@ async def test_a_row_that_is_not_what_the_chunk_says_is_found(app: App, home: Pa
     generation = generation_of(home, "3.txt")
     remove_rows(home, f"generation = {generation} AND ordinal = 1")
     await put_rows(app, generation, [1])
-    assert [p["kind"] for p in (await app.check()).problems] == ["row_differs"]
+    assert [p.kind for p in (await app.check()).problems] == ["row_differs"]
 
 
 async def test_rows_beyond_the_last_chunk_are_found(app: App, home: Path) -> None:
     await put_rows(app, generation_of(home, "3.txt"), [500, 501])
     report = await app.check()
-    assert [(p["kind"], p["count"]) for p in report.problems] == [("row_extra", 2)]
+    assert [(p.kind, p.count) for p in report.problems] == [("row_extra", 2)]
 
 
 async def test_rows_of_a_document_without_text_are_found(app: App, home: Path) -> None:
     await put_rows(app, generation_of(home, "blank.txt"), [0])
-    assert [p["kind"] for p in (await app.check()).problems] == ["row_extra"]
+    assert [p.kind for p in (await app.check()).problems] == ["row_extra"]
 
 
 async def test_i3_equal_doubles_are_garbage(app: App, home: Path) -> None:
     await put_rows(app, generation_of(home, "4.txt"), [0, 1], like=await document_id(app, "4.txt"))
     report = await app.check()
     assert report.ok
-    assert [(g["kind"], g["count"]) for g in report.garbage] == [("row_double", 2)]
+    assert [(g.kind, g.count) for g in report.garbage] == [("row_double", 2)]
 
 
 async def test_doubles_that_differ_are_a_problem(app: App, home: Path) -> None:
@@ -144,7 +144,7 @@ async def test_i3_rows_of_a_dead_generation_are_garbage(app: App) -> None:
     await put_rows(app, 987_654, [0, 1])
     report = await app.check()
     assert report.ok
-    assert [(g["kind"], g["generation"]) for g in report.garbage] == [("dead_rows", 987_654)]
+    assert [(g.kind, g.generation) for g in report.garbage] == [("dead_rows", 987_654)]
 
 
 async def test_rows_in_the_table_of_another_collection_are_found(app: App, home: Path) -> None:
@@ -158,7 +158,7 @@ async def test_rows_in_the_table_of_another_collection_are_found(app: App, home:
 
 async def test_vectors_of_another_dimension_are_found(app: App, home: Path) -> None:
     sql(home, "UPDATE index_versions SET dimensions = 7")
-    assert [p["kind"] for p in (await app.check()).problems] == ["dimension_mismatch"]
+    assert [p.kind for p in (await app.check()).problems] == ["dimension_mismatch"]
 
 
 async def test_rows_of_a_generation_that_is_in_flight_are_fine(app: App, home: Path, tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ async def test_a_replaced_generation_without_a_purge_is_found(app: App, home: Pa
     await app.ingest([tmp_path / "new.txt"])
     assert clean(await app.check())
     sql(home, "DELETE FROM purges")
-    assert [p["kind"] for p in (await app.check()).problems] == ["purge_missing"]
+    assert [p.kind for p in (await app.check()).problems] == ["purge_missing"]
 
 
 async def test_a_lost_wakeup_is_found(app: App, home: Path, tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ async def test_a_lost_wakeup_is_found(app: App, home: Path, tmp_path: Path) -> N
     sql(home, "UPDATE steps SET kind = 'index', resource_key = 'index:default/default/1' WHERE status = 'PENDING'")
     sql(home, "UPDATE locks SET ready = 0")
     report = await app.check()
-    assert [(p["kind"], p["resource_key"]) for p in report.problems] == [("lost_wakeup", "index:default/default/1")]
+    assert [(p.kind, p.resource_key) for p in report.problems] == [("lost_wakeup", "index:default/default/1")]
 
 
 async def test_blobs_without_a_name_are_garbage_and_listed_up_to_a_hundred(app: App, home: Path) -> None:
@@ -230,10 +230,10 @@ async def test_blobs_without_a_name_are_garbage_and_listed_up_to_a_hundred(app: 
     (folder / "x.tmp-abc").write_bytes(b"half")
     report = await app.check()
     assert report.ok
-    listed = [g for g in report.garbage if g["kind"] == "orphan_blob"]
+    listed = [g for g in report.garbage if g.kind == "orphan_blob"]
     assert len(listed) == 101
-    assert listed[-1]["count"] == 130
-    assert [g["kind"] for g in report.garbage if g["kind"] != "orphan_blob"] == ["temporary"]
+    assert listed[-1].count == 130
+    assert [g.kind for g in report.garbage if g.kind != "orphan_blob"] == ["temporary"]
 
 
 async def leave(app: App, home: Path, name: str) -> None:
@@ -398,7 +398,7 @@ async def test_a_sample_is_compared_by_content_and_all_by_size(app: App, home: P
     monkey.setattr(app.runtime, "random", lambda: next(chances))
     report = await app.check(sample=sample)
     monkey.undo()
-    kinds = Counter(problem["kind"] for problem in report.problems)
+    kinds = Counter(problem.kind for problem in report.problems)
     assert report.sample == sample
     assert (kinds["raw_missing"], kinds["segment_broken"]) == (1, 1)
     assert kinds["raw_broken"] >= 1, "its size tells"

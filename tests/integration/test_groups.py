@@ -11,7 +11,7 @@ from tests.kit.apps import found
 from penstock.app import App
 from penstock.stages.base import Member
 from penstock.stages.index import INDEX
-from penstock.worker import runner
+from penstock.stages.registry import GROUPED
 
 Files = Callable[..., Path]
 
@@ -26,9 +26,9 @@ async def test_of_a_refused_batch_only_the_document_that_is_the_cause_fails(
         sizes.append(len(members))
         if any(member.ctx.document.name == "bad.txt" for member in members):
             raise ValueError("a row that the table does not take")
-        await INDEX.write(target, members, rows)
+        await INDEX.run_group(target, members, rows)
 
-    monkeypatch.setattr(runner, "GROUPED", {"index": replace(INDEX, write=picky)})
+    monkeypatch.setitem(GROUPED, "index", replace(INDEX, run_group=picky))
     folder = files(**{f"{i}.txt": f"Document {i} tells of subject{i}x." for i in range(32)})
     (folder / "bad.txt").write_text("Document of subject99x.")
     await app.ingest([folder], wait=False)
@@ -48,6 +48,6 @@ async def test_a_document_that_cannot_be_loaded_fails_alone(
             raise ValueError("no")
         return await INDEX.load(ctx)
 
-    monkeypatch.setattr(runner, "GROUPED", {"index": replace(INDEX, load=load)})
+    monkeypatch.setitem(GROUPED, "index", replace(INDEX, load=load))
     summary = await app.ingest([files(**{f"{i}.txt": f"Document {i}." for i in range(8)})])
     assert (summary.completed, summary.failed) == (7, 1)

@@ -72,7 +72,7 @@ async def test_ingest_search_change_delete_purge_check(start: Callable[[], Any])
     assert len(await rows(app)) == 2
     report = await app.check()
     assert report.ok
-    assert {entry["kind"] for entry in report.garbage} <= {"orphan_artifact", "orphan_blob"}
+    assert {entry.kind for entry in report.garbage} <= {"orphan_artifact", "orphan_blob"}
     assert await count(app, _KEYED) == 0
     assert await count(app, _LOCKS) == 0
 
@@ -82,7 +82,7 @@ async def test_check_finds_what_is_lost_and_repair_makes_it_again(start: Callabl
     for number in range(3):
         await app.ingest(data=f"the otter of pool {number}".encode(), name=f"{number}.txt")
     await app.ports.index.drop(TABLE)
-    assert {problem["kind"] for problem in (await app.check()).problems} == {"row_missing"}
+    assert {problem.kind for problem in (await app.check()).problems} == {"row_missing"}
     report = await app.check(repair=True)
     assert report.ok
     assert await found(app, "otter") == {"0.txt", "1.txt", "2.txt"}

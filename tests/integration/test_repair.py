@@ -83,7 +83,7 @@ async def test_a_long_document_comes_back_in_pieces(app: App, home: Path) -> Non
     remove_rows(home, f"generation = {generation_of(home, 'big.txt')} AND (ordinal < 2300 OR ordinal = 2400)")
     assert not await finds(app, "word7", "big.txt")
     report = await app.check(repair=True)
-    assert [(r["kind"], r["count"]) for r in report.repaired] == [("row_missing", 2301)]
+    assert [(r.kind, r.count) for r in report.repaired] == [("row_missing", 2301)]
     assert clean(await app.check())
     assert await finds(app, "word7", "big.txt")
 
@@ -343,7 +343,7 @@ async def test_raw_bytes_cannot_be_mended(app: App, home: Path) -> None:
     raw_of(home, "1.txt").unlink()
     report = await app.check(repair=True)
     assert kinds(report.problems) == {"raw_missing"}
-    assert "submit the file again" in report.problems[0]["what"]
+    assert "submit the file again" in report.problems[0].what
     assert report.repaired == []
 
 

@@ -123,10 +123,10 @@ async def test_i9_an_index_that_is_lost_is_made_again_from_raw_bytes(app: App, h
     assert kinds(report.problems) == {"row_missing"}
     mended = await app.check(repair=True)
     assert mended.ok, mended.problems
-    assert {entry["document_id"] for entry in mended.repaired} == {
+    assert {entry.document_id for entry in mended.repaired} == {
         entry.id for entry in await app.list_documents() if entry.status == "PENDING"
     }
-    assert "processes it again from its raw bytes" in mended.repaired[0]["what"]
+    assert "processes it again from its raw bytes" in mended.repaired[0].what
     assert (await app.check()).ok
     assert (await app.run()).completed == 7
     for i in range(6):
@@ -147,7 +147,7 @@ async def test_rows_that_went_from_an_index_come_back(app: App, home: Path) -> N
     remove_rows(home, f"generation = {keep} AND ordinal > 0")
     report = await app.check(repair=True)
     assert report.ok
-    assert {entry["generation"] for entry in report.repaired} == {keep, generation_of(home, "3.txt")}
+    assert {entry.generation for entry in report.repaired} == {keep, generation_of(home, "3.txt")}
     assert (await named(app, "4.txt")).status == "COMPLETED"
     assert (await named(app, "3.txt")).status == "PENDING"
     assert (await app.run()).completed == 1
@@ -160,7 +160,7 @@ async def test_artifacts_that_vanished_are_a_problem(app: App, home: Path) -> No
     sql(home, "DELETE FROM artifact_refs WHERE generation_id = ?", generation_of(home, "5.txt"))
     report = await app.check()
     assert kinds(report.problems) == {"artifacts_missing"}
-    assert document in report.problems[0]["what"]
+    assert document in report.problems[0].what
     assert await app.retry([document], dropped=True) == {document}
     await app.run()
     assert (await app.check()).ok

@@ -21,8 +21,8 @@ from penstock.ledger.database.statements import Statement
 from penstock.ledger.engine import targets
 from penstock.runtime import Runtime
 from penstock.stages.index import INDEX
+from penstock.stages.registry import GROUPED
 from penstock.upkeep import purge
-from penstock.worker import runner
 from penstock.worker.tables import Notices
 
 _EPOCHS = Statement("SELECT coalesce(max(epoch), 0) FROM steps WHERE kind = 'index'")
@@ -239,7 +239,7 @@ async def test_storage_that_fails_within_an_index_step_stops_the_worker_and_blam
     async def broken(ctx: Any) -> Any:
         raise StorageError("the disk that holds the blobs may be failing")
 
-    monkeypatch.setattr(runner, "GROUPED", {"index": replace(INDEX, load=broken)})
+    monkeypatch.setitem(GROUPED, "index", replace(INDEX, load=broken))
     async with asyncio.timeout(30):
         with pytest.raises(StorageError, match="may be failing"):
             await app.ingest(data=b"the weir", name="a.txt")

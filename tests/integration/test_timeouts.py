@@ -16,7 +16,7 @@ from tests.kit.workflows import OWN, define, ending
 
 from penstock.app import App
 from penstock.stages.index import INDEX
-from penstock.worker import runner
+from penstock.stages.registry import GROUPED
 
 Files = Callable[..., Path]
 
@@ -88,9 +88,9 @@ async def test_an_index_step_that_hangs_is_tried_again_and_its_loop_goes_on(
         tries += 1
         if tries == 1:
             await asyncio.sleep(600)
-        await INDEX.write(*arguments)  # type: ignore[arg-type]
+        await INDEX.run_group(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(runner, "GROUPED", {"index": replace(INDEX, write=slow)})
+    monkeypatch.setitem(GROUPED, "index", replace(INDEX, run_group=slow))
     assert (await app.ingest([files(**{"a.txt": text(3), "b.txt": text(3, "b")})], workflow="x")).completed == 2
     assert tries >= 2
 

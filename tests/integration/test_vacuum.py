@@ -240,8 +240,8 @@ async def test_a_changed_byte_is_told_and_the_index_made_again(app: App, home: P
     await app.vacuum()
     [file] = files_of(home)
     flip_a_byte(file)
-    [problem] = [p for p in (await app.check()).problems if p["kind"] == "index_changed"]
-    assert "not those that vacuum left (other bytes)" in problem["what"]
+    [problem] = [p for p in (await app.check()).problems if p.kind == "index_changed"]
+    assert "not those that vacuum left (other bytes)" in problem.what
     report = await app.check(repair=True)
     assert report.ok
     assert "index_changed" in kinds(report.repaired)

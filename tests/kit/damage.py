@@ -11,7 +11,7 @@ from penstock.app import App
 from penstock.indexes.base import IndexRows, TableId
 from penstock.indexes.lance import LanceTable
 from penstock.model.items import Chunk
-from penstock.upkeep.report import CheckReport
+from penstock.upkeep.report import CheckEntry, CheckReport
 
 SMALL = 6
 BIG = 2600
@@ -100,8 +100,8 @@ async def finds(app: App, query: str, name: str) -> bool:
     return name in {hit.name for hit in await app.search(query, k=10, mode="text")}
 
 
-def kinds(entries: Sequence[dict[str, Any]]) -> set[str]:
-    return {entry["kind"] for entry in entries}
+def kinds(entries: Sequence[CheckEntry]) -> set[str]:
+    return {entry.kind for entry in entries}
 
 
 def clean(report: CheckReport) -> bool:

@@ -27,6 +27,7 @@ from penstock.ledger.engine import (
     locks,
     metadata,
     outbox,
+    refusals,
     releases,
     restarts,
     runs,
@@ -374,12 +375,20 @@ async def probe(desk: Desk) -> Any:
 async def _probing(desk: Desk) -> Any:
     request = await probe(desk)
     assert (await desk.ledger.write(targets.PROBE, request)).claimed is not None
-    return targets.Answered("api", request.token)
+    return refusals.Answered("api", request.token)
 
 
-@scenario(targets.ANSWERED)
+@scenario(refusals.ANSWERED)
 async def answered(desk: Desk) -> Any:
     return await _probing(desk)
+
+
+@scenario(refusals.REFUSE)
+async def refuse(desk: Desk) -> Any:
+    request = await probe(desk)
+    probed = await desk.ledger.write(targets.PROBE, request)
+    assert probed.claimed is not None
+    return refusals.Refusal(probed.claimed.step, "api", "answered 503")
 
 
 @scenario(targets.END_PROBE)

@@ -83,6 +83,18 @@ async def test_a_generation_without_rows_is_purged_from_the_version_that_it_was_
     assert await desk.one("SELECT state FROM generations") == "PURGED"
 
 
+async def test_i5_nothing_is_written_for_a_generation_that_is_no_longer_built(desk: Desk) -> None:
+    """Whatever the lease of its step says."""
+    step = await desk.indexing()
+    writing = generations.Writing(step.lease.step_id, step.lease.token, step.generation_id)
+    for state in ("SUPERSEDED", "ACTIVE", "PURGED"):
+        await desk.rows(f"UPDATE generations SET state = '{state}' RETURNING 1")
+        assert await desk.ledger.write(generations.WRITE, writing) is None, state
+    assert await desk.rows("SELECT version FROM placements") == []
+    await desk.rows("UPDATE generations SET state = 'BUILDING' RETURNING 1")
+    assert await desk.ledger.write(generations.WRITE, writing) is False
+
+
 async def test_a_document_that_is_not_indexed_has_no_placement(desk: Desk) -> None:
     assert await desk.flip(await desk.started())
     assert await desk.rows("SELECT 1 FROM placements") == []

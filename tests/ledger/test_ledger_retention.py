@@ -301,6 +301,17 @@ async def test_of_a_deleted_document_nothing_is_left(desk: Desk) -> None:
     assert await counts(desk, *tables) == [0, 0, 0, 0, 0]
 
 
+async def test_all_runs_of_a_deleted_document_go_by_the_time_of_its_deletion(desk: Desk) -> None:
+    _, newest = await replaced(desk)
+    await desk.delete(newest.document_id)
+    await purge(desk)
+    await age(desk, "runs", "generations")
+    assert (await expire(desk)).runs == 0
+    await age(desk, "documents")
+    expired = await expire(desk)
+    assert (expired.runs, expired.documents) == (2, 1)
+
+
 async def test_batches_follow_each_other(desk: Desk) -> None:
     for i in range(3):
         await replaced(desk, f"/{i}")

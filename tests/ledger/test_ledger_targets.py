@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 from tests.kit.ledger import KEY, LEASE_S, Desk
 
-from penstock.ledger.engine import locks, releases, targets, work
+from penstock.ledger.engine import leasing, locks, refusals, releases, targets, work
 from penstock.ledger.engine.targets import State
 from penstock.model.nouns import Step, Token, WorkerId
 
@@ -96,8 +96,8 @@ async def test_a_probe_that_dies_makes_room_for_another(desk: Desk) -> None:
     token, second = await probe(desk, worker=W2)
     assert first.claimed is not None
     assert second.claimed is not None
-    assert await desk.ledger.write(targets.ANSWERED, targets.Answered(API, lost)) is None
-    assert await desk.ledger.write(targets.ANSWERED, targets.Answered(API, token)) is not None
+    assert await desk.ledger.write(refusals.ANSWERED, refusals.Answered(API, lost)) is None
+    assert await desk.ledger.write(refusals.ANSWERED, refusals.Answered(API, token)) is not None
 
 
 async def test_a_document_for_which_alone_the_target_does_not_work_waits_behind_the_others(desk: Desk) -> None:
@@ -111,11 +111,11 @@ async def test_a_document_for_which_alone_the_target_does_not_work_waits_behind_
         assert probed.claimed is not None
         assert probed.claimed.step.document_id == healthy.document_id
         if healthy is one:
-            await desk.ledger.write(targets.END_PROBE, targets.Answered(API, token))
+            await desk.ledger.write(targets.END_PROBE, refusals.Answered(API, token))
             assert await desk.fail(probed.claimed.step)
-    assert await desk.ledger.write(targets.ANSWERED, targets.Answered(API, token)) == 0
+    assert await desk.ledger.write(refusals.ANSWERED, refusals.Answered(API, token)) == 0
     assert (await row(desk, poison))[:4] == ("ERROR", 0, 0, None)
-    assert targets.AGAIN_S / 2 < await desk.ledger.read(work.due_in) <= targets.AGAIN_S  # type: ignore[operator]
+    assert refusals.AGAIN_S / 2 < await desk.ledger.read(work.due_in) <= refusals.AGAIN_S  # type: ignore[operator]
 
 
 async def test_when_the_target_answers_all_that_waited_goes_on(desk: Desk) -> None:
@@ -126,7 +126,7 @@ async def test_when_the_target_answers_all_that_waited_goes_on(desk: Desk) -> No
     assert probed.claimed is not None
     await hold(desk, probed.claimed.step, probe=token)
     token, _ = await probe(desk)
-    assert await desk.ledger.write(targets.ANSWERED, targets.Answered(API, token)) == 2
+    assert await desk.ledger.write(refusals.ANSWERED, refusals.Answered(API, token)) == 2
     assert await desk.ledger.read(targets.all_held) == []
     again = await desk.claim(3)
     assert len(again) == 2
@@ -146,7 +146,7 @@ async def test_a_probe_without_a_waiting_step_takes_one_of_a_queue_that_is_held(
     assert probed.claimed is not None
     assert probed.claimed.step.document_id == step.document_id
     assert await desk.fail(probed.claimed.step)
-    await desk.ledger.write(targets.END_PROBE, targets.Answered(API, probed.claimed.step.lease.token))
+    await desk.ledger.write(targets.END_PROBE, refusals.Answered(API, probed.claimed.step.lease.token))
     assert (await probe(desk))[1].claimed is None
     _, fresh = await probe(desk, held=("extract",))
     assert fresh.claimed is not None
@@ -156,7 +156,7 @@ async def test_a_probe_without_a_waiting_step_takes_one_of_a_queue_that_is_held(
 async def test_a_probe_that_finds_nothing_out_leaves_the_target_to_others(desk: Desk) -> None:
     await hold(desk, await desk.started())
     token, _ = await probe(desk)
-    assert await desk.ledger.write(targets.END_PROBE, targets.Answered(API, token))
+    assert await desk.ledger.write(targets.END_PROBE, refusals.Answered(API, token))
     [held] = await desk.ledger.read(targets.all_held)
     assert held.failures == 1
 
@@ -211,3 +211,87 @@ async def test_a_table_that_fails_is_a_target_under_its_lock(desk: Desk) -> None
     assert await desk.ledger.write(locks.RELEASE, (KEY, step.lease.token))
     assert await desk.ledger.read(targets.all_held) == []
     assert await desk.one("SELECT paused_until FROM locks") is None
+
+
+async def refused(desk: Desk, step: Step) -> int:
+    found: int = await desk.step(step, "refused")
+    return found
+
+
+async def with_probe_of_another(desk: Desk, failing: list[Step], source: str) -> None:
+    """These steps meet the failure; then the first probe, with another document, succeeds."""
+    for step in failing:
+        await hold(desk, step)
+    await desk.submit(source)
+    token, probed = await probe(desk, held=("extract",))
+    assert probed.claimed is not None
+    assert await desk.ledger.write(refusals.ANSWERED, refusals.Answered(API, token)) is not None
+    assert await desk.fail(probed.claimed.step)
+
+
+async def claimed_again(desk: Desk) -> Step:
+    assert await desk.ledger.write(leasing.DUE, 100) == 1
+    [step] = await desk.claim(5)
+    return step
+
+
+async def test_a_refusal_counts_when_another_step_is_answered(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusals, "AGAIN_S", 0.0)
+    step = await desk.started("/poison")
+    for number in range(1, 4):
+        await with_probe_of_another(desk, [step], f"/{number}")
+        assert await refused(desk, step) == number
+        assert (await row(desk, step))[:4] == ("ERROR", 0, 0, None)
+        step = await claimed_again(desk)
+        assert step.refused == number
+    moved = targets.Wait(step, API, failure(), moved=True)
+    await desk.ledger.write(targets.HOLD, moved)
+    assert await refused(desk, step) == 0, "progress forgets them"
+
+
+async def test_an_outage_never_counts(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not while it lasts, not at its end, and not for a step that only waited."""
+    monkeypatch.setattr(refusals, "AGAIN_S", 0.0)
+    await desk.submit("/a", "/b", "/c")
+    one, two, bystander = await desk.claim(3)
+    await hold(desk, one)
+    await hold(desk, two)
+    await desk.ledger.write(targets.HOLD, targets.Wait(bystander, API))
+    for _ in range(10):
+        token, probed = await probe(desk)
+        assert probed.claimed is not None
+        await hold(desk, probed.claimed.step, probe=token)
+    token, probed = await probe(desk)
+    assert probed.claimed is not None
+    await desk.ledger.write(refusals.ANSWERED, refusals.Answered(API, token))
+    assert [await refused(desk, step) for step in (one, two, bystander)] == [0, 0, 0]
+
+
+async def test_steps_that_fail_together_are_suspected_once_and_do_not_count(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A short outage hits several, and so does a common call with one bad document."""
+    monkeypatch.setattr(refusals, "AGAIN_S", 0.0)
+    await desk.submit("/a", "/b")
+    steps = await desk.claim(2)
+    for number in range(4):
+        await with_probe_of_another(desk, steps, f"/{number}")
+        assert [await refused(desk, step) for step in steps] == [1, 1]
+        assert await desk.ledger.write(leasing.DUE, 100) == 2
+        steps = await desk.claim(5)
+
+
+async def test_a_probe_that_fails_while_the_target_answers_counts_and_closes_the_breaker(desk: Desk) -> None:
+    await desk.submit("/poison", "/a")
+    poison, waiting = await desk.claim(2)
+    await hold(desk, poison)
+    await hold(desk, waiting)
+    _, probed = await probe(desk)
+    assert probed.claimed is not None
+    stale = replace(probed.claimed.step, lease=replace(probed.claimed.step.lease, token=desk.token()))
+    assert not await desk.ledger.write(refusals.REFUSE, refusals.Refusal(stale, API, "answered 503"))
+    assert await desk.ledger.read(targets.all_held) != []
+    assert await desk.ledger.write(refusals.REFUSE, refusals.Refusal(probed.claimed.step, API, "answered 503"))
+    assert await refused(desk, probed.claimed.step) == 1
+    assert (await row(desk, probed.claimed.step))[:4] == ("ERROR", 0, 0, None)
+    assert await desk.ledger.read(targets.all_held) == []

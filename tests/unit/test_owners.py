@@ -28,7 +28,7 @@ ENGINE = {
     "database", "statements", "connection", "sqlite", "postgres", "groups", "outbox", "gauges", "lifecycle",
     "steps_vacuum", "claims", "leasing", "postgres_statements", "histories", "commit_counter", "away", "outage_wait",
     "evictions",
-    "versions", "targets", "backup_guard", "backup_tables", "limits", "pacing",
+    "versions", "targets", "refusals", "backup_guard", "backup_tables", "limits", "pacing",
     "small_blobs", "blobs", "read_only", "reserve",
 }  # fmt: skip
 """Modules whose statements cross owners: the engine's own."""

@@ -185,11 +185,11 @@ def ledger_gauges(url: str) -> LedgerGauges:
 
 def registry_for(pools: str | None) -> Registry:
     """A registry in which the counters of these pools start at 0."""
+    from penstock.stages.registry import GROUPED
     from penstock.verbs.working import pool_sizes
     from penstock.worker.pools import REST
-    from penstock.worker.services import INDEX
 
-    names = {*(pool_sizes(pools) if pools is not None else (REST,)), INDEX}
+    names = {*(pool_sizes(pools) if pools is not None else (REST,)), *GROUPED}
     ends = (DocumentStatus.COMPLETED, DocumentStatus.NOT_INDEXABLE, DocumentStatus.UNSUPPORTED, DocumentStatus.FAILED)
     known = {"pool": sorted(names), "kind": KINDS, "status": [status.value for status in ends], "event": [*EventKind]}
     return Registry(known)

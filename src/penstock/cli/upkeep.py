@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +13,7 @@ from penstock.cli.work import parse_duration
 
 if TYPE_CHECKING:
     from penstock.upkeep.backup import CopyProgress
+    from penstock.upkeep.report import CheckEntry
 
 DAY_S = 86_400.0
 DRAW_AFTER_S, DRAW_EVERY_S = 0.5, 0.2
@@ -44,15 +45,14 @@ WORDS = {
 @body
 async def check(call: Call, repair: bool, sample: str | None) -> Answer:
     """Compare ledger, blobs and index in both directions; safe on a live system."""
+    import msgspec
+
     share = _share(sample)
     async with call.app() as app:
         with _drawn(app.runtime.clock) as progress:
             checked = app if call.owner is None else call.scoped(app)
             report = await checked.check(repair=repair, sample=share, progress=progress)
-    data = {
-        "ok": report.ok, "problems": report.problems, "garbage": report.garbage, "repaired": report.repaired,
-        "queued": report.queued, "queued_count": report.queued_count, "sample": report.sample,
-    }  # fmt: skip
+    data = msgspec.to_builtins(report)
     lines = [f"problem: {_line(problem)}" for problem in report.problems]
     lines += [f"repaired: {_line(repaired)}" for repaired in report.repaired]
     if report.queued_count:
@@ -266,5 +266,7 @@ def _named(collection: str, version: int) -> str:
     return collection if version == 1 else f"{collection} (version {version})"
 
 
-def _line(entry: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {visible(value)}" for name, value in entry.items() if value is not None)
+def _line(entry: "CheckEntry") -> str:
+    import msgspec
+
+    return ", ".join(f"{name} {visible(value)}" for name, value in msgspec.to_builtins(entry).items())

@@ -153,6 +153,8 @@ class Step(msgspec.Struct, frozen=True):
     pool: str | None = None
     forgiven: int = 0
     """How often progress has reset `crashes` and `errors` after a failure."""
+    refused: int = 0
+    """How often a target failed for this step since its last progress, while it answered another call."""
 
     @property
     def queue(self) -> str:

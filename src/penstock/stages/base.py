@@ -76,9 +76,8 @@ class Ports:
         await self.close_extractors()
 
     @property
-    def many_writers(self) -> bool:
-        """Whether the index was made already and allows many writers."""
-        return "index" in self.__dict__ and not self.index.traits.single_writer
+    def is_index_made(self) -> bool:
+        return "index" in self.__dict__
 
 
 class Limits(NamedTuple):
@@ -175,6 +174,26 @@ def _no_target(ports: Ports, params: Json) -> str | None:
     return None
 
 
+def _one(ctx: StepContext) -> int:
+    return 1
+
+
+async def _nothing(ctx: StepContext) -> None:
+    return None
+
+
+def _no_result(ctx: StepContext) -> StepResult:
+    return StepResult()
+
+
+def _never(ports: Ports) -> bool:
+    return False
+
+
+def _always(ports: Ports) -> bool:
+    return True
+
+
 @dataclass(frozen=True)
 class Stage:
     """The code of one kind of step. `codec` is None for a stage that makes no artifact. `version` names everything
@@ -197,6 +216,10 @@ class Stage:
     revised: Callable[[Ports, Json, str | None, Json, Json], str | None] = field(default=_never_revised)
     """Takes meta and cursor of an artifact with the right fingerprint. If it depends on something that has changed
     since, and that most artifacts do not depend on, returns what it is now."""
+    check: Callable[[Ports, Runtime], Awaitable[object]] | None = None
+    """A small call that succeeds if the target works. It is made after a probe that failed."""
+    warm_up: Callable[[Ports, Runtime], Awaitable[None]] | None = None
+    """Loads models and libraries before the first step needs them."""
 
 
 Ctx = TypeVar("Ctx", bound=StepContext)
@@ -210,22 +233,44 @@ class Member(NamedTuple, Generic[Ctx]):
 
 
 @dataclass(frozen=True)
+class Alone:
+    """How a step is executed that is too heavy for a batch: alone, with a checkpoint."""
+
+    run: Callable[[Any, Member[Any]], Awaitable[None]]
+    """Takes the target of the group and the step."""
+    codec: Codec[Any]
+    fingerprint: Callable[[StepContext], str]
+    """The fingerprint of the artifact that contains the checkpoint."""
+
+
+@dataclass(frozen=True)
 class GroupedStage:
-    """A kind whose steps are executed in groups, in batches with one write each. The steps of a group share a target,
-    which the worker opens."""
+    """A kind whose steps are executed in groups, in batches with one call each. Steps of one owner with the same
+    `group_key` may share a group."""
 
     kind: str
-    weigh: Callable[[StepContext], int]
+    run_group: Callable[[Any, Sequence[Member[Any]], Sequence[Any]], Awaitable[None]]
+    """Takes the target of the group (`GroupHost.open`), the steps, and what was loaded for each. If a batch fails, each
+    half of it is tried again."""
+    group_key: Callable[[Document, Generation], str]
+    exclusive: Callable[[Ports], bool] = field(default=_never)
+    """Whether only one group with the same key may be executed at a time. Then its steps wait behind a lock. Such a
+    step cannot be the first one of a workflow."""
+    shared: Callable[[Ports], bool] = field(default=_always)
+    """Whether steps without a lock may be claimed. It is asked before each claim and must not load anything: False
+    while that is not known."""
+    weigh: Callable[[StepContext], int] = field(default=_one)
     """Returns the weight of a step. An error here is an error of the step."""
-    most: Callable[[], int]
-    """The largest weight of a batch. A heavier step is executed alone, with a checkpoint."""
-    load: Callable[[StepContext], Awaitable[Any]]
+    most: Callable[[], int] = field(default=lambda: 64)
+    """The largest weight of a batch."""
+    load: Callable[[StepContext], Awaitable[Any]] = field(default=_nothing)
     """Loads what a step adds to its batch. An error here is an error of the step."""
-    write: Callable[[Any, Sequence[Member[Any]], Sequence[Any]], Awaitable[None]]
-    """Takes the target, the steps, and what was loaded for each. If a batch fails, each half of it is written again."""
-    write_heavy: Callable[[Any, Member[Any]], Awaitable[None]]
-    codec: Codec[Any]
-    """The codec of the checkpoint of a heavy step."""
-    fingerprint: Callable[[StepContext], str]
-    """The fingerprint of the artifact of a heavy step."""
-    result: Callable[[StepContext], StepResult]
+    alone: Alone | None = None
+    """How a step is executed that is heavier than a batch; None: like all others."""
+    result: Callable[[StepContext], StepResult] = field(default=_no_result)
+    inputs: tuple[str, ...] = ()
+    """The kinds whose items `load` reads. A worker keeps small ones in memory."""
+    target: Callable[[Ports, Json], str | None] = field(default=_no_target)
+    """As for `Stage`."""
+    warm_up: Callable[[Ports, Runtime], Awaitable[None]] | None = None
+    """As for `Stage`."""

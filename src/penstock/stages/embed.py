@@ -152,4 +152,6 @@ EMBED = Stage(
     lambda ports, params, media_type: ports.embedder.model.fingerprint,
     paid=lambda ports, params, media_type: ports.embedder.model.paid,
     target=lambda ports, params: ports.embedder.target,
+    check=lambda ports, runtime: ports.embedder.embed_documents(["test"]),
+    warm_up=lambda ports, runtime: ports.embedder.warm_up(),
 )

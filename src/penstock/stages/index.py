@@ -9,7 +9,9 @@ from penstock.artifacts.segments import JSON_ITEMS
 from penstock.errors import Permanent
 from penstock.indexes.base import Fence, IndexRows, title_of
 from penstock.model.items import Chunk, Vectors
-from penstock.stages.base import GroupedStage, Member, StepContext, StepResult
+from penstock.model.states import DocumentStatus
+from penstock.runtime import Runtime
+from penstock.stages.base import Alone, GroupedStage, Member, Ports, StepContext, StepResult
 
 COMMIT_ROWS = 2000
 OPTIMIZE_ROWS = 50_000
@@ -131,14 +133,26 @@ class _VectorStream:
         return rows[:count]
 
 
+async def warm_up(ports: Ports, runtime: Runtime) -> None:
+    index = await runtime.run_blocking("index", lambda: ports.index)
+    await index.warm_up()
+
+
 INDEX = GroupedStage(
     "index",
+    write,
+    group_key=lambda document, generation: f"{document.collection}/{generation.index_version}",
+    exclusive=lambda ports: ports.index.traits.single_writer,
+    shared=lambda ports: ports.is_index_made and not ports.index.traits.single_writer,
     weigh=weigh,
     most=lambda: COMMIT_ROWS,
     load=all_rows,
-    write=write,
-    write_heavy=write_large,
-    codec=JSON_ITEMS,
-    fingerprint=lambda ctx: fingerprint("index", ctx.step.generation_id, ctx.generation.index_version),
-    result=lambda ctx: StepResult({"rows": chunk_count(ctx)}),
+    alone=Alone(
+        write_large,
+        JSON_ITEMS,
+        lambda ctx: fingerprint("index", ctx.step.generation_id, ctx.generation.index_version),
+    ),
+    result=lambda ctx: StepResult({"rows": chunk_count(ctx)}, end=DocumentStatus.COMPLETED),
+    inputs=("chunk", "embed"),
+    warm_up=warm_up,
 )

@@ -1,7 +1,5 @@
 """The built-in stages by kind."""
 
-from collections.abc import Mapping
-
 from penstock.stages.base import GroupedStage, Stage
 from penstock.stages.chunk import CHUNK
 from penstock.stages.clean import CLEAN
@@ -10,6 +8,6 @@ from penstock.stages.extract import EXTRACT
 from penstock.stages.index import INDEX
 from penstock.stages.validate import VALIDATE
 
-STAGES: Mapping[str, Stage] = {stage.kind: stage for stage in (VALIDATE, EXTRACT, CLEAN, CHUNK, EMBED)}
-GROUPED: Mapping[str, GroupedStage] = {INDEX.kind: INDEX}
+STAGES: dict[str, Stage] = {stage.kind: stage for stage in (VALIDATE, EXTRACT, CLEAN, CHUNK, EMBED)}
+GROUPED: dict[str, GroupedStage] = {INDEX.kind: INDEX}
 KINDS = (*STAGES, *GROUPED)

@@ -59,14 +59,37 @@ Look = Callable[[Stores, list[Finding] | None], Awaitable[list[Finding]]]
 """One check. With the findings of the first pass, it checks only these again."""
 
 
+class CheckEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One finding in a report. Only the fields that identify its object are set."""
+
+    kind: str
+    what: str
+    owner: str | None = None
+    collection: str | None = None
+    version: int | None = None
+    document_id: str | None = None
+    generation: int | None = None
+    counted_in: int | None = None
+    artifact: int | None = None
+    segment: int | None = None
+    key: str | None = None
+    size: int | None = None
+    first_generation: int | None = None
+    group: str | None = None
+    resource_key: str | None = None
+    step_kind: str | None = None
+    count: int | None = None
+    """How many rows or steps are affected, if more than one; in the last entry of a kind, the number of all."""
+
+
 class CheckReport(msgspec.Struct, frozen=True):
     """`ok`: no problems are left. Garbage is harmless and waits for prune, purge or repair. `queued`: ids of documents
     that repair queued to be processed again from their raw bytes, at most a hundred."""
 
     ok: bool
-    problems: list[dict[str, Any]]
-    garbage: list[dict[str, Any]]
-    repaired: list[dict[str, Any]]
+    problems: list[CheckEntry]
+    garbage: list[CheckEntry]
+    repaired: list[CheckEntry]
     queued: list[str] = []
     queued_count: int = 0
     sample: float = 1.0
@@ -80,16 +103,16 @@ def report(found: Sequence[Finding], repaired: Sequence[Finding], sample: float 
     return CheckReport(not problems, problems, garbage, _entries(repaired), queued[:LISTED], len(queued), sample)
 
 
-def _entries(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+def _entries(findings: Iterable[Finding]) -> list[CheckEntry]:
     totals: Counter[str] = Counter()
-    entries: list[dict[str, Any]] = []
+    entries: list[CheckEntry] = []
     for finding in findings:
         totals[finding.kind] += finding.count if not finding.ids else 1
         if finding.ids and totals[finding.kind] <= LISTED:
-            entry = {"kind": finding.kind, "what": finding.what, **finding.ids}
-            entries.append(entry | {"count": finding.count} if finding.count > 1 else entry)
+            count = finding.count if finding.count > 1 else None
+            entries.append(CheckEntry(finding.kind, finding.what, **finding.ids, count=count))
     for kind, total in totals.items():
         if total > LISTED:
             more = total - LISTED
-            entries.append({"kind": kind, "what": f"and {more} more of this kind", "count": total})
+            entries.append(CheckEntry(kind, f"and {more} more of this kind", count=total))
     return entries

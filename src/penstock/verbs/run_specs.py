@@ -9,13 +9,14 @@ import msgspec
 from penstock.artifacts.fingerprints import fingerprint
 from penstock.config import Config
 from penstock.errors import ConfigError, NoDefinition, Unauthorized
+from penstock.errors import ConfigError, NoDefinition
 from penstock.extractors import ocr
-from penstock.extractors.base import Scanning
+from penstock.extractors.base import Extractor, Scanning
 from penstock.intake import RunSpec
 from penstock.ledger.engine.documents import Origin
 from penstock.ledger.engine.groups import GroupStart
 from penstock.model import settings as run_settings
-from penstock.model.nouns import Owner, Workflow, WorkflowRef
+from penstock.model.nouns import Json, Owner, Workflow, WorkflowRef
 from penstock.runtime import Runtime
 from penstock.stages.base import Ports
 from penstock.stages.registry import STAGES
@@ -119,21 +120,19 @@ class RunSpecs:
     def _settings(self, chosen: Workflow) -> str:
         ports = self._ports()
         _refuse_missing_keys(ports, chosen)
+        loaded = {name: _extractor(ports, name) for name in ports.extractors}
         versions = [
             (step.kind, STAGES[step.kind].version(ports, step.parameters, None))
             for step in chosen.steps
             if step.kind in STAGES and step.method is None
         ]
         extractors = [
-            {
-                name: (ports.extractor(name, step.parameters) or local).version(name, step.parameters)
-                for name, local in ports.extractors.items()
-            }
+            {name: _version(ports, name, one, step.parameters) for name, one in loaded.items()}
             for step in chosen.steps
             if step.kind == "extract" and step.method is None
         ]
-        formats = {name: fingerprint([found[name] for found in extractors]) for name in ports.extractors}
-        scanning = _scan_versions(chosen, ports)
+        formats = {name: fingerprint([found[name] for found in extractors]) for name in loaded}
+        scanning = _scan_versions(chosen, {name: one for name, one in loaded.items() if one is not None})
         # Lifecycle events and the names that were asked for do not change the outcome. OCR counts apart.
         plain = msgspec.structs.replace(_without_ocr(chosen), lifecycle_events={}, asked=None)
         body = encode(plain)[0]
@@ -143,10 +142,10 @@ class RunSpecs:
         return run_settings.join(whole, base, formats | scanning)
 
 
-def _scan_versions(chosen: Workflow, ports: Ports) -> dict[str, str]:
+def _scan_versions(chosen: Workflow, loaded: Mapping[str, Extractor]) -> dict[str, str]:
     """What reads the scanned pages of documents, by a name that belongs to their media type."""
     steps = [step for step in chosen.steps if step.kind == "extract" and step.method is None]
-    scanning = {name: one for name, one in ports.extractors.items() if isinstance(one, Scanning)}
+    scanning = {name: one for name, one in loaded.items() if isinstance(one, Scanning)}
     return {
         name + run_settings.SCANNED: fingerprint([one.scan_version(name, step.parameters) for step in steps])
         for name, one in scanning.items()
@@ -173,3 +172,16 @@ def _refuse_missing_keys(ports: Ports, workflow: Workflow) -> None:
                 ports.cloud_extractor(step.parameters)
             except Unauthorized as error:
                 raise ConfigError(f"{error}: set it") from error
+def _extractor(ports: Ports, media_type: str) -> Extractor | None:
+    """Return the extractor; None for one of an installed package that cannot be loaded, which must not keep documents
+    of other types from being submitted."""
+    try:
+        return ports.extractors[media_type]
+    except ConfigError:
+        return None
+
+
+def _version(ports: Ports, media_type: str, local: Extractor | None, parameters: Json) -> Any:
+    cloud = ports.cloud_extractor(parameters)
+    chosen = cloud if cloud is not None and cloud.reads(media_type) else local
+    return None if chosen is None else chosen.version(media_type, parameters)

@@ -60,7 +60,7 @@ def start_worker(
 def _services(
     resources: Resources, budget_s: float | None, began: float, pools: Mapping[str, int] | None
 ) -> "WorkerServices":
-    from penstock.stages.registry import STAGES
+    from penstock.stages.registry import GROUPED, STAGES
     from penstock.worker.budget import Budget
     from penstock.worker.retry import RetryPolicy
     from penstock.worker.services import WorkerServices
@@ -81,6 +81,7 @@ def _services(
         pools=pools,
         metrics=resources.metrics,
         limits=config.targets,
+        grouped=GROUPED,
     )
 
 

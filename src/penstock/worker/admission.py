@@ -31,7 +31,8 @@ class Admission:
         while not self._running.stopping:
             await self._services.runtime.sleep(FULL_S)
             for pool in self._claiming.pools.claiming:
-                if pool.free <= 0 and left.get(pool.name) == pool.left and not self._running.stopping:
+                stays_full = pool.free <= 0 and left.get(pool.name) == pool.left
+                if stays_full and not pool.grouped and not self._running.stopping:
                     # In a separate task, so that a stop releases what it claims like all other steps.
                     await asyncio.wait([self._running.start(self._admit(pool))])
                 left[pool.name] = pool.left

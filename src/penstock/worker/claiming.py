@@ -1,7 +1,7 @@
 """Claims: which queues a worker claims from, how many steps, and the locks that come with them."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Hashable, Sequence
 from typing import TypeVar
 
 from penstock import user_code
@@ -11,10 +11,9 @@ from penstock.ledger.engine import claims, locks, resource_keys, targets, work
 from penstock.ledger.engine.documents import Live
 from penstock.model.nouns import Lease, Step, StepId, Token
 from penstock.runtime import shielded
-from penstock.stages.registry import GROUPED
 from penstock.worker.pools import Pool, Pools
 from penstock.worker.running import Running
-from penstock.worker.services import INDEX, WorkerServices
+from penstock.worker.services import WorkerServices
 from penstock.workflows.load import decode
 
 T = TypeVar("T")
@@ -23,7 +22,7 @@ LINGER_S = 0.003
 LOOKS_AT_ALL = 30
 """One in this many reads of the workflow snapshots reads all of them, not only the new ones."""
 GROUP = 64
-"""How many steps behind one lock are claimed at once."""
+"""How many steps of a group are claimed at once."""
 
 Found = dict[StepId, Live | None]
 """The documents that were read together with the claims of their first steps."""
@@ -36,8 +35,8 @@ class Claiming:
         """Whether this worker has claimed a step. Each call claims at least once, whatever its budget."""
         self._services = services
         self._running = running
-        self._keyed_queues: set[str] = set()
-        """Queues whose steps have resource keys. INDEX is not among them: it has its own loops."""
+        self._keyed_queues = set(services.grouped)
+        """Queues whose steps may have resource keys."""
         self._learned_until, self._looks = 0.0, 0
         self._learned: set[str] = set()
         """The workflow snapshots whose pools and resource keys are known."""
@@ -45,8 +44,7 @@ class Claiming:
     @property
     def queues(self) -> tuple[str, ...]:
         """All queues that this worker can claim from."""
-        index = (INDEX,) if self.pools.of(INDEX) is not None else ()
-        return (*(queue for pool in self.pools.claiming for queue in pool.queues), *index)
+        return tuple(queue for pool in self.pools.claiming for queue in pool.queues)
 
     @property
     def open_queues(self) -> tuple[str, ...]:
@@ -66,17 +64,18 @@ class Claiming:
         for body in new:
             for step in decode(body).steps:
                 self._services.targets.learn(step)
-                if step.pool not in (None, INDEX):
+                if step.pool is not None:
                     self.pools.learn([step.queue])
-                if step.queue != INDEX and (step.resource_key is not None or step.kind in GROUPED):
+                if step.resource_key is not None or step.kind in self._services.grouped:
                     self._keyed_queues.add(step.queue)
         return before != (self.queues, len(self._keyed_queues))
 
     async def claim(self) -> tuple[list[list[Step]], Found]:
-        """Fill the pools. Steps behind one lock are claimed together and occupy one place. The places of all claimed
+        """Fill the pools. The steps of a group are claimed together and occupy one place. The places of all claimed
         steps are counted."""
         pools = self.pools.claiming
-        free, size = (sum(pool.free for pool in pools), sum(pool.size for pool in pools))
+        single = [pool for pool in pools if not pool.grouped]
+        free, size = (sum(pool.free for pool in single), sum(pool.size for pool in single))
         if free and free < size // 2:
             # Several documents often end together: one claim for all of them is cheaper than one for each.
             await self._services.runtime.sleep(LINGER_S)
@@ -108,15 +107,35 @@ class Claiming:
             for queue in sorted(self._keyed_queues.intersection(queues)):
                 while len(groups) < free and (group := await self.claim_keyed(queue, pool.name)):
                     groups.append(group)
-            if len(groups) < free:
+            unlocked = tuple(queue for queue in queues if self._may_lack_lock(queue))
+            if len(groups) < free and unlocked:
+                count = GROUP if pool.grouped else free - len(groups)
                 token = Token(services.runtime.token())
-                request = claims.ClaimRequest(services.worker, queues, free - len(groups), token, services.lease_s)
+                request = claims.ClaimRequest(services.worker, unlocked, count, token, services.lease_s)
                 claimed = await self._measured(pool.name, services.ledger.write(claims.CLAIM, request))
-                groups += [[one.step] for one in claimed]
+                groups += self.grouped(claimed)
                 found |= {one.step.lease.step_id: one.document for one in claimed}
         finally:
+            # Steps without a lock may form more groups than there are free places. All of them begin.
             pool.held -= free - len(groups)
         return groups
+
+    def _may_lack_lock(self, queue: str) -> bool:
+        """Whether steps of this queue may be claimed without a lock."""
+        stage = self._services.grouped.get(queue)
+        return stage is None or stage.shared(self._services.ports)
+
+    def grouped(self, claimed: Sequence[claims.Claimed]) -> list[list[Step]]:
+        """Return the steps that are executed together: those of one kind, owner and group key. Steps of kinds without
+        groups, and steps whose document was deleted, are alone."""
+        groups: dict[Hashable, list[Step]] = {}
+        for one in claimed:
+            step, stage = one.step, self._services.grouped.get(one.step.kind)
+            key: Hashable = step.lease.step_id
+            if stage is not None and one.document is not None:
+                key = (step.kind, step.owner, stage.group_key(*one.document))
+            groups.setdefault(key, []).append(step)
+        return list(groups.values())
 
     async def claim_these(self, pool: Pool, steps: list[StepId]) -> list[claims.Claimed]:
         """Claim steps by their ids. The places of the claimed steps are counted."""
@@ -133,8 +152,7 @@ class Claiming:
         return claimed
 
     async def claim_keyed(self, queue: str, pool: str) -> list[Step]:
-        """Claim a free lock and the steps behind it: steps of one index table, or one step with a workflow's own
-        key."""
+        """Claim a free lock and the steps behind it: those of one group, or one step with a workflow's own key."""
         services = self._services
         token = Token(services.runtime.token())
         claim = claims.KeyedClaim(services.worker, queue, GROUP, token, services.lease_s)
@@ -143,20 +161,6 @@ class Claiming:
             assert step.lease.resource_key is not None
             self._running.heartbeat.locks[step.lease.resource_key] = token
         return steps
-
-    async def claim_unlocked(self) -> list[list[Step]]:
-        """Claim index steps without a lock, if the index allows many writers. Return one group for each table."""
-        services = self._services
-        if not services.ports.many_writers:
-            return []
-        request = claims.ClaimRequest(
-            services.worker, (INDEX,), GROUP, Token(services.runtime.token()), services.lease_s
-        )
-        groups: dict[tuple[str, str, int], list[Step]] = {}
-        for one in await self._measured(INDEX, services.ledger.write(claims.CLAIM, request)):
-            place = ("", 0) if one.document is None else (one.document[0].collection, one.document[1].index_version)
-            groups.setdefault((one.step.owner, *place), []).append(one.step)
-        return list(groups.values())
 
     async def release_lock(self, lease: Lease, failed: TableFailed | None = None) -> None:
         """Release the lock that came with the claim, if any. If `failed` is given, hold the table for a while."""

@@ -263,8 +263,9 @@ class Context:
 
     async def together(self, gather: Gather, items: Sequence[Any]) -> Any:
         gatherer = self._gatherers.of(gather)
-        # A step whose worker died makes its own calls: if they are the cause, no other step is affected.
-        if gatherer is None or self.step.crashes:
+        # A step whose worker died, or that its target refused, makes its own calls: if they are the cause, no other
+        # step is affected.
+        if gatherer is None or self.step.crashes or self.step.refused:
             return await gather.call(self.ports, self.runtime, self._gatherers.providers, items)
         self.presence.delegate(BATCH)
         try:

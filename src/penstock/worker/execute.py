@@ -13,6 +13,7 @@ from penstock.errors import (
     Cancelled,
     LeaseLost,
     PenstockError,
+    ProviderRejects,
     QuotaSpent,
     Refused,
     StorageError,
@@ -21,14 +22,14 @@ from penstock.errors import (
     Transient,
 )
 from penstock.ledger.engine import checkpoints, completions, failures, flips, releases
-from penstock.ledger.engine.locks import index_key, own_key
+from penstock.ledger.engine.locks import group_key, own_key
 from penstock.model.nouns import ArtifactId, Token
 from penstock.model.states import DocumentStatus
 from penstock.stages.base import Stage, StepResult
 from penstock.worker.context import Context
 from penstock.worker.opening import artifact_fingerprint, open_artifact
 from penstock.worker.retry import retry_in
-from penstock.worker.services import EXTRACT, INDEX, WorkerServices, must
+from penstock.worker.services import EXTRACT, WorkerServices, must
 from penstock.workflows.routing import following
 
 COUNTED = {EXTRACT: "pages", "chunk": "chunks"}
@@ -44,7 +45,19 @@ async def execute(services: WorkerServices, ctx: Context, chain: Callable[[str],
         raise LeaseLost(f"no stage of kind {ctx.step.kind!r} here")
     result, output = await _work(services, ctx, stage)
     ctx.raise_if_cancelled()
-    end = result.end or stage.ends(result.meta)
+    return await complete(services, ctx, result, result.end or stage.ends(result.meta), output, chain)
+
+
+async def complete(
+    services: WorkerServices,
+    ctx: Context,
+    result: StepResult,
+    end: DocumentStatus | None,
+    output: checkpoints.Output | None,
+    chain: Callable[[str], bool],
+) -> Context | None:
+    """Write the end of a step that succeeded: `end` ends its run; otherwise the next step is inserted, and claimed if
+    `chain` allows it. Return the context of the claimed step, else None."""
     after = following(ctx.state.workflow, ctx.step.position, result.choice) if end is None else end
     if result.choice is not None:
         result = msgspec.structs.replace(result, meta={**result.meta, "choice": result.choice})
@@ -81,8 +94,9 @@ def _upcoming(
     definition = ctx.state.workflow.steps[position]
     owner, collection = ctx.step.owner, ctx.document.collection
     key = own_key(owner, collection, definition.resource_key)
-    if definition.kind == INDEX and services.ports.index.traits.single_writer:
-        key = index_key(owner, collection, ctx.generation.index_version)
+    grouped = services.grouped.get(definition.kind)
+    if grouped is not None and grouped.exclusive(services.ports):
+        key = group_key(owner, definition.kind, grouped.group_key(ctx.document, ctx.generation))
     upcoming = completions.NextStep(position, definition.name, definition.kind, key, None, pool=definition.pool)
     stage = services.stage(definition)
     if not chain(definition.queue) or key is not None or stage is None or not services.budget.fits(definition.kind):
@@ -187,6 +201,8 @@ async def settle(services: WorkerServices, ctx: Context, error: BaseException) -
     if (away := services.targets.at_fault(ctx, error, ours)) is not None:
         if services.targets.is_quota(ctx, away, ours):
             error = QuotaSpent(user_code.sentence(away))
+        elif services.targets.is_refused(ctx, away):
+            error = ProviderRejects(user_code.sentence(away))
         else:
             if not await services.targets.wait(ctx, away, ours):
                 ctx.mark_lost("release")

@@ -4,49 +4,35 @@ written fails alone. A suspect is executed alone."""
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from penstock.errors import BudgetSpent, LeaseLost, PenstockError, Permanent, TableFailed
 from penstock.ledger.database import notifier
-from penstock.ledger.engine import checkpoints, flips
-from penstock.model.states import DocumentStatus
+from penstock.ledger.engine import checkpoints
 from penstock.stages import base
 from penstock.worker.context import Context
-from penstock.worker.execute import flip, settle
+from penstock.worker.execute import complete, settle
+from penstock.worker.hosting import GroupHost, Member
 from penstock.worker.opening import open_artifact
 from penstock.worker.services import ROOM, WorkerServices, is_suspect
 
-Member = base.Member[Context]
-
 TURN_S = 2.0
 """How long a group may write while steps of its kind wait for another target."""
-
-
-class Host(Protocol):
-    """What the worker provides for the groups of one kind."""
-
-    async def open(self, contexts: Sequence[Context]) -> Any:
-        """Return the target of a group. An error here concerns all of its steps."""
-
-    async def announce(self, contexts: Sequence[Context]) -> list[Member]:
-        """Record in the ledger that the steps begin to write. Return the steps without those whose lease is lost."""
-
-    async def finish(self, contexts: Sequence[Context], target: Any) -> None:
-        """Called when everything that can be written was written."""
 
 
 class Group:
     """One group of steps. The caller that claimed it releases the lock that came with it."""
 
     def __init__(
-        self, services: WorkerServices, stage: base.GroupedStage, host: Host, contexts: Sequence[Context]
+        self, services: WorkerServices, stage: base.GroupedStage, host: GroupHost, contexts: Sequence[Context]
     ) -> None:
         self._services = services
         self._stage = stage
         self._host = host
         self._contexts = contexts
+        self._queue = contexts[0].step.queue
         self._target: Any = None
         self._failed: TableFailed | None = None
 
@@ -66,7 +52,7 @@ class Group:
         with suppress(PenstockError):
             while True:
                 await self._services.runtime.sleep(TURN_S)
-                if await self._services.ledger.read(notifier.claimable, [self._stage.kind]):
+                if await self._services.ledger.read(notifier.claimable, [self._queue]):
                     for ctx in self._contexts:
                         ctx.stopping = True
                     return
@@ -164,18 +150,21 @@ class Group:
         weight = 0
         for member in members:
             one = self._stage.weigh(member.ctx)
-            if batch and weight + one > self._stage.most():
+            # A step that its target refused before is in a batch of its own: it may be the cause.
+            alone = member.ctx.step.refused > 0
+            if batch and (alone or weight + one > self._stage.most()):
                 yield batch
                 batch, weight = [], 0
             batch.append(member)
-            weight += one
+            weight = self._stage.most() if alone else weight + one
         if batch:
             yield batch
 
     async def _write(self, group: list[Member]) -> None:
         batch = [member for member in group if not member.ctx.lost]
-        if len(batch) == 1 and self._stage.weigh(batch[0].ctx) > self._stage.most():
-            await self._write_heavy(batch[0])
+        alone = self._stage.alone
+        if alone is not None and len(batch) == 1 and self._stage.weigh(batch[0].ctx) > self._stage.most():
+            await self._write_heavy(batch[0], alone)
             return
         began = self._services.runtime.clock()
         loaded = await asyncio.gather(*(self._stage.load(member.ctx) for member in batch), return_exceptions=True)
@@ -197,7 +186,7 @@ class Group:
         fail because of other steps. Return the steps that were written."""
         members = [member for member, _ in batch]
         try:
-            await self._stage.write(self._target, members, [loaded for _, loaded in batch])
+            await self._stage.run_group(self._target, members, [loaded for _, loaded in batch])
         except (PenstockError, asyncio.CancelledError) as error:
             await self._settle([member.ctx for member in members], error)
             return []
@@ -211,12 +200,12 @@ class Group:
             return [*await self._write_or_halve(again[:half]), *await self._write_or_halve(again[half:])]
         return members
 
-    async def _write_heavy(self, member: Member) -> None:
+    async def _write_heavy(self, member: Member, alone: base.Alone) -> None:
         ctx = member.ctx
         try:
-            opened = await open_artifact(self._services, ctx, self._stage.fingerprint(ctx))
-            await ctx.begin(opened.artifact, self._stage.codec)
-            await self._stage.write_heavy(self._target, member)
+            opened = await open_artifact(self._services, ctx, alone.fingerprint(ctx))
+            await ctx.begin(opened.artifact, alone.codec)
+            await alone.run(self._target, member)
             flush = await ctx.checkpoint.close()
             cursor = msgspec.json.encode(flush.cursor).decode()
             output = checkpoints.Output(opened.artifact.id, cursor, 0, 0, "{}", ())
@@ -226,15 +215,9 @@ class Group:
         await self._complete(ctx, output)
 
     async def _complete(self, ctx: Context, output: checkpoints.Output | None = None) -> None:
-        ctx.finishing = True
-        meta = self._stage.result(ctx).meta
-        item = flip(ctx, DocumentStatus.COMPLETED, msgspec.json.encode(meta).decode(), output)
+        """Complete the step. The next step of its run is not claimed with it: it may belong to another group."""
         try:
-            took = await self._services.ledger.write(flips.FLIP, item)
+            result = self._stage.result(ctx)
+            await complete(self._services, ctx, result, result.end, output, lambda queue: False)
         except Exception as error:
             await settle(self._services, ctx, error)
-            return
-        if not took:
-            ctx.mark_lost("complete")
-        else:
-            self._services.record.completed(ctx, meta, DocumentStatus.COMPLETED)

@@ -3,17 +3,19 @@ being written, the fence, and maintenance of the table while its lock is held.""
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 from penstock.errors import BudgetSpent, LeaseLost, LockHeld, Permanent, Transient
 from penstock.indexes.base import Fence, TableId
 from penstock.ledger.engine import generations, index_versions, locks
 from penstock.model.nouns import Token
 from penstock.stages.base import Member
-from penstock.stages.index import Target
+from penstock.stages.index import INDEX, Target
 from penstock.worker.context import Context
 from penstock.worker.heartbeat import Heartbeat
 from penstock.worker.holding import hold
-from penstock.worker.services import INDEX, WorkerServices
+from penstock.worker.hosting import GroupHost
+from penstock.worker.services import WorkerServices
 from penstock.worker.tables import GuardedTable, opened
 
 COMPACT_EVERY = 64
@@ -27,9 +29,9 @@ REFRESH_ROWS = 500
 A search reads such rows one by one, at 15 ms per thousand."""
 
 
-class Indexer:
+class Indexer(GroupHost):
     def __init__(self, services: WorkerServices) -> None:
-        self._services = services
+        super().__init__(services)
         self._written: dict[str, TableId] = {}
         """Tables with new rows since their last `refresh`, by the key of their lock."""
         self._bound: set[tuple[str, str, int]] = set()
@@ -46,18 +48,19 @@ class Indexer:
         table = await opened(self._services.ports.index, place, self._services.ports.embedder.model.dimensions)
         return Target(table, fence)
 
-    async def finish(self, contexts: Sequence[Context], target: Target) -> None:
+    async def finish(self, contexts: Sequence[Context], target: Any) -> None:
         """Maintain the table after the group was written."""
         began = self._services.runtime.clock()
+        assert isinstance(target, Target)
         assert isinstance(target.table, GuardedTable)
         first = contexts[0]
         if first.step.lease.resource_key is not None:
             place = TableId(first.step.owner, first.document.collection, first.generation.index_version)
             self._written[_key(first)] = place
         await self._maintain(_key(first), target.table, target.fence)
-        self._services.record.counters.worked(INDEX, 0, began, self._services.runtime.clock())
+        self._services.record.counters.worked(INDEX.kind, 0, began, self._services.runtime.clock())
 
-    async def refresh(self, heartbeat: Heartbeat) -> None:
+    async def idle(self, heartbeat: Heartbeat) -> None:
         """Update the text indexes of the tables that this worker has written, so that searches are fast at once. A
         table whose lock another process holds is left to that process."""
         for key, place in list(self._written.items()):
@@ -128,7 +131,7 @@ class Indexer:
         )
         gone = sum(resumed is None for resumed in answers)
         if gone:
-            self._services.metrics.incr("claim_lost_race", gone, pool=INDEX)
+            self._services.metrics.incr("claim_lost_race", gone, pool=INDEX.kind)
         return [Member(ctx, resumed) for ctx, resumed in zip(contexts, answers, strict=True) if resumed is not None]
 
     async def _maintain(self, key: str, table: GuardedTable, fence: Fence) -> None:

@@ -10,6 +10,7 @@ from penstock.ledger.database import notifier
 from penstock.ledger.database.liveness import Liveness
 from penstock.ledger.engine import work
 from penstock.model.nouns import DocumentId, Owner
+from penstock.stages.base import GroupedStage, Stage
 from penstock.worker.admission import Admission
 from penstock.worker.claiming import Claiming
 from penstock.worker.context import Context
@@ -19,7 +20,7 @@ from penstock.worker.pools import REST, Pools
 from penstock.worker.probing import Probing
 from penstock.worker.runner import StepRunner
 from penstock.worker.running import Running
-from penstock.worker.services import EMBED, INDEX, WorkerServices
+from penstock.worker.services import WorkerServices
 from penstock.workflows.read import OPEN_KINDS
 
 Done = Callable[[], Awaitable[bool]]
@@ -48,7 +49,7 @@ POLL_S = 5.0
 WARM_UP_AFTER_S = 0.1
 IDLE_CHECK_S = 0.5
 IDLE_CHECKS = 3
-"""After this many checks without a running step, a worker updates the text indexes of the tables that it wrote."""
+"""After this many checks without a running step, a worker does what its groups left for such a time."""
 
 
 class Worker:
@@ -73,13 +74,12 @@ class Worker:
         services.fail = self._fail
         self._fatal: BaseException | None = None
         self._running = Running(services, liveness, self._has_news)
-        pools = Pools(services.pools or {REST: slots}, (*services.stages, *OPEN_KINDS))
+        pools = Pools(services.pools or {REST: slots}, (*services.stages, *OPEN_KINDS), tuple(services.grouped))
         self._claiming = Claiming(services, self._running, pools)
         self._runner = StepRunner(services, self._running, self._claiming)
         self._admission = Admission(services, self._running, self._claiming, self._runner)
         self._probing = Probing(services, self._running, self._claiming, self._runner)
         self._periodic = Periodic(services, liveness, self._running, self._claiming, chores)
-        self._wake_index = [asyncio.Event() for _ in range(pools.groups(INDEX))]
         self._listener = notifier.listener(services.ledger.database)
 
     @property
@@ -125,12 +125,11 @@ class Worker:
             await self._claiming.learn()
             delivering = asyncio.create_task(self._run_loop(self._deliver()))
             others = [self._listen(), self._periodic.run(), self._periodic.sweep(), self._admission.run()]
-            others += [self._probing.run(), self._refresh_when_idle()]
-            others += [self._warm_up(at_once=done is None), *(self._index_loop(wake) for wake in self._wake_index)]
+            others += [self._probing.run(), self._finish_when_idle(), self._warm_up(at_once=done is None)]
             loops += [asyncio.create_task(self._run_loop(loop)) for loop in others]
             await self._claim_loop(done)
             if not self.stopping and not self.services.budget.spent:
-                await self._runner.refresh_tables()
+                await self._runner.finish_work()
         finally:
             self.stop()
             await asyncio.gather(self._running.drain(), self._end_deliveries(delivering))
@@ -168,10 +167,6 @@ class Worker:
             groups, found = await self._claiming.claim()
             if groups:
                 await self._runner.begin(groups, found)
-            # Wake the index loops last: new work is rarely for the index.
-            for wake in self._wake_index:
-                wake.set()
-            if groups:
                 continue
             if await self._is_over(done):
                 return
@@ -196,23 +191,14 @@ class Worker:
             self._fail(StorageError(f"{error.rstrip('.')}. Completed work is kept; the rest waits for it"))
         return error is not None
 
-    async def _index_loop(self, wake: asyncio.Event) -> None:
-        while not self.stopping:
-            wake.clear()
-            try:
-                if not await self._runner.execute_index_steps():
-                    await self.services.runtime.wait(wake, POLL_S)
-            except Exception as error:
-                self._fail(error)
-
-    async def _refresh_when_idle(self) -> None:
-        """Update the text indexes when there was nothing to do for a while."""
+    async def _finish_when_idle(self) -> None:
+        """Do what the groups left for a time without work, when there was nothing to do for a while."""
         idle = 0
         while not self.stopping:
             await self.services.runtime.sleep(IDLE_CHECK_S)
             idle = 0 if self._running.tasks else idle + 1
             if idle == IDLE_CHECKS:
-                await self._runner.refresh_tables()
+                await self._runner.finish_work()
 
     async def _listen(self) -> None:
         """Wake the worker when others insert work that it can claim."""
@@ -239,18 +225,16 @@ class Worker:
             if at_once or (await self.services.ledger.read(work.left)).anything:
                 # Loading blocks the interpreter. The parser processes should have work before it begins.
                 await self.services.runtime.sleep(WARM_UP_AFTER_S)
-                kinds = [kind for kind in (EMBED, INDEX) if kind in self._claiming.queues]
-                await asyncio.gather(*(self._warm_up_kind(kind) for kind in kinds))
+                services = self.services
+                known: list[Stage | GroupedStage] = [*services.stages.values(), *services.grouped.values()]
+                loading = [
+                    stage.warm_up(services.ports, services.runtime)
+                    for stage in known
+                    if stage.warm_up is not None and stage.kind in self._claiming.queues
+                ]
+                await asyncio.gather(*loading)
         finally:
             self.services.warm.set()
-
-    async def _warm_up_kind(self, kind: str) -> None:
-        ports = self.services.ports
-        if kind == EMBED:
-            await ports.embedder.warm_up()
-        else:
-            index = await self.services.runtime.run_blocking("index", lambda: ports.index)
-            await index.warm_up()
 
     # events
 

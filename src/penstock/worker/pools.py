@@ -53,6 +53,8 @@ class Pool:
     queues: tuple[str, ...]
     """The queues that the pool claims from."""
     size: int
+    grouped: bool = False
+    """Its steps are claimed in groups. A group occupies one place."""
     held: int = 0
     left: int = 0
     """How often a place of this pool became free."""
@@ -72,11 +74,12 @@ class Pool:
 
 
 class Pools:
-    def __init__(self, sizes: Mapping[str, int], queues: Sequence[str]) -> None:
-        """`queues` are the queues that the worker knows now."""
-        self._sizes = sizes
-        self._by_name = {name: Pool(name, (), size) for name, size in sizes.items() if size}
-        self.learn(queues)
+    def __init__(self, sizes: Mapping[str, int], queues: Sequence[str], grouped: Collection[str] = ()) -> None:
+        """`queues` are the queues that the worker knows now. Those that are `grouped` have a pool of their own: of the
+        given size, or else with one place, so that long runs in the pool of the rest do not block them."""
+        self._sizes = {**sizes, **{kind: 1 for kind in grouped if pool_of(kind, sizes) == REST}}
+        self._by_name = {name: Pool(name, (), size, name in grouped) for name, size in self._sizes.items() if size}
+        self.learn((*queues, *grouped))
 
     def learn(self, queues: Iterable[str]) -> None:
         """Add queues to their pools."""
@@ -95,11 +98,6 @@ class Pools:
 
     def name(self, queue: str) -> str:
         return pool_of(queue, self._sizes) or REST
-
-    def groups(self, kind: str) -> int:
-        """How many groups of a grouped kind are executed at the same time: the size of its own pool, or else one."""
-        name = pool_of(kind, self._sizes)
-        return 0 if name is None else self._sizes[name] if name == kind else 1
 
 
 class Place:

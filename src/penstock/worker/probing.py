@@ -29,8 +29,8 @@ class Probing:
             await runtime.wait(known.changed, REST_S if due_in is None else max(0.0, due_in))
 
     async def _try(self, name: str) -> None:
-        if name.startswith(targets.TABLES):
-            # The next claim takes the lock of the table and tests the table.
+        if name.startswith(targets.LOCKED):
+            # The next claim takes the lock of the target and tests the target.
             self._running.wake()
             return
         if self._running.stopping:

@@ -1,4 +1,4 @@
-"""Executes what was claimed: a run step after step, or a group of steps behind one lock."""
+"""Executes what was claimed: a run step after step, or a group of steps."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -8,19 +8,19 @@ from penstock.ledger.engine import leasing
 from penstock.ledger.engine.documents import Live
 from penstock.model.nouns import RunId, Step, StepId, Workflow
 from penstock.runtime import shielded
-from penstock.stages.registry import GROUPED
 from penstock.worker.claiming import Claiming, Found
 from penstock.worker.context import Context, RunState, begin, load
 from penstock.worker.execute import execute
-from penstock.worker.groups import Group, Host
-from penstock.worker.indexing import Indexer
+from penstock.worker.groups import Group
+from penstock.worker.hosting import GroupHost
+from penstock.worker.hosts import HOSTS
 from penstock.worker.pools import Place
 from penstock.worker.running import Running
-from penstock.worker.services import INDEX, WorkerServices
+from penstock.worker.services import WorkerServices
 
 STOP_CHECK_S = 0.1
 CACHED_RUNS = 128
-"""How many runs keep their chunks and vectors in memory for the index step."""
+"""How many runs keep small artifacts in memory for a grouped step."""
 
 
 class StepRunner:
@@ -28,8 +28,7 @@ class StepRunner:
         self._services = services
         self._running = running
         self._claiming = claiming
-        self._indexer = Indexer(services)
-        self._hosts: dict[str, Host] = {INDEX: self._indexer}
+        self._hosts = {kind: HOSTS.get(kind, GroupHost)(services) for kind in services.grouped}
         self._workflows: dict[str, Workflow] = {}
         self._cached_states: dict[RunId, RunState] = {}
 
@@ -37,11 +36,12 @@ class StepRunner:
         """Start the execution of claimed steps. Their places are counted already."""
         for step in (step for group in groups for step in group):
             self._running.hold(step.lease)
-        single = [group[0] for group in groups if group[0].kind not in GROUPED]
+        grouped = self._services.grouped
+        single = [group[0] for group in groups if group[0].kind not in grouped]
         states = iter(await self._states(single, found) if single else [])
         for group in groups:
             place = Place(self._claiming.pools, group[0].queue)
-            if group[0].kind in GROUPED:
+            if group[0].kind in grouped:
                 self._running.start(self._work_as_group(group, place))
             else:
                 self._running.start(self._work(group[0], next(states), place))
@@ -101,13 +101,15 @@ class StepRunner:
             self._running.wake()
 
     def _cache_state(self, ctx: Context) -> None:
-        """Keep small artifacts in memory (a few megabytes at most) if the index step comes next. With another step in
-        between they are not kept: another worker may execute it and make artifacts that this state does not contain."""
+        """Keep small artifacts in memory (a few megabytes at most) if a grouped step that reads them comes next. With
+        another step in between they are not kept: another worker may execute it and make artifacts that this state does
+        not contain."""
         upcoming = ctx.state.workflow.steps[ctx.step.position + 1 : ctx.step.position + 2]
-        if not ctx.completed or not upcoming or upcoming[0].kind != INDEX:
+        stage = self._services.grouped.get(upcoming[0].kind) if upcoming else None
+        if not ctx.completed or stage is None:
             self._cached_states.pop(ctx.step.run_id, None)
             return
-        kept = {step.name for step in ctx.state.workflow.steps if step.kind in ("chunk", "embed")}
+        kept = {step.name for step in ctx.state.workflow.steps if step.kind in stage.inputs}
         made = {artifact.id for name, artifact in ctx.state.artifacts.items() if name in kept}
         ctx.state.items = {artifact: items for artifact, items in ctx.state.items.items() if artifact in made}
         # A state of an earlier attempt lacks the artifacts that were made since.
@@ -117,47 +119,28 @@ class StepRunner:
             if len(self._cached_states) > CACHED_RUNS:
                 self._cached_states.pop(next(iter(self._cached_states)))
 
-    async def execute_index_steps(self) -> bool:
-        """Claim a group of index steps, or one group for each table without a lock, and wait until they end. Return
-        whether there was one."""
-        if self._claiming.claimed_once and not self._services.budget.fits(INDEX):
-            return False
-        if not self._services.targets.open((INDEX,)):
-            return False
-        steps = await self._claiming.claim_keyed(INDEX, INDEX)
-        groups = [steps] if steps else await self._claiming.claim_unlocked()
-        if not groups:
-            return False
-        self._claiming.claimed_once = True
-        tasks = [self._running.start(self._work_as_group(group, None)) for group in groups]
-        try:
-            # `Running.ended` handles their errors. A cancelled group does not end this loop.
-            await asyncio.wait(tasks)
-        finally:
-            await asyncio.wait(tasks)
-        return True
+    async def finish_work(self) -> None:
+        """Do what the groups left for a time without work, unless the worker is stopped meanwhile."""
+        finishing = asyncio.create_task(self._finish_work())
+        while not finishing.done() and not self._running.stopping:
+            await asyncio.wait({finishing}, timeout=STOP_CHECK_S)
+        finishing.cancel()
+        await asyncio.gather(finishing, return_exceptions=True)
 
-    async def refresh_tables(self) -> None:
-        """Make searches in the tables that were written fast, unless the worker is stopped meanwhile."""
-        refreshing = asyncio.create_task(self._indexer.refresh(self._running.heartbeat))
-        while not refreshing.done() and not self._running.stopping:
-            await asyncio.wait({refreshing}, timeout=STOP_CHECK_S)
-        refreshing.cancel()
-        await asyncio.gather(refreshing, return_exceptions=True)
+    async def _finish_work(self) -> None:
+        for host in self._hosts.values():
+            await host.idle(self._running.heartbeat)
 
-    async def _work_as_group(self, steps: Sequence[Step], place: Place | None) -> None:
+    async def _work_as_group(self, steps: Sequence[Step], place: Place) -> None:
         failed: TableFailed | None = None
         try:
             failed = await self._execute_group(steps)
         finally:
-            if place is not None:
-                place.leave()
+            place.leave()
             await self._claiming.release_lock(steps[0].lease, failed)
 
     async def _execute_group(self, steps: Sequence[Step]) -> TableFailed | None:
         running, kind = self._running, steps[0].kind
-        for step in steps:
-            running.hold(step.lease)
         contexts = await self._contexts(steps)
         for ctx in contexts:
             ctx.grouped = True
@@ -165,7 +148,7 @@ class StepRunner:
         failed: TableFailed | None = None
         try:
             if contexts:
-                failed = await Group(self._services, GROUPED[kind], self._hosts[kind], contexts).run()
+                failed = await Group(self._services, self._services.grouped[kind], self._hosts[kind], contexts).run()
                 running.steps_done += 0 if failed is not None else len(contexts)
             return failed
         finally:
@@ -185,7 +168,7 @@ class StepRunner:
             state = kept or next(loaded)
             if state is None:
                 self._services.targets.dropped(step)
-                await self._drop(step, INDEX)
+                await self._drop(step, self._claiming.pools.name(step.queue))
             else:
                 contexts.append(self._services.context(step, state))
         return contexts

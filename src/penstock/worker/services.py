@@ -1,7 +1,7 @@
 """What all steps of a worker share: the ledger, the ports, the slots, and the record of what happened."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -14,7 +14,7 @@ from penstock.metrics.base import NULL_METRICS, Metrics
 from penstock.model.nouns import Owner, Step, StepDefinition, WorkerId
 from penstock.net.providers import Providers
 from penstock.runtime import Runtime
-from penstock.stages.base import Ports, Stage
+from penstock.stages.base import GroupedStage, Ports, Stage
 from penstock.stages.custom import custom
 from penstock.worker.bought import BoughtAnswers, OwnAnswers
 from penstock.worker.broadcast import Broadcast
@@ -31,7 +31,7 @@ from penstock.worker.slots import SlotHold, Slots
 from penstock.worker.tables import Notices
 from penstock.worker.targets import Targets
 
-EXTRACT, EMBED, INDEX = "extract", "embed", "index"
+EXTRACT = "extract"
 ROOM = leasing.ROOM
 
 
@@ -57,6 +57,8 @@ class WorkerServices:
     metrics: Metrics = NULL_METRICS
     limits: Mapping[str, TargetConfig] = field(default_factory=dict)
     """The limits of providers in the settings."""
+    grouped: Mapping[str, GroupedStage] = field(default_factory=dict)
+    """The stages whose steps are executed in groups, by kind."""
 
     def __post_init__(self) -> None:
         self.record = StepRecorder(self.broadcast, self.runtime, self.metrics)
@@ -76,7 +78,9 @@ class WorkerServices:
         self.warm = asyncio.Event()
         """Set when models and libraries are loaded."""
         self.notices = Notices(self.runtime)
-        self.targets = Targets(self.ledger, self.runtime, self.worker, self.notices, self.metrics, self._target)
+        self.targets = Targets(
+            self.ledger, self.runtime, self.worker, self.notices, self.metrics, self._target, self._check
+        )
         self.fail: Callable[[BaseException], None] = lambda error: None
         """Called when the ledger or the blob store fails: no step caused that, and the worker has to stop."""
 
@@ -90,8 +94,13 @@ class WorkerServices:
         return custom(definition)
 
     def _target(self, definition: StepDefinition) -> str | None:
-        stage = self.stages.get(definition.kind) if definition.method is None else None
+        kind = definition.kind
+        stage = (self.stages.get(kind) or self.grouped.get(kind)) if definition.method is None else None
         return None if stage is None else stage.target(self.ports, definition.parameters)
+
+    def _check(self, definition: StepDefinition) -> Awaitable[object] | None:
+        stage = self.stages.get(definition.kind) if definition.method is None else None
+        return None if stage is None or stage.check is None else stage.check(self.ports, self.runtime)
 
     @asynccontextmanager
     async def slot(self, ctx: Context) -> AsyncIterator[None]:

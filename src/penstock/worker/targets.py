@@ -2,13 +2,13 @@
 and when it may probe. While no target is away, the only cost is one read with each round of periodic work."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from penstock import user_code
 from penstock.errors import Away, RateLimited, StorageError, TableFailed, Unauthorized
 from penstock.ledger.database.store import Ledger
-from penstock.ledger.engine import targets
+from penstock.ledger.engine import refusals, targets
 from penstock.ledger.engine.claims import Claimed
 from penstock.ledger.engine.targets import Hold, State
 from penstock.metrics.base import Metrics
@@ -21,14 +21,19 @@ BLOBS = "blobs:"
 """The prefix of the names of blob stores. Every step needs its blob store."""
 TABLE = "table:"
 """The prefix for an index table without a lock whose server names no target."""
-RESERVED = (targets.TABLES, BLOBS, TABLE)
+RESERVED = (*targets.LOCKED, BLOBS, TABLE)
 STAGE = "stage:"
 """The prefix for a name that would otherwise look like a table with a lock, which is never probed by a step."""
 LONGEST_S = 86_400.0
 """A rate limit that lasts longer counts as an exhausted quota."""
 
+CHECK_S, LOOK_S = 3.0, 0.05
+"""How long the small call after a failed probe may take, and the time between two looks at it."""
+
 Declared = Callable[[StepDefinition], str | None]
 """Returns the target that the stage of a step declares."""
+Check = Callable[[StepDefinition], Awaitable[object] | None]
+"""Starts the small call by which the stage of a step tests its target; None: there is none."""
 
 
 class TargetHeld(Away):
@@ -54,6 +59,7 @@ class Targets:
         notices: Notices,
         metrics: Metrics,
         declared: Declared,
+        check: Check,
     ) -> None:
         self._ledger = ledger
         self._runtime = runtime
@@ -61,6 +67,7 @@ class Targets:
         self._notices = notices
         self._metrics = metrics
         self._declared = declared
+        self._check = check
         self.changed = asyncio.Event()
         """Set when there may be a target to probe."""
         self._held: dict[str, Hold] = {}
@@ -207,10 +214,18 @@ class Targets:
         name = name or self._declared(ctx.definition) or f"{ctx.step.kind}:{ctx.definition.method or ctx.step.name}"
         if ctx.definition.method is not None and not (ours and self._is_ours(name)):
             return targets.own(ctx.step.owner) + name
-        return STAGE + name if name.startswith(targets.TABLES) else name
+        return STAGE + name if name.startswith(targets.LOCKED) else name
 
     def _is_ours(self, name: str) -> bool:
         return name.startswith(RESERVED) or any(name == named for steps in self._queues.values() for _, named in steps)
+
+    @staticmethod
+    def is_refused(ctx: Context, error: Away) -> bool:
+        """Whether a target has refused this step so often, while it answered other calls, that the step must fail. A
+        refusal is counted when the other call has succeeded. So a failure during an outage never counts."""
+        if isinstance(error, TargetHeld | RateLimited | Unauthorized) or ctx.made_progress:
+            return False
+        return ctx.step.refused >= refusals.REFUSALS + ctx.definition.retries
 
     async def wait(self, ctx: Context, error: Away, ours: bool) -> bool:
         """Release the step with its attempt given back, until its target works. Return False if the lease is lost."""
@@ -224,7 +239,14 @@ class Targets:
         if failure is not None and name not in self._held:
             # From now on no step of this worker calls it, even before the ledger has recorded it.
             self.record(Hold(name, failure.state, failure.error, 1, targets.FIRST_S, 0.0))
-        answer = await self._ledger.write(targets.HOLD, targets.Wait(ctx.step, name, failure))
+        if failure is not None and await self._works_for_others(ctx, failure, name):
+            self._probing.pop(ctx.step.lease.step_id, None)
+            refusal = refusals.Refusal(ctx.step, name, failure.error, ctx.made_progress)
+            took = await self._ledger.write(refusals.REFUSE, refusal)
+            self.forget(name)
+            return took
+        wait = targets.Wait(ctx.step, name, failure, ctx.made_progress)
+        answer = await self._ledger.write(targets.HOLD, wait)
         if failure is not None and probing is not None and probing.name == name:
             self._probing.pop(ctx.step.lease.step_id, None)
         if ctx.definition.method is not None or (isinstance(error, TableFailed) and not name.startswith(TABLE)):
@@ -241,6 +263,23 @@ class Targets:
             self._metrics.incr("step_held", kind=ctx.step.kind)
         self.changed.set()
         return answer.took
+
+    async def _works_for_others(self, ctx: Context, failure: targets.Failure, name: str) -> bool:
+        """Whether the target of a probe that failed answers a small call. Otherwise a document that is the cause could
+        not be told from an outage if no other step waits."""
+        probing = self._probing.get(ctx.step.lease.step_id)
+        if probing is None or probing.name != name or failure.state is not State.AWAY:
+            return False
+        call = self._check(ctx.definition) if self._declared(ctx.definition) == name else None
+        if call is None:
+            return False
+        task = asyncio.ensure_future(call)
+        end = self._runtime.clock() + CHECK_S
+        while not task.done() and not ctx.told_to_stop and self._runtime.clock() < end:
+            await asyncio.wait({task}, timeout=LOOK_S)
+        if not task.done():
+            task.cancel()
+        return not isinstance((await asyncio.gather(task, return_exceptions=True))[0], BaseException)
 
     def _failure(self, ctx: Context, error: Away, name: str, token: Token | None) -> targets.Failure:
         state = State.AWAY
@@ -304,7 +343,7 @@ class Targets:
         if (ctx.completed and probing.ran) or probing.kept:
             await self._answered(probing)
             return True
-        await self._ledger.write(targets.END_PROBE, targets.Answered(probing.name, probing.token))
+        await self._ledger.write(targets.END_PROBE, refusals.Answered(probing.name, probing.token))
         return False
 
     def dropped(self, step: Step) -> None:
@@ -312,7 +351,7 @@ class Targets:
         self._probing.pop(step.lease.step_id, None)
 
     async def _answered(self, probing: _Probing) -> None:
-        await self._ledger.write(targets.ANSWERED, targets.Answered(probing.name, probing.token))
+        await self._ledger.write(refusals.ANSWERED, refusals.Answered(probing.name, probing.token))
         self.forget(probing.name)
 
     # calls that end by themselves

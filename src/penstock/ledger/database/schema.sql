@@ -108,7 +108,7 @@ CREATE TABLE steps (
   meta TEXT NOT NULL DEFAULT '{}',
   created_at REAL NOT NULL,
   started_at REAL,
-  finished_at REAL, timeout_at REAL, progress_at REAL, pool TEXT, forgiven INTEGER NOT NULL DEFAULT 0,
+  finished_at REAL, timeout_at REAL, progress_at REAL, pool TEXT, forgiven INTEGER NOT NULL DEFAULT 0, refused INTEGER NOT NULL DEFAULT 0,
   UNIQUE (run_id, position),
   CHECK ((status = 'RUNNING') = (lease_token IS NOT NULL)),
   CHECK (status <> 'ERROR' OR not_before IS NOT NULL)
@@ -496,8 +496,3 @@ CREATE TABLE operations (
 );
 
 CREATE INDEX operations_started ON operations (started_at);
-
-CREATE TABLE run_settings (
-  fingerprint TEXT PRIMARY KEY,
-  body TEXT NOT NULL
-);

@@ -87,7 +87,7 @@ _UNWRITTEN = Statement(
 )
 _PLACE = Statement(
     "INSERT INTO placements (generation_id, version, state) SELECT g.id, g.index_version, 'BUILDING' FROM {rows} "
-    "JOIN generations g ON g.id = r.generation WHERE true ON CONFLICT DO NOTHING",
+    "JOIN generations g ON g.id = r.generation",
     rows="generation bigint",
 )
 _WRITTEN = Statement(

@@ -8,13 +8,18 @@ import msgspec
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
-from penstock.ledger.engine.resource_keys import FREED, OWN_KEYS, hand_on, ready_steps
+from penstock.ledger.engine.resource_keys import FREED, GROUP_KEYS, OWN_KEYS, hand_on, ready_steps
 from penstock.model.nouns import Lease, Owner, StepId, Token, WorkerId
 
 
 def index_key(owner: str, collection: str, version: int) -> str:
     """One writer per index table."""
     return f"index:{owner}/{collection}/{version}"
+
+
+def group_key(owner: str, kind: str, key: str) -> str:
+    """The lock key for the steps of one group. For index steps it is the key of their table."""
+    return f"index:{owner}/{key}" if kind == "index" else f"{GROUP_KEYS}{owner}/{kind}/{key}"
 
 
 def own_key(owner: str, collection: str, named: str | None) -> str | None:
@@ -24,9 +29,9 @@ def own_key(owner: str, collection: str, named: str | None) -> str | None:
     return f"{OWN_KEYS}{owner}/" + named.replace("{owner}", owner).replace("{collection}", collection)
 
 
-def prefixes(owner: str) -> tuple[str, str]:
+def prefixes(owner: str) -> tuple[str, str, str]:
     """The prefixes of an owner's lock keys."""
-    return f"index:{owner}/", f"{OWN_KEYS}{owner}/"
+    return f"index:{owner}/", f"{OWN_KEYS}{owner}/", f"{GROUP_KEYS}{owner}/"
 
 
 class Acquire(msgspec.Struct, frozen=True):

@@ -169,9 +169,7 @@ class Undelivered(msgspec.Struct, frozen=True):
 
 
 _NEW = Statement("SELECT id, kind, owner, snapshot FROM events WHERE dispatched = 0 ORDER BY id LIMIT :count {skip}")
-_DISPATCHED = Statement(
-    "UPDATE events SET dispatched = 1 WHERE dispatched = 0 AND id IN (SELECT r.id FROM {rows})", rows="id bigint"
-)
+_DISPATCHED = Statement("UPDATE events SET dispatched = 1 WHERE id IN (SELECT r.id FROM {rows})", rows="id bigint")
 _DELIVERY = Statement(
     "INSERT INTO deliveries (event_id, handler, name, owner, status, not_before) "
     "SELECT r.event, r.handler, r.name, r.owner, 'PENDING', {now} FROM {rows} WHERE true "

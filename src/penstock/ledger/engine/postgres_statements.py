@@ -69,9 +69,6 @@ named AS (
 kept AS (
   INSERT INTO snapshots (hash, body, added_at) VALUES (:snapshot, :body, {now}) ON CONFLICT DO NOTHING
 ),
-settled AS (
-  INSERT INTO run_settings (fingerprint, body) VALUES (:settings, :settings_body) ON CONFLICT DO NOTHING
-),
 made AS (
   INSERT INTO generations (id, document_id, owner, collection, index_version, state, raw_key, size, sha256, created_at)
   SELECT r.generation, r.document, :owner, :collection,
@@ -161,7 +158,7 @@ WITH claimed AS (
     SELECT id FROM ({candidates}) AS candidates ORDER BY priority DESC, rank LIMIT :count
   )
   RETURNING id, lease_token, epoch, resource_key, run_id, document_id, generation_id, owner, snapshot, position, kind,
-    name, priority, rank, attempts, crashes, errors, pool, forgiven
+    name, priority, rank, attempts, crashes, errors, pool, forgiven, refused
 ),
 shown AS (
   UPDATE documents SET

@@ -11,6 +11,9 @@ from penstock.model.nouns import StepId
 OWN_KEYS = "step:"
 """What the keys begin with that workflows name for steps of their own: behind one of them runs one step at a time."""
 
+GROUP_KEYS = "group:"
+"""The prefix of the keys of groups of steps, except index steps: those have the key of their table."""
+
 FREED = "token = NULL, worker_id = NULL, purpose = NULL, lease_until = NULL, released_at = {now}"
 """What a lock is set to when nobody holds it any more."""
 

@@ -10,13 +10,12 @@ from penstock.ledger.database.statements import Statement
 from penstock.ledger.engine import dead_letters, generations, groups, metadata, outbox, submissions
 from penstock.ledger.engine.generations import GRACE_S
 from penstock.ledger.engine.resource_keys import ready_steps
-from penstock.ledger.engine.steps import SETTINGS
 from penstock.ledger.engine.submissions import Beginning, NewDocument, Submission
 from penstock.model import settings
 from penstock.model.nouns import DocumentId, Owner, RunId, StepId
 
 _KNOWN = Statement(
-    f"SELECT d.id, d.source, d.sha256, d.status, x.id, {SETTINGS}, x.generation_id, g.raw_key, x.group_id, "
+    "SELECT d.id, d.source, d.sha256, d.status, x.id, x.settings, x.generation_id, g.raw_key, x.group_id, "
     "d.media_type, CASE WHEN d.status = 'FAILED' THEN EXISTS (SELECT 1 FROM dead_letters l WHERE l.run_id = x.id "
     "AND l.reason IN ('raw_missing', 'raw_damaged', 'short_read')) ELSE false END, g.found FROM {rows} "
     "JOIN {documents d: d.source = r.source AND {d.owner} AND d.collection = :collection "
@@ -160,7 +159,7 @@ _REOPEN = Statement(
 )
 
 _REVIVE = Statement(
-    "UPDATE steps SET status = 'PENDING', attempts = 0, crashes = 0, errors = 0, forgiven = 0, "
+    "UPDATE steps SET status = 'PENDING', attempts = 0, crashes = 0, errors = 0, forgiven = 0, refused = 0, "
     "not_before = NULL, finished_at = NULL "
     "WHERE status IN ('FAILED', 'CANCELLED') AND run_id IN (SELECT r.run FROM {rows}) RETURNING id",
     rows="run text",

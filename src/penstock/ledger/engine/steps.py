@@ -13,7 +13,7 @@ from penstock.model.states import SHOWN_AS, WORKING, DocumentStatus
 
 STEP = (
     "id, lease_token, epoch, resource_key, run_id, document_id, generation_id, owner, snapshot, position, "
-    "kind, name, priority, rank, attempts, crashes, errors, pool, forgiven"
+    "kind, name, priority, rank, attempts, crashes, errors, pool, forgiven, refused"
 )
 
 
@@ -35,6 +35,7 @@ def step_of(row: Row) -> Step:
         errors=row[16],
         pool=row[17],
         forgiven=row[18],
+        refused=row[19],
     )
 
 
@@ -43,9 +44,6 @@ LIVE = ", ".join(f"'{status}'" for status in (DocumentStatus.PENDING, *WORKING))
 
 # What unlocks a document is forgotten once its pages are there.
 KEPT_PASSWORD = "CASE WHEN {} IN ('PENDING', 'EXTRACTING') THEN documents.password END"
-
-SETTINGS = "coalesce((SELECT b.body FROM run_settings b WHERE b.fingerprint = x.settings), x.settings)"
-"""The settings of a run x. The row of a run has only their fingerprint, and rows of earlier versions have the text."""
 
 _SHOW = Statement(
     f"UPDATE documents SET status = r.status, password = {KEPT_PASSWORD.format('r.status')}, "

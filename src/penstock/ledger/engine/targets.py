@@ -1,10 +1,10 @@
 """Targets in an outage: a provider, a bucket, an index table. A row of `targets` is an open breaker.
 
 `hold` opens or extends it, for all workers. After `held_until` one worker at a time may `probe` the target with one
-step. `answered` closes the breaker, and the waiting steps continue. A waiting step has status ERROR and names the
-target in `waiting_on`. An index table is probed under its lock: `locks.paused_until` is its hold, and the breaker
-closes when a group of steps that succeeded releases the lock (`_RELEASE` in locks.py). Names of index tables begin with
-`TABLES`.
+step. `answered` (refusals.py) closes the breaker, and the waiting steps continue. A waiting step has status ERROR and
+names the target in `waiting_on`. An index table is probed under its lock: `locks.paused_until` is its hold, and the
+breaker closes when a group of steps that succeeded releases the lock (`_RELEASE` in locks.py). The same holds for every
+target whose name begins with one of `LOCKED`, because it is the key of a lock.
 
 These statements cross owners (I10)."""
 
@@ -17,11 +17,12 @@ from penstock.ledger.database.connection import Connection, Row
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine import claims
-from penstock.ledger.engine.resource_keys import FREED, hand_on, ready_steps
+from penstock.ledger.engine.refusals import Answered
+from penstock.ledger.engine.resource_keys import FREED, GROUP_KEYS, hand_on, ready_steps
 from penstock.ledger.engine.steps import STEP
 from penstock.model.nouns import Owner, Step, StepId, Token, WorkerId
 
-TABLES = "index:"
+LOCKED = ("index:", GROUP_KEYS)
 OWN = "own:"
 """The prefix for targets that users' steps name. The owner comes next."""
 FIRST_S, LONGEST_S = 0.5, 60.0
@@ -29,8 +30,6 @@ TRIES = 3
 """Number of consecutive failures after which a call that has only steps waiting for the target ends."""
 WAIT_S = 86_400.0
 """A waiting step is tried again after this time, even if its target has not answered."""
-AGAIN_S = 10.0
-"""Delay for a step whose target failed for this step only: the probe with another step succeeded."""
 FORGET_S = 600.0
 """The row of a target is deleted if no step waits for it and its hold ended this long ago."""
 UNTRIED_S = 3_600.0
@@ -65,6 +64,8 @@ class Wait(msgspec.Struct, frozen=True):
     step: Step
     name: str
     failure: Failure | None = None
+    moved: bool = False
+    """The step made progress before: its refusals are forgotten."""
 
 
 class Hold(msgspec.Struct, frozen=True):
@@ -113,13 +114,6 @@ class Probed(msgspec.Struct, frozen=True):
     hold: Hold | None
     """None: the target is no longer held."""
     claimed: claims.Claimed | None = None
-
-
-class Answered(msgspec.Struct, frozen=True):
-    """The probe with this token has ended."""
-
-    name: str
-    token: Token
 
 
 def own(owner: Owner) -> str:
@@ -182,9 +176,10 @@ def _fail(connection: Connection, name: str, failure: Failure, *, probes: bool =
 _WAIT = Statement(
     "UPDATE steps SET status = CASE WHEN r.target IS NULL THEN 'PENDING' ELSE 'ERROR' END, lease_token = NULL, "
     "alone = 0, waiting_on = r.target, not_before = CASE WHEN r.target IS NULL THEN NULL ELSE {now} + :wait_s END, "
-    "attempts = CASE WHEN attempts > 0 THEN attempts - 1 ELSE 0 END, error = coalesce(r.why, steps.error) "
+    "attempts = CASE WHEN attempts > 0 THEN attempts - 1 ELSE 0 END, error = r.why, "
+    "refused = CASE WHEN r.moved = 1 THEN 0 ELSE refused END "
     "FROM {rows} WHERE {steps.id = r.step} AND steps.lease_token = r.token RETURNING id",
-    rows="step bigint, token text, target text, why text",
+    rows="step bigint, token text, target text, why text, moved int",
 )
 
 
@@ -198,7 +193,13 @@ def _hold(connection: Connection, waits: Sequence[Wait]) -> list[Waits]:
             found = connection.run(_LOOK, name=wait.name)
             holds.append(_hold_of(found[0]) if found else None)
     rows = [
-        (wait.step.lease.step_id, wait.step.lease.token, hold and hold.name, wait.failure and wait.failure.error)
+        (
+            wait.step.lease.step_id,
+            wait.step.lease.token,
+            hold and hold.name,
+            wait.failure and wait.failure.error,
+            int(wait.moved),
+        )
         for wait, hold in zip(waits, holds, strict=True)
     ]
     took = {StepId(row[0]) for row in connection.run(_WAIT, rows, wait_s=WAIT_S)}
@@ -250,9 +251,9 @@ _FORGET = Statement(
 # Steps that have not failed themselves come first, then the step that waits longest. So a document for which alone the
 # target fails is not used for every probe.
 _PICK = Statement(
-    "SELECT s.id, s.resource_key, s.error IS NULL FROM steps s JOIN {rows} ON coalesce(s.pool, s.kind) = r.queue "
-    "WHERE s.status = 'ERROR' AND s.waiting_on = :name "
-    "ORDER BY CASE WHEN s.error IS NULL THEN 0 ELSE 1 END, s.not_before LIMIT 1",
+    "SELECT s.id, s.resource_key, s.error IS NULL AND s.refused = 0 FROM steps s "
+    "JOIN {rows} ON coalesce(s.pool, s.kind) = r.queue WHERE s.status = 'ERROR' AND s.waiting_on = :name "
+    "ORDER BY CASE WHEN s.error IS NULL AND s.refused = 0 THEN 0 ELSE 1 END, s.not_before LIMIT 1",
     rows="queue text",
 )
 _PICK_NEW = Statement(
@@ -311,38 +312,6 @@ def _claim_one(connection: Connection, probe: Probe) -> claims.Claimed | None:
     return None
 
 
-_CLOSE = Statement(
-    "DELETE FROM targets WHERE name = :name AND probe_token = :token "
-    "RETURNING CASE WHEN state = 'away' AND failures = 1 THEN 1 ELSE 0 END"
-)
-_GO_ON = Statement(
-    "UPDATE steps SET status = 'PENDING', waiting_on = NULL, not_before = NULL, error = NULL "
-    "WHERE status = 'ERROR' AND waiting_on = :name RETURNING id"
-)
-_LATER = Statement(
-    "UPDATE steps SET waiting_on = NULL, not_before = {now} + :seconds "
-    "WHERE status = 'ERROR' AND waiting_on = :name AND error IS NOT NULL"
-)
-
-
-def _answered(connection: Connection, answers: Sequence[Answered]) -> list[int | None]:
-    """Close breakers after successful probes. Returns the number of steps that continue; None if the probe was no
-    longer valid."""
-    counts: list[int | None] = []
-    for answer in answers:
-        closed = connection.run(_CLOSE, name=answer.name, token=answer.token)
-        if not closed:
-            counts.append(None)
-            continue
-        if closed[0][0]:
-            # The first probe, with another step, succeeded: the steps that failed may have caused the failure.
-            connection.run(_LATER, name=answer.name, seconds=AGAIN_S)
-        going = [StepId(row[0]) for row in connection.run(_GO_ON, name=answer.name)]
-        ready_steps(connection, going)
-        counts.append(len(going))
-    return counts
-
-
 def _end_probe(connection: Connection, answers: Sequence[Answered]) -> list[bool]:
     """End probes without a result. Others may probe the target after FIRST_S."""
     return [bool(connection.run(_UNGRANT, name=a.name, token=a.token, seconds=FIRST_S)) for a in answers]
@@ -394,7 +363,6 @@ def held_up(connection: Connection, queues: Sequence[str] = ()) -> str | None:
 HOLD = Verb("hold", _hold, of=lambda wait: wait.step.lease.step_id)
 PAUSE = Verb("pause", _pause)
 PROBE = Verb("probe", _probe)
-ANSWERED = Verb("answered", _answered, notifies=any)
 END_PROBE = Verb("end_probe", _end_probe)
 TRY_ALL = Verb("try_all", _try_all)
 """Allow probes of all targets now, except rate-limited ones. The counts of failures are kept, so that the next hold is

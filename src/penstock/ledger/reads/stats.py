@@ -7,6 +7,7 @@ from penstock.ledger.database.statements import Statement
 from penstock.ledger.engine import targets
 from penstock.ledger.engine.documents import WAITING_ON
 from penstock.ledger.engine.locks import prefixes
+from penstock.ledger.engine.resource_keys import GROUP_KEYS
 from penstock.model.nouns import Owner
 from penstock.model.states import WORKING, DocumentStatus, StepStatus
 
@@ -164,7 +165,8 @@ _LOCKS = Statement(
     "SELECT l.resource_key, l.purpose, l.worker_id, w.host, w.pid, l.lease_until, (SELECT count(*) FROM steps s "
     "WHERE s.status = 'RUNNING' AND s.lease_token = l.token) FROM locks l LEFT JOIN workers w ON w.id = l.worker_id "
     "WHERE l.token IS NOT NULL AND (substr(l.resource_key, 1, length(:index)) = :index "
-    "OR substr(l.resource_key, 1, length(:own)) = :own) ORDER BY l.resource_key"
+    "OR substr(l.resource_key, 1, length(:own)) = :own OR substr(l.resource_key, 1, length(:grouped)) = :grouped) "
+    "ORDER BY l.resource_key"
 )
 _LOCK_RELEASES = Statement(
     "SELECT resource_key, purpose, worker_id, lease_until, steps, released_by, released_at FROM lock_releases "
@@ -174,8 +176,8 @@ _LOCK_RELEASES = Statement(
 
 def locks(owner: Owner, connection: Connection) -> list[ListedLock]:
     """Those that are held."""
-    index, own = prefixes(owner)
-    return [ListedLock(*row) for row in connection.run(_LOCKS, index=index, own=own)]
+    index, own, grouped = prefixes(owner)
+    return [ListedLock(*row) for row in connection.run(_LOCKS, index=index, own=own, grouped=grouped)]
 
 
 def lock_releases(owner: Owner, connection: Connection, count: int) -> list[LockRelease]:
@@ -203,11 +205,13 @@ _AWAY = Statement(
     "SELECT CASE WHEN substr(name, 1, length(:own)) = :own THEN substr(name, length(:own) + 1) ELSE name END, state, "
     "since, failures, error, setting, held_until FROM targets WHERE substr(name, 1, length(:index)) = :index "
     "OR substr(name, 1, length(:table)) = :table OR substr(name, 1, length(:own)) = :own "
-    "OR (substr(name, 1, 6) NOT IN ('index:', 'table:') AND substr(name, 1, 4) <> 'own:') ORDER BY name"
+    "OR substr(name, 1, length(:grouped)) = :grouped "
+    "OR (substr(name, 1, 6) NOT IN ('index:', 'table:', 'group:') AND substr(name, 1, 4) <> 'own:') ORDER BY name"
 )
 
 
 def away(owner: Owner, connection: Connection) -> list[AwayTarget]:
     mine = {"index": f"index:{owner}/", "table": f"table:{owner}/", "own": targets.own(owner)}
+    mine["grouped"] = f"{GROUP_KEYS}{owner}/"
     rows = connection.run(_AWAY, **mine)
     return [AwayTarget(*row) for row in rows]

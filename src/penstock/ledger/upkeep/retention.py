@@ -49,7 +49,7 @@ class Dropped(msgspec.Struct, frozen=True):
 _MARK = Statement(
     "UPDATE generations SET artifacts_dropped_at = {now} FROM {rows} WHERE {generations.id = r.generation} "
     "AND generations.state = 'ACTIVE' AND generations.artifacts_dropped_at IS NULL "
-    "AND (SELECT d.status FROM documents d WHERE d.id = generations.document_id AND d.deleted_at IS NULL) "
+    "AND (SELECT d.status FROM documents d WHERE d.id = generations.document_id) "
     f"IN {_ENDED} RETURNING id",
     rows="generation bigint",
 )

@@ -23,7 +23,7 @@ from penstock.ledger.database.migrations import (
     m0018_small_blobs,
     m0019_collections,
     m0020_answers,
-    m0021_run_settings,
+    m0021_refused,
 )
 
 MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
@@ -47,6 +47,6 @@ MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0018_small_blobs.statements,
     m0019_collections.statements,
     m0020_answers.statements,
-    m0021_run_settings.statements,
+    m0021_refused.statements,
 )
 LATEST = len(MIGRATIONS)
