@@ -9,7 +9,6 @@ import msgspec
 from penstock.artifacts.fingerprints import fingerprint
 from penstock.config import Config
 from penstock.errors import ConfigError, NoDefinition, Unauthorized
-from penstock.errors import ConfigError, NoDefinition
 from penstock.extractors import ocr
 from penstock.extractors.base import Extractor, Scanning
 from penstock.intake import RunSpec
@@ -172,6 +171,8 @@ def _refuse_missing_keys(ports: Ports, workflow: Workflow) -> None:
                 ports.cloud_extractor(step.parameters)
             except Unauthorized as error:
                 raise ConfigError(f"{error}: set it") from error
+
+
 def _extractor(ports: Ports, media_type: str) -> Extractor | None:
     """Return the extractor; None for one of an installed package that cannot be loaded, which must not keep documents
     of other types from being submitted."""
