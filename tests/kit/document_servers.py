@@ -219,6 +219,9 @@ def serving(handler: type[_Handler], desk: Desk) -> Iterator[Desk]:
         request_queue_size = 128
         daemon_threads = True
 
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """A client that is killed is no error."""
+
     server = Server(("127.0.0.1", 0), type("Handler", (handler,), {"desk": desk}))
     desk.url = f"http://127.0.0.1:{server.server_address[1]}"
     threading.Thread(target=server.serve_forever, daemon=True).start()
