@@ -16,6 +16,7 @@ from penstock.ledger.database.database import Database
 from penstock.ledger.database.migrations import MIGRATIONS
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.engine import (
+    answers,
     checkpoints,
     claims,
     completions,
@@ -23,6 +24,7 @@ from penstock.ledger.engine import (
     failures,
     generations,
     leasing,
+    limits,
     postgres_statements,
     releases,
     work,
@@ -50,6 +52,11 @@ HOT: Verbs = {
     "error": (failures._ERROR, {}, [(7, "t", "it broke", 1.0)]),
     "heartbeat": (leasing._BEAT, {"lease_s": 1.0}, [(i, "t") for i in range(64)]),
     "heartbeat with signs": (leasing._SIGN, {"lease_s": 1.0}, [(i, "t", None, 1, 9.0) for i in range(64)]),
+    "slots of a target": (limits._SLOTS, {"name": "azure"}, None),
+    "slots that lapsed": (limits._LAPSED, {"name": "azure"}, None),
+    "slots of dead workers": (limits.FREE, {}, [("w1",), ("w2",)]),
+    "bought answers": (answers._FIND, {"owner": "anna", "touch_s": 1.0}, [("d1",), ("d2",)]),
+    "an operation": (answers._OPERATION, {"owner": "anna", "digest": "d1"}, None),
     "steps at rest": (leasing._AT_REST, {}, [(i,) for i in range(64)]),
     "steps still ours": (leasing._STILL_OURS, {}, [(i, "t") for i in range(64)]),
     "overdue": (leasing._OVERDUE, {"count": 100}, None),
