@@ -34,7 +34,7 @@ from penstock.verbs.views import WorkerView
 from penstock.worker.broadcast import Listener
 
 if TYPE_CHECKING:
-    from penstock.upkeep.backup import BackupReport, Tell
+    from penstock.upkeep.backup import BackupReport, ReportProgress
     from penstock.upkeep.prune import Pruned
     from penstock.upkeep.report import CheckReport
     from penstock.upkeep.restore import Places, Restored
@@ -85,12 +85,12 @@ class App(OwnerScope):
         worker = working.start_worker(self.resources, budget_s, self.runtime.clock())
         return await jobs.run(job, worker, report)
 
-    async def work(self, *, pools: str | None = None, tell: Callable[[str], None] = lambda text: None) -> Summary:
+    async def work(self, *, pools: str | None = None, report: Callable[[str], None] = lambda text: None) -> Summary:
         """Process the queue, for all owners, until `stop` is called. Return the number of documents that ended here, by
         status. `pools` names the kinds of steps to claim and the number of slots of each, as in
         `extract=2,embed=4,index=1,*=4`. When the disk is full or fails, or the PostgreSQL server is away, the worker
-        waits and reports this to `tell`."""
-        return await working.work(self.resources, arguments.maybe("pools", pools), tell)
+        waits and reports this to `report`."""
+        return await working.work(self.resources, arguments.maybe("pools", pools), report)
 
     def events(self, until: "asyncio.Future[Any] | None" = None) -> Listener:
         """Yield the live events of the workers of this app: `async for event in app.events(): …`. The iteration ends
@@ -128,7 +128,7 @@ class App(OwnerScope):
         `dry_run`, nothing is removed, only counted."""
         return await self.resources.maintenance.prune(arguments.seconds("older_than_s", older_than_s), dry_run=dry_run)
 
-    async def backup(self, folder: str | Path, *, report: "Tell | None" = None) -> "BackupReport":
+    async def backup(self, folder: str | Path, *, report: "ReportProgress | None" = None) -> "BackupReport":
         """Copy a consistent state of the ledger, the blobs that it names, and the index into a folder, while workers
         run. Blobs that an earlier backup in the folder contains are not copied again. `restore` creates a home from the
         folder."""
@@ -250,7 +250,7 @@ async def restore(
     config: Config | None = None,
     *,
     force: bool = False,
-    report: "Tell | None" = None,
+    report: "ReportProgress | None" = None,
     **settings: Any,
 ) -> RestoreReport:
     """Create a home from a backup. If the home is not empty, this raises UsageError, unless `force` is set: then the

@@ -19,9 +19,9 @@ PenstockError
 │   ├── Unauthorized        the target refuses our key: a setting must change
 │   ├── TableFailed         an index table cannot be opened or written
 │   └── LedgerAway          the PostgreSQL server does not answer, or has closed the connection (also a StorageError)
-├── LeaseLost               the step belongs to somebody else now: write nothing, say nothing
-├── LockHeld                somebody else holds the lock, and the time to wait for it is over
-├── Cancelled               somebody cancelled the run
+├── LeaseLost               the step belongs to another worker now: write nothing, report nothing
+├── LockHeld                another process holds the lock, and the time to wait for it is over
+├── Cancelled               the run was cancelled
 ├── BudgetSpent             the time is up: flush, release, go on another time
 ├── TornSegment             a segment is missing or does not match its hash: rewind its producer
 ├── BlobMissing             the blob store has no such blob
@@ -121,15 +121,15 @@ class BlobUnreadable(Transient):
 
 
 class LeaseLost(PenstockError):
-    """The step belongs to somebody else now: write nothing more for it."""
+    """The step belongs to another worker now: write nothing more for it."""
 
 
 class LockHeld(PenstockError):
-    """Somebody else holds the lock, and the time to wait for it is over."""
+    """Another process holds the lock, and the time to wait for it is over."""
 
 
 class Cancelled(PenstockError):
-    """Somebody cancelled the run."""
+    """The run was cancelled."""
 
 
 class BudgetSpent(PenstockError):
@@ -221,7 +221,7 @@ class LedgerAway(Away, StorageError):
 
 
 class LedgerDamaged(StorageError):
-    """The file of the ledger is no database, or is damaged: waiting does not mend it."""
+    """The file of the ledger is no database, or is damaged: waiting does not repair it."""
 
 
 class IndexBroken(StorageError):

@@ -169,7 +169,7 @@ class Intake:
                     if reads is not None:
                         yield await self._accept(spec, reads, last=ahead is None)
         finally:
-            # Nobody will accept what is being read: nothing of it is stored after the end of the submit.
+            # What is being read will not be accepted: nothing of it is stored after the end of the submit.
             if ahead is not None:
                 ahead.cancel()
                 await asyncio.gather(ahead, return_exceptions=True)

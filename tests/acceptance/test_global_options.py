@@ -44,7 +44,7 @@ def test_logs_are_json_where_asked_for(cli: Cli) -> None:
     assert "1 completed" in said.out
 
 
-def test_the_rest_of_the_whole_queue_is_told(cli: Cli) -> None:
+def test_the_rest_of_the_whole_queue_is_reported(cli: Cli) -> None:
     write(cli.folder / "files", **{f"n{i}__txt": f"Note {i}." for i in range(5)})
     write(cli.folder / "more", z__txt="Zeta.")
     assert cli("ingest", "files", "--no-wait").code == 0

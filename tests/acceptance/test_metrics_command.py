@@ -165,7 +165,7 @@ def ask(server: MetricsServer, request: bytes) -> bytes:
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", b"400"),
     ],
 )
-def test_rubbish_is_answered_and_harms_nobody(server: MetricsServer, request_bytes: bytes, code: bytes) -> None:
+def test_rubbish_is_answered_and_affects_no_other(server: MetricsServer, request_bytes: bytes, code: bytes) -> None:
     assert code in ask(server, request_bytes).split(b"\r\n", 1)[0]
     assert b" 200 " in ask(server, b"GET /metrics HTTP/1.0\r\n\r\n")
 

@@ -108,7 +108,7 @@ def test_a_lock_is_shown_refused_and_taken_away(cli: Cli) -> None:
             assert fits(SHAPES["lock list"][""], cli("lock", "list", "--json").json)
 
 
-def test_a_vacuum_names_the_holder_of_a_lock_and_takes_it_away_when_told_to(cli: Cli) -> None:
+def test_a_vacuum_names_the_holder_of_a_lock_and_takes_it_away_on_request(cli: Cli) -> None:
     assert cli("vacuum").out == "nothing to vacuum\n"
     cli("ingest", write(cli.folder / "files", a__txt="some words"))
     with holder(cli) as process:

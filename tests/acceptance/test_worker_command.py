@@ -74,7 +74,7 @@ def test_it_works_while_others_submit(cli: Cli, tmp_path: Path, dialect: str, re
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_worker_that_is_told_to_stop_releases_its_steps_and_exits_with_0(
+def test_a_worker_that_is_stopped_releases_its_steps_and_exits_with_0(
     cli: Cli, tmp_path: Path, number: signal.Signals
 ) -> None:
     cli("ingest", large_text(tmp_path / "large.txt", 2), "--no-wait")

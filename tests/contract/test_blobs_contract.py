@@ -242,7 +242,7 @@ async def test_a_blob_tells_its_size_and_its_time(blobs: Blobs) -> None:
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "rename"])
-async def test_i1_a_full_disk_is_told_in_a_sentence_and_leaves_nothing(
+async def test_i1_a_full_disk_is_reported_in_a_sentence_and_leaves_nothing(
     blobs: Blobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     await blobs.put("anna/x", b"before", durable=True)
@@ -276,7 +276,7 @@ async def test_a_blob_that_cannot_be_read_is_no_blob_that_is_missing(tmp_path: P
         await blobs.delete(["anna/x"])
 
 
-async def test_a_folder_that_is_a_file_is_told_in_a_sentence(tmp_path: Path, runtime: Runtime) -> None:
+async def test_a_folder_that_is_a_file_is_reported_in_a_sentence(tmp_path: Path, runtime: Runtime) -> None:
     (tmp_path / "file").write_text("I am no folder")
     with pytest.raises(StorageError, match="could not be written"):
         await LocalBlobs(tmp_path / "file", runtime).put("anna/x", b"x", durable=True)

@@ -15,7 +15,7 @@ def work(folder: Path, home: Path) -> int:
     return subprocess.run(command, timeout=60, cwd=Path(__file__).parents[2], env=environment()).returncode
 
 
-async def test_i7_a_document_that_kills_its_worker_ends_as_a_dead_letter_and_harms_nobody(tmp_path: Path) -> None:
+async def test_i7_a_document_that_kills_its_worker_ends_as_a_dead_letter_and_affects_no_other(tmp_path: Path) -> None:
     folder, home = tmp_path / "files", tmp_path / "home"
     folder.mkdir()
     (folder / "cursed.txt").write_text("the one that kills")

@@ -53,7 +53,7 @@ async def test_i1_i9_a_volume_that_fails_loses_nothing_and_nothing_spins(
     app, user = await start_app(), await start_app()
     accepted: set[str] = set()
     said: list[str] = []
-    working = asyncio.create_task(app.work(tell=said.append))
+    working = asyncio.create_task(app.work(report=said.append))
     faults.on = True
     before = app.ledger.commits
     submitting = asyncio.create_task(submit(user, accepted))

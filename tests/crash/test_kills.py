@@ -134,7 +134,7 @@ def words() -> tuple[str, ...]:
     return tuple(word(number) for number in range(0, FILES, 10))
 
 
-async def test_i5_i12_killed_again_and_again_it_ends_as_if_nobody_had(corpus: Corpus, tmp_path: Path) -> None:
+async def test_i5_i12_killed_again_and_again_it_ends_as_if_it_was_not_killed(corpus: Corpus, tmp_path: Path) -> None:
     chance = random.Random(SEED)
     home = tmp_path / "home"
     kills = 0

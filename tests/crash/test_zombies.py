@@ -143,7 +143,7 @@ if LONG:
 
 
 @pytest.mark.parametrize("failpoint", AT_THE_INDEX + BETWEEN)
-def test_i3_nobody_reads_what_a_zombie_does(on_sqlite: Place, undisturbed: Picture, failpoint: str) -> None:
+def test_i3_no_search_reads_what_a_zombie_writes(on_sqlite: Place, undisturbed: Picture, failpoint: str) -> None:
     after = haunt(on_sqlite, failpoint, undisturbed)
     if failpoint == "index.append.before":
         assert after.rows != undisturbed.rows, "its append came late, and is there"
@@ -151,10 +151,12 @@ def test_i3_nobody_reads_what_a_zombie_does(on_sqlite: Place, undisturbed: Pictu
         assert after.rows == undisturbed.rows, "it asks for its lock before it commits, and has lost it"
 
 
-def test_i3_nobody_reads_what_a_zombie_merges(on_sqlite: Place, undisturbed: Picture) -> None:
+def test_i3_no_search_reads_what_a_zombie_merges(on_sqlite: Place, undisturbed: Picture) -> None:
     haunt(on_sqlite, "index.merge.before", undisturbed, killed_before="index.append.after")
 
 
 @pytest.mark.parametrize("failpoint", INSIDE)
-def test_i3_a_zombie_in_a_transaction_holds_up_nobody(on_postgres: Place, undisturbed: Picture, failpoint: str) -> None:
+def test_i3_a_zombie_in_a_transaction_delays_no_other_transaction(
+    on_postgres: Place, undisturbed: Picture, failpoint: str
+) -> None:
     haunt(on_postgres, failpoint, undisturbed)

@@ -54,7 +54,7 @@ async def test_a_worker_outlasts_a_server_that_goes_away(
     app = await start_app(database=fresh_postgres)
     other = await start_app(database=fresh_postgres)
     said: list[str] = []
-    working = asyncio.create_task(app.work(tell=said.append))
+    working = asyncio.create_task(app.work(report=said.append))
     await other.ingest([files(tmp_path / "before", 3)], wait=False)
     await ended(other, 3)
     await other.ingest([files(tmp_path / "meanwhile", 30)], wait=False)
@@ -84,7 +84,7 @@ async def test_a_worker_that_waits_for_its_server_is_stopped_at_once(
 ) -> None:
     app = await start_app(database=fresh_postgres)
     said: list[str] = []
-    working = asyncio.create_task(app.work(tell=said.append))
+    working = asyncio.create_task(app.work(report=said.append))
     await asyncio.sleep(0.5)
     switch(False)
 

@@ -401,7 +401,7 @@ async def _someone(app: App) -> bool:
     return await app.count_workers() > 0
 
 
-async def test_a_restore_that_is_interrupted_is_told_and_can_be_done_again(
+async def test_a_restore_that_is_interrupted_is_reported_and_can_be_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from penstock.upkeep.restore import Restore

@@ -31,7 +31,7 @@ async def test_an_empty_file_is_not_indexable(app: App, files: Files) -> None:
     assert (await app.status()).dead_letters == 0
 
 
-async def test_i9_binary_garbage_is_unsupported_whatever_its_name_and_harms_nobody(app: App, files: Files) -> None:
+async def test_i9_binary_garbage_is_unsupported_whatever_its_name_and_affects_no_other(app: App, files: Files) -> None:
     summary = await app.ingest([files(**{"bad.bin": GARBAGE, "bad.txt": GARBAGE, "good.txt": "good words"})])
     assert (summary.completed, summary.unsupported, summary.failed) == (1, 2, 0)
     assert await found(app, "good") == {"good.txt"}
@@ -109,7 +109,7 @@ async def test_every_encoding_is_read(app: App, encoding: str) -> None:
     assert "".join(pages) == sample
 
 
-async def test_a_folder_that_vanishes_during_the_walk_is_told(
+async def test_a_folder_that_vanishes_during_the_walk_is_reported(
     app: App, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = files(**{"a.txt": "words"})
@@ -130,7 +130,7 @@ async def test_a_folder_that_vanishes_during_the_walk_is_told(
     assert summary.deleted == 0, "a folder that could not be read proves nothing"
 
 
-async def test_a_file_that_vanishes_before_it_is_read_is_told(
+async def test_a_file_that_vanishes_before_it_is_read_is_reported(
     app: App, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = files(**{"a.txt": "words", "gone.txt": "words"})
@@ -197,7 +197,7 @@ async def test_a_path_that_is_not_there_is_refused(app: App, tmp_path: Path) -> 
     assert penstock(tmp_path / "home2", "ingest", str(tmp_path / "nowhere")).returncode == 2
 
 
-async def test_an_unreadable_file_is_told_and_the_others_go_on(
+async def test_an_unreadable_file_is_reported_and_the_others_go_on(
     app: App, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Root reads everything, so the refusal comes from the door that reads."""

@@ -24,7 +24,7 @@ LONG = bool(os.environ.get("PENSTOCK_LONG"))
 GARBAGE = b"\x7fELF\x02\x01" + bytes(range(256)) * 40
 
 
-async def test_a_home_below_a_file_is_told_in_a_sentence(tmp_path: Path) -> None:
+async def test_a_home_below_a_file_is_reported_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(StorageError, match="could not be written"):
         async with open_app(home=str(tmp_path / "file" / "home"), embedder="fake"):
@@ -34,7 +34,9 @@ async def test_a_home_below_a_file_is_told_in_a_sentence(tmp_path: Path) -> None
     assert "could not be written" in json.loads(ran.stdout)["error"]
 
 
-async def test_a_home_of_somebody_else_is_told_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_home_of_another_user_is_reported_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Root may look into all of them: so we say what the system would."""
     home, stat, connect = tmp_path / "home", os.stat, sqlite3.connect
     home.mkdir()
@@ -54,7 +56,7 @@ async def test_a_home_of_somebody_else_is_told_in_a_sentence(tmp_path: Path, mon
             pass
 
 
-async def test_a_ledger_of_a_newer_penstock_is_told_in_a_sentence(app: App, tmp_path: Path) -> None:
+async def test_a_ledger_of_a_newer_penstock_is_reported_in_a_sentence(app: App, tmp_path: Path) -> None:
     sql(tmp_path / "home", f"INSERT INTO schema_versions VALUES ({LATEST + 1}, 0)")
     with pytest.raises(LedgerTooNew):
         async with open_app(home=str(tmp_path / "home"), embedder="fake"):
@@ -64,7 +66,7 @@ async def test_a_ledger_of_a_newer_penstock_is_told_in_a_sentence(app: App, tmp_
     assert "Upgrade Penstock" in json.loads(ran.stdout)["error"]
 
 
-async def test_a_ledger_that_another_program_holds_is_told_in_a_sentence(
+async def test_a_ledger_that_another_program_holds_is_reported_in_a_sentence(
     app: App, files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import sqlite3

@@ -116,7 +116,7 @@ def bombs() -> dict[str, tuple[bytes, str | None]]:
     }
 
 
-async def test_i9_every_bomb_ends_within_its_limits_and_harms_nobody(start_app: StartApp, files: Files) -> None:
+async def test_i9_every_bomb_ends_within_its_limits_and_affects_no_other(start_app: StartApp, files: Files) -> None:
     """The limits are lower than the default ones, so that small bombs reach them."""
     app = await start_app(
         parsers={"children": 2, "memory_mb": 128, "timeout_s": 60.0},

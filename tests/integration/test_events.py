@@ -52,7 +52,7 @@ async def test_every_step_and_every_document_is_told_in_order(app: App, files: F
     assert [event.at for event in events] == sorted(event.at for event in events)
 
 
-async def test_a_failure_is_told_with_its_reason(app: App, files: Files) -> None:
+async def test_a_failure_is_reported_with_its_reason(app: App, files: Files) -> None:
     work = asyncio.create_task(app.ingest([files(**{"rubbish.dat": b"%PDF-1.7\n" + bytes(range(256)) * 40})]))
     events = [event async for event in app.events(work)]
     assert of(events, "rubbish.dat") == [

@@ -164,7 +164,7 @@ async def _hold_once(app: App) -> None:
         pass
 
 
-async def test_a_block_whose_lock_was_taken_away_is_told(start_app: StartApp) -> None:
+async def test_a_block_whose_lock_was_taken_away_is_reported(start_app: StartApp) -> None:
     app, other = await start_app(worker=SHORT), await start_app()
 
     async def lose() -> None:

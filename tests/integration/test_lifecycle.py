@@ -100,7 +100,7 @@ async def test_i8_handlers_are_told_of_everything_that_they_asked_for_once(
     assert len(heard) == told
 
 
-async def test_i8_nothing_is_told_that_nobody_asked_for(app: App, tmp_path: Path) -> None:
+async def test_i8_no_event_is_written_without_a_handler(app: App, tmp_path: Path) -> None:
     await app.ingest(data=b"words", name="a.txt", workflow=workflow(tmp_path, "item_end"))
     await app.ingest(data=b"other words", name="b.txt")
     assert [(event.kind, event.name) for event in heard] == [("ITEM_END", "a.txt")]
@@ -136,7 +136,7 @@ async def test_the_counts_of_a_group_are_of_its_documents_however_often_they_ran
     assert (group.total, group.completed, group.failed, group.completions) == (2, 1, 0, 2)
 
 
-async def test_i8_what_was_submitted_by_others_is_told_by_whoever_works(start_app: StartApp, tmp_path: Path) -> None:
+async def test_i8_what_was_submitted_by_others_is_reported_by_the_worker(start_app: StartApp, tmp_path: Path) -> None:
     first, second = await start_app(), await start_app()
     await first.ingest(data=b"words", name="a.txt", workflow=workflow(tmp_path, "group_start item_end"), wait=False)
     assert (await first.status()).events.waiting == 1
@@ -471,7 +471,7 @@ async def test_i8_a_handler_that_kills_its_worker_again_and_again_ends_as_a_dead
     assert told(tmp_path)[-1][2] == "1"
 
 
-async def test_a_worker_that_is_told_to_stop_gives_back_what_it_was_about_to_deliver(
+async def test_a_worker_that_is_stopped_gives_back_what_it_was_about_to_deliver(
     start_app: StartApp, tmp_path: Path
 ) -> None:
     app = await submitted(start_app, tmp_path)

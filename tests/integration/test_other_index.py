@@ -222,7 +222,7 @@ def player(tmp_path: Path, database_url: str) -> Callable[[Path], Any]:
     return play
 
 
-async def test_i5_killed_again_and_again_it_ends_as_if_nobody_had(
+async def test_i5_killed_again_and_again_it_ends_as_if_it_was_not_killed(
     start: Callable[[], Any], files: Files, player: Callable[[Path], Any]
 ) -> None:
     contents = {f"{i}.txt": f"note{i}\n\n{text(60, f'w{i % 7}')}" for i in range(40)}

@@ -76,7 +76,7 @@ async def test_a_worker_waits_for_room_on_a_full_disk_and_goes_on(small_disk: Pa
         await app.ingest([folder], wait=False)
         filler = fill(small_disk)
         said: list[str] = []
-        working = asyncio.create_task(app.work(tell=said.append))
+        working = asyncio.create_task(app.work(report=said.append))
         await hear(said, 1)
         await asyncio.sleep(1)
         assert not working.done()
@@ -107,7 +107,7 @@ async def test_a_worker_tries_again_ever_more_rarely_and_says_only_that_it_is_no
 
     monkeypatch.setattr(outage.Outage, "_sleep", noted)
     said: list[str] = []
-    working = asyncio.create_task(app.work(tell=said.append))
+    working = asyncio.create_task(app.work(report=said.append))
     await until(lambda: asyncio.sleep(0, len(waits) >= 5), 60)
     assert waits[:5] == [0.1, 0.2, 0.4, 0.4, 0.4]
     assert len(said) == 3, said
@@ -127,17 +127,17 @@ async def test_a_worker_that_waits_for_its_disk_is_stopped_at_once(
     await app.ingest([files(**{"a.txt": text(3)})], wait=False)
     broken["left"] = 10**9
     said: list[str] = []
-    working = asyncio.create_task(app.work(tell=said.append))
+    working = asyncio.create_task(app.work(report=said.append))
     await hear(said, 1)
     app.stop()
     async with asyncio.timeout(10):
         assert (await working).interrupted
 
 
-async def test_a_second_outage_is_told_as_well(start_app: StartApp, broken: dict[str, int]) -> None:
+async def test_a_second_outage_is_reported_as_well(start_app: StartApp, broken: dict[str, int]) -> None:
     app, other = await start_app(), await start_app()
     said: list[str] = []
-    working = asyncio.create_task(app.work(tell=said.append))
+    working = asyncio.create_task(app.work(report=said.append))
     for number in (1, 2):
         await other.ingest(data=text(3, f"w{number}x").encode(), name=f"{number}.txt", wait=False)
         broken["left"] = 1
@@ -167,7 +167,7 @@ async def test_a_worker_does_not_wait_for_a_ledger_that_is_damaged(
         SqliteConnection(tmp_path / "garbage.db", (await start_app()).runtime)
     app = await start_app()
     said: list[str] = []
-    working = asyncio.create_task(app.work(tell=said.append))
+    working = asyncio.create_task(app.work(report=said.append))
     await asyncio.sleep(0.3)
     error = sqlite3.DatabaseError("database disk image is malformed")
     error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT

@@ -223,7 +223,7 @@ async def test_closing_while_children_start_leaves_none(start: Start) -> None:
         assert children_of(os.getpid()) == [], f"closed {pause} s after the start"
 
 
-async def test_an_answer_that_nobody_reads_to_its_end_leaves_nothing_open(start: Start) -> None:
+async def test_an_answer_that_is_not_read_to_its_end_leaves_nothing_open(start: Start) -> None:
     bench = await start().warm()
     files = len(os.listdir("/proc/self/fd"))
     call = bench.begin("echo", size=40_000_000)

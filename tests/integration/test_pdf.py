@@ -265,7 +265,7 @@ FINE = {
 }
 
 
-async def test_i9_every_damage_is_named_and_harms_nobody_else(start_app: StartApp, files: Files) -> None:
+async def test_i9_every_damage_is_named_and_affects_no_other(start_app: StartApp, files: Files) -> None:
     app = await start_app(parsers=LIMITS, limits={"bad_pages": 0.0}, ocr={"mode": "off"})
     cursed = dead()
     folder = files(**{name: case[0] for name, case in (cursed | FINE).items()})

@@ -410,6 +410,6 @@ async def test_a_busy_index_is_left_alone(app: App, home: Path, monkeypatch: pyt
     remove_rows(home, f"generation = {generation_of(home, '3.txt')}")
     sql(home, "UPDATE locks SET token = 'x', worker_id = 'x', lease_until = 9e9")
     report = await app.check(repair=True)
-    assert kinds(report.problems) == {"row_missing", "not_mended"}
+    assert kinds(report.problems) == {"row_missing", "not_repaired"}
     sql(home, "UPDATE locks SET lease_until = 1")
     assert (await app.check(repair=True)).ok

@@ -166,7 +166,7 @@ async def test_artifacts_that_vanished_are_a_problem(app: App, home: Path) -> No
     assert (await app.check()).ok
 
 
-async def test_each_collection_keeps_as_it_is_told(start_app: StartApp) -> None:
+async def test_each_collection_keeps_as_it_is_reported(start_app: StartApp) -> None:
     keep = {name: {"keep_artifacts": value} for name, value in (("a", "always"), ("w", 7), ("c", "until_completed"))}
     app = await start_app(collections=keep, keep_artifacts="always")
     for name in ("a", "w", "c", "default"):

@@ -223,7 +223,7 @@ def test_parameters_of_the_url_win_over_ours(monkeypatch: pytest.MonkeyPatch) ->
         _ = Database("postgresql://me:secret@h/db?nonsense=1", Runtime()).server.parameters
 
 
-async def test_i7_whoever_lost_his_connection_too_is_not_reaped_before_he_could_come_back(postgres: str) -> None:
+async def test_i7_a_worker_that_lost_its_connection_too_is_not_reaped_before_it_could_return(postgres: str) -> None:
     async with opened(postgres) as (ledger, _):
         desk = Desk(ledger)
         step = await desk.started(worker="w2")

@@ -64,7 +64,7 @@ async def test_a_quick_document_runs_beside_steps_that_wait_for_a_parser(
     assert (await work).completed == 4
 
 
-async def test_a_step_of_one_s_own_that_waits_frees_its_place(start_app: StartApp) -> None:
+async def test_a_custom_step_that_waits_frees_its_place(start_app: StartApp) -> None:
     """Each waits until three are waiting, in a worker with room for one; then they work one at a time."""
     own_steps.calls.clear()
     app = await start_app(worker={"slots": 1})

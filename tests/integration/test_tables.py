@@ -73,7 +73,7 @@ async def statuses(app: App, owner: str) -> list[str]:
     return sorted({entry.status for entry in await app.for_owner(owner).list_documents()})
 
 
-async def test_i9_one_owner_s_broken_table_stops_nobody_else_and_is_tried_again(
+async def test_i9_one_owner_s_broken_table_stops_no_other_owner_and_is_tried_again(
     start_app: StartApp, database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = await start_app(database=database_url)

@@ -149,7 +149,7 @@ KINDS: dict[str, Error] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_i7_a_provider_that_is_away_blames_nobody_and_the_work_goes_on_when_it_is_back(
+async def test_i7_a_provider_that_is_away_counts_for_no_step_and_the_work_goes_on_when_it_is_back(
     one: App, start_app: StartApp, provider: Provider, kind: str
 ) -> None:
     two = await start_app(database=one.config.database_url)
@@ -299,9 +299,7 @@ def service(monkeypatch: pytest.MonkeyPatch) -> type[away_steps.Service]:
     return away_steps.Service
 
 
-async def test_a_step_of_one_s_own_may_say_that_its_service_is_away(
-    one: App, service: type[away_steps.Service]
-) -> None:
+async def test_a_custom_step_may_say_that_its_service_is_away(one: App, service: type[away_steps.Service]) -> None:
     define(one, OWN)
     service.error = lambda: Away("my service is down", target="my-api")
     await give(one, 40, "own")
@@ -333,7 +331,7 @@ async def test_a_step_that_names_a_new_target_at_each_error_does_not_spin(
 
 
 @pytest.mark.parametrize("name", sorted(away_steps.RUBBISH))
-async def test_i9_whatever_a_step_says_about_its_target_it_waits_and_harms_nobody(
+async def test_i9_whatever_a_step_says_about_its_target_it_waits_and_affects_no_other(
     one: App, service: type[away_steps.Service], name: str
 ) -> None:
     define(one, OWN)
@@ -376,7 +374,7 @@ async def test_i10_what_one_owner_s_step_says_holds_no_other_owner(
     assert away.error == "come back"
 
 
-async def test_a_target_that_nobody_needs_any_more_is_forgotten(
+async def test_a_target_that_is_not_needed_any_more_is_forgotten(
     one: App, service: type[away_steps.Service], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(targets, "FORGET_S", 3.0)

@@ -236,7 +236,7 @@ async def test_check_is_content_with_what_vacuum_left_and_with_what_ours_write_l
     assert clean(await app.check())
 
 
-async def test_a_changed_byte_is_told_and_the_index_made_again(app: App, home: Path) -> None:
+async def test_a_changed_byte_is_reported_and_the_index_made_again(app: App, home: Path) -> None:
     await app.vacuum()
     [file] = files_of(home)
     flip_a_byte(file)
@@ -271,7 +271,7 @@ async def test_a_vacuum_accepts_what_it_finds(app: App, home: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["a file", "the latest version", "the whole table"])
-async def test_what_is_gone_is_told_and_comes_back(what: str, app: App, home: Path) -> None:
+async def test_what_is_gone_is_reported_and_comes_back(what: str, app: App, home: Path) -> None:
     await app.vacuum()
     table = home / "index" / "default" / "default" / "v1.lance"
     if what == "a file":
@@ -318,14 +318,14 @@ async def test_what_one_of_ours_wrote_since_the_finding_is_not_undone(app: App, 
     """A repair holds the lock when it looks again."""
     from penstock.model.nouns import WorkerId
     from penstock.upkeep.check import survey
-    from penstock.upkeep.repair import mend
+    from penstock.upkeep.repair import repair_findings
 
     await app.vacuum()
     remove_rows(home, "ordinal > 10000")
     found = await survey(app.resources.maintenance.stores(None))
     assert {finding.kind for finding in found} == {"index_written_elsewhere"}
     await app.ingest(data=b"written by one of ours", name="new.txt")
-    await mend(app.resources.maintenance.stores(None), WorkerId("me"), found)
+    await repair_findings(app.resources.maintenance.stores(None), WorkerId("me"), found)
     assert await finds(app, "ours", "new.txt")
     assert clean(await app.check())
 
@@ -338,7 +338,7 @@ async def test_an_index_that_cannot_be_made_again_is_not_given_up(app: App, home
     segment_of(home, "3.txt", "embed").unlink()
     for _ in range(2):
         report = await app.check(repair=True)
-        assert {"index_changed", "not_mended"} <= kinds(report.problems)
+        assert {"index_changed", "not_repaired"} <= kinds(report.problems)
         assert await finds(app, "topic3", "3.txt")
         assert await finds(app, "topic4", "4.txt")
     await app.vacuum()

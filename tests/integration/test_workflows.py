@@ -127,7 +127,7 @@ async def test_steps_of_one_s_own_read_what_came_before_and_hand_on(app: App, fi
     assert made["summed"]["sum"] > 0
 
 
-async def test_i4_a_step_of_one_s_own_goes_on_from_its_checkpoint(start_app: StartApp, files: Files) -> None:
+async def test_i4_a_custom_step_goes_on_from_its_checkpoint(start_app: StartApp, files: Files) -> None:
     app = await start_app()
     define(app, COUNTED.replace(".count}", ".count, parameters: {slow: true}}"))
     work = asyncio.create_task(app.ingest([files(**{"a.txt": text(60)})], workflow="counted"))
@@ -143,7 +143,7 @@ async def test_i4_a_step_of_one_s_own_goes_on_from_its_checkpoint(start_app: Sta
     assert before < len(own_steps.calls)
 
 
-async def test_i1_what_a_step_of_one_s_own_makes_survives_a_power_cut(
+async def test_i1_what_a_custom_step_makes_survives_a_power_cut(
     app: App, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept: list[tuple[str, bool]] = []
@@ -204,7 +204,7 @@ async def test_a_run_keeps_the_workflow_that_it_started_with(app: App, files: Fi
     assert "count" in await metas(app, (await only(app)).id)
 
 
-async def test_a_step_of_one_s_own_is_tried_again_and_may_say_nothing(app: App, files: Files) -> None:
+async def test_a_custom_step_is_tried_again_and_may_say_nothing(app: App, files: Files) -> None:
     define(app, ending(f"{{kind: enrich, method: {OWN}.flaky}}"))
     assert (await app.ingest([files(**{"a.txt": text(3)})], workflow="x")).completed == 1
     assert own_steps.calls == ["flaky"] * 3
@@ -263,7 +263,7 @@ async def test_a_document_that_is_deleted_while_a_step_asks_leaves_no_letter(app
 
 
 @pytest.mark.parametrize("many", [0, 3000])
-async def test_all_chunks_of_a_step_of_one_s_own_are_indexed_however_many(app: App, files: Files, many: int) -> None:
+async def test_all_chunks_of_a_custom_step_are_indexed_however_many(app: App, files: Files, many: int) -> None:
     define(app, f"id: x\nsteps: {{validate: , extract: , clean: , chunk: {{method: {OWN}.cut, parameters: "
            f"{{many: {many}}}}}, embed: , index: }}\n")  # fmt: skip
     await app.ingest([files(**{"a.txt": "words here"})], workflow="x")

@@ -521,8 +521,8 @@ async def requeue(desk: Desk) -> Any:
     return step.document_id
 
 
-@scenario(repairs.BURY)
-async def bury(desk: Desk) -> Any:
+@scenario(repairs.ADD_DEAD_LETTER)
+async def add_dead_letter(desk: Desk) -> Any:
     step = await _failed(desk)
     await desk.rows("DELETE FROM dead_letters RETURNING 1")
     return step.document_id

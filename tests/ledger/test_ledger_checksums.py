@@ -48,7 +48,7 @@ async def test_storing_a_checksum_gives_the_lock_back_at_its_own_time(desk: Desk
     assert not await held_since(desk, left)
 
 
-async def test_i3_whoever_lost_the_lock_stores_no_checksum(desk: Desk) -> None:
+async def test_i3_a_holder_that_lost_its_lock_stores_no_checksum(desk: Desk) -> None:
     assert not await store(desk)
     assert await take(desk, "t2")
     assert not await store(desk, "t1")

@@ -138,7 +138,7 @@ async def test_i7_who_had_not_begun_when_its_worker_died_is_no_suspect(desk: Des
     for crash in range(leasing.UNBEGUN + 1):
         # What it waits on is as old as the last heartbeat: after many claims nobody believes that any more.
         assert step.crashes == max(0, crash - leasing.UNBEGUN + 1), crash
-        sign = leasing.StepSignal(step.lease.step_id, leasing.ROOM, moved=False)
+        sign = leasing.StepSignal(step.lease.step_id, leasing.SLOT, moved=False)
         beat = leasing.Beat(WorkerId("dead"), (step.lease,), (), (sign,), 60.0)
         assert (await desk.ledger.write(leasing.HEARTBEAT, beat)).alive == {step.lease.step_id}
         assert await desk.reap("dead") == 1
@@ -149,7 +149,7 @@ async def test_i7_who_had_not_begun_when_its_worker_died_is_no_suspect(desk: Des
 async def test_i7_a_suspect_that_dies_alone_is_blamed_whatever_it_was_last_seen_to_wait_on(desk: Desk) -> None:
     step = await desk.started(worker="dead")
     assert await desk.ledger.write(leasing.GO_ALONE, step.lease)
-    await desk.rows(f"UPDATE steps SET waiting_on = '{leasing.ROOM}'")
+    await desk.rows(f"UPDATE steps SET waiting_on = '{leasing.SLOT}'")
     assert await desk.reap("dead") == 1
     assert await desk.step(step, "crashes") == 1
 

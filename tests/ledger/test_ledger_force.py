@@ -49,7 +49,7 @@ async def test_a_lock_taken_away_wakes_its_key(desk: Desk) -> None:
     assert len(await desk.claim_keyed()) == 1
 
 
-async def test_i3_whoever_lost_a_lock_by_force_can_write_nothing(desk: Desk) -> None:
+async def test_i3_a_holder_that_lost_its_lock_by_force_writes_nothing(desk: Desk) -> None:
     step = await desk.indexing()
     await force(desk)
     assert not await desk.ledger.read(locks.held, KEY, step.lease.token)
@@ -60,7 +60,7 @@ async def test_i3_whoever_lost_a_lock_by_force_can_write_nothing(desk: Desk) -> 
     assert not await desk.ledger.write(locks.RELEASE, (KEY, step.lease.token))
 
 
-async def test_a_lock_that_nobody_holds_cannot_be_taken_away(desk: Desk) -> None:
+async def test_a_lock_that_is_not_held_cannot_be_taken_away(desk: Desk) -> None:
     assert await force(desk) is None
     await desk.indexing()
     assert await force(desk) is not None

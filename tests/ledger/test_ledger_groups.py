@@ -125,7 +125,7 @@ async def test_i8_a_group_whose_submitter_came_back_after_the_reaper_looked_is_n
     assert await desk.one("SELECT sealed FROM groups") == 0
 
 
-async def test_i8_a_group_whose_submitter_died_is_sealed_by_whoever_reaps(desk: Desk) -> None:
+async def test_i8_a_group_whose_submitter_died_is_closed_by_the_worker_that_reaps(desk: Desk) -> None:
     await submit(desk, "/a", seal=False)
     await submit(desk, "/b", group="01ALIVE", seal=False)
     for step in await desk.claim(2):
@@ -258,7 +258,7 @@ async def test_i8_what_happens_to_a_run_is_told_in_order(desk: Desk) -> None:
     ]
 
 
-async def test_i8_only_what_somebody_hears_is_written(desk: Desk) -> None:
+async def test_i8_only_events_with_a_handler_are_written(desk: Desk) -> None:
     await submit(desk, "/a", events=["item_end"])
     await submit(desk, "/b", group="01SILENT", events=[])
     for step in await desk.claim(2):
@@ -273,7 +273,7 @@ async def test_i8_only_what_somebody_hears_is_written(desk: Desk) -> None:
 async def test_i8_a_completion_is_told_once_even_if_it_is_written_twice(desk: Desk) -> None:
     def twice(connection: Any) -> None:
         for _ in range(2):
-            outbox.tell_groups(connection, EventKind.GROUP_END, [("anna", "x", GROUP, 1)])
+            outbox.add_group_events(connection, EventKind.GROUP_END, [("anna", "x", GROUP, 1)])
 
     await desk.ledger.read(twice)
     assert len(await events(desk)) == 1

@@ -204,7 +204,7 @@ async def claim_behind(desk: Desk, queue: str) -> list[Step]:
     return await desk.ledger.write(claims.CLAIM_KEYED, claims.KeyedClaim(WorkerId("w1"), queue, 64, desk.token(), 60.0))
 
 
-async def test_behind_a_key_of_one_s_own_runs_one_step_at_a_time(desk: Desk) -> None:
+async def test_behind_a_custom_key_runs_one_step_at_a_time(desk: Desk) -> None:
     await behind(desk, "/a", "/b")
     [first] = await claim_behind(desk, "enrich")
     assert await claim_behind(desk, "enrich") == []
@@ -251,7 +251,7 @@ async def test_the_first_step_of_a_run_may_wait_behind_a_key(desk: Desk) -> None
     assert (step.pool, step.lease.resource_key) == ("gpu", OWN)
 
 
-async def test_i10_a_key_of_one_s_own_is_seen_and_forced_by_its_owner_only(desk: Desk) -> None:
+async def test_i10_a_custom_key_is_seen_and_forced_by_its_owner_only(desk: Desk) -> None:
     await behind(desk, "/a")
     [step] = await claim_behind(desk, "enrich")
     assert [x.key for x in await desk.ledger.read(partial(stats.locks, ANNA))] == [OWN]

@@ -49,7 +49,7 @@ async def waiting(desk: Desk) -> outbox.Waiting:
     return await desk.ledger.read(outbox.waiting)
 
 
-async def test_i8_an_event_goes_to_each_of_its_handlers_and_to_nobody_else(desk: Desk) -> None:
+async def test_i8_an_event_goes_to_each_of_its_handlers_and_to_no_other(desk: Desk) -> None:
     await told(desk, "/a", "/b", item_start=[to("one"), to("two", retries=7)], item_end=[to("three")])
     assert (await waiting(desk)).due
     assert (await desk.ledger.read(work.left)).due_events

@@ -89,7 +89,7 @@ async def test_a_cancel_that_meets_a_chain_stops_the_chained_step_too(both: Desk
     assert not (await both.ledger.read(work.left)).anything
 
 
-async def test_i2_a_heartbeat_waits_for_nobody_and_takes_nothing_for_lost(both: Desk) -> None:
+async def test_i2_a_heartbeat_does_not_wait_and_takes_nothing_for_lost(both: Desk) -> None:
     busy, idle = await both.started("/a"), await both.started("/b")
     worker = Open(both)
     assert worker.do(completions.COMPLETE, both.completion(busy)).took

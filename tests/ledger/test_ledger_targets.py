@@ -161,7 +161,7 @@ async def test_a_probe_that_finds_nothing_out_leaves_the_target_to_others(desk: 
     assert held.failures == 1
 
 
-async def test_a_target_that_nobody_waits_for_is_forgotten(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_target_that_no_step_waits_for_is_forgotten(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     step = await desk.started()
     await hold(desk, step)
     monkeypatch.setattr(targets, "FORGET_S", -60.0)

@@ -89,7 +89,7 @@ def test_a_wrong_variable_is_refused_by_its_name(tmp_path: Path, variable: str, 
     assert told in refusal(tmp_path, "", {variable: value})
 
 
-def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
     told = refusal(tmp_path, "worker: {slots: 0, lease_s: -1}\nchunk: {sise: 3}\n")
     assert [line.split(": ")[1].split()[0] for line in told.splitlines()] == [
         "worker.slots", "worker.lease_s", "unknown",
@@ -162,7 +162,7 @@ def test_every_number_has_a_range() -> None:
         ({}, {"unit": "characters", "size": 1000, "overlap": 200}),
     ],
 )
-def test_an_overlap_that_nobody_set_follows_the_size(values: dict[str, Any], wanted: dict[str, Any]) -> None:
+def test_an_overlap_that_was_not_set_follows_the_size(values: dict[str, Any], wanted: dict[str, Any]) -> None:
     step = StepDefinition("chunk", "chunk", parameters={})
     default = with_defaults(Workflow("w", "w", (step,)), {"chunk": Config().given_chunk_parameters("c")})
     [found] = with_chunk_sizes(with_parameters(default, {"chunk": values}, "values")).steps

@@ -129,7 +129,7 @@ def test_a_file_is_looked_for_beside_the_one_that_names_it(catalog: Catalog, tmp
         ),
     ],
 )  # fmt: skip
-def test_what_cannot_be_gone_on_with_is_told_with_its_line(
+def test_what_cannot_be_gone_on_with_is_reported_with_its_line(
     catalog: Catalog, tmp_path: Path, files: dict[str, str], where: str, words: str
 ) -> None:
     for name, body in files.items():

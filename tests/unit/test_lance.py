@@ -489,7 +489,7 @@ async def test_a_path_that_contains_conflict_makes_no_conflict_of_a_storage_erro
         await table.put([rows(2, 3)], held, fresh=True)
 
 
-async def test_a_commit_of_somebody_else_is_a_conflict_and_staged_again(
+async def test_a_commit_of_another_writer_is_a_conflict_and_staged_again(
     table: LanceTable, tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await table.put([rows(1, 3), rows(2, 3)], held, fresh=True)

@@ -35,7 +35,7 @@ ENGINE = {
 CROSSING = {
     "documents.live": "the documents of claimed steps, whoever owns them",
     "documents.live_row": "the same",
-    "dead_letters.bury": "inside the transaction that fails a step",
+    "dead_letters.insert": "inside the transaction that fails a step",
     "generations.activate": "inside the transaction of a flip",
     "generations.place": "the same",
     "generations.schedule_purge": "inside flips, submits and deletes",

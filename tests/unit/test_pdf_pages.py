@@ -186,7 +186,7 @@ def test_passwords(write: Write, revision: int) -> None:
     assert read(umlauts, "päß", 0, 8) == plain
 
 
-def test_a_lock_that_nobody_knows_is_said_to_be_one(write: Write) -> None:
+def test_a_lock_that_is_unknown_is_said_to_be_one(write: Write) -> None:
     data = pdf(*numbered(1), lock=Lock()).replace(b"/Filter /Standard", b"/Filter /Stranger")
     refused = refusal(write(data))
     assert (refused.reason, "without protection" in str(refused)) == ("encrypted", True)

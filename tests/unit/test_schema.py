@@ -75,7 +75,7 @@ async def test_a_ledger_of_a_newer_penstock_is_refused(tmp_path: Path, fresh_pos
             await open_ledger(url)
 
 
-async def test_an_older_shared_ledger_is_migrated_only_when_told_to(fresh_postgres: str, monkeypatch: Any) -> None:
+async def test_an_older_shared_ledger_is_migrated_only_on_request(fresh_postgres: str, monkeypatch: Any) -> None:
     from penstock.ledger.database import versions
 
     monkeypatch.setattr(versions, "LATEST", LATEST + 1)

@@ -36,7 +36,7 @@ def test_a_read_waits_while_somebody_else_has_the_ledger_for_himself(tmp_path: P
         assert reader.script("SELECT 1") == [(1,)]
 
 
-def test_a_statement_of_a_writer_is_left_to_whoever_can_run_all_of_it_again(tmp_path: Path) -> None:
+def test_a_statement_of_a_writer_is_left_to_the_caller_that_can_repeat_all_of_it(tmp_path: Path) -> None:
     with closing(SqliteConnection(tmp_path / "ledger.db", Runtime())) as writer:
         writer.begin()
         real = writer._db

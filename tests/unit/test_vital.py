@@ -15,7 +15,7 @@ class Clock:
 
 def told(vital: StepActivity, loop_lives: bool = True) -> tuple[str | None, bool, float | None] | None:
     sign, news = vital.sign(STEP, loop_lives)
-    vital.tell(news)
+    vital.recorded(news)
     return None if sign is None else (sign.waiting_on, sign.moved, sign.timeout_s)
 
 

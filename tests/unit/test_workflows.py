@@ -160,16 +160,16 @@ def test_a_snapshot_comes_back_as_it_was() -> None:
         ("", 1, "mapping of names"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line(text: str, line: int, words: str) -> None:
+def test_what_is_wrong_is_reported_with_its_line(text: str, line: int, words: str) -> None:
     found = problems(text)
     assert any(at == line and words in message for at, message in found), found
 
 
-def test_everything_that_is_wrong_is_told_at_once() -> None:
+def test_everything_that_is_wrong_is_reported_at_once() -> None:
     assert len(problems("id: a\nsteps:\n  x: {kind: shred}\n  y: {kind: burn}\n")) == 2
 
 
-def test_a_method_that_cannot_be_imported_is_told_with_its_line(tmp_path: Path) -> None:
+def test_a_method_that_cannot_be_imported_is_reported_with_its_line(tmp_path: Path) -> None:
     file = tmp_path / "w.yaml"
     file.write_text(
         "id: a\nsteps:\n  validate:\n  x:\n    kind: enrich\n    method: os.path.nothing\n"

@@ -194,7 +194,7 @@ async def test_a_busy_database_only_delays(sqlite: Ledger, tmp_path: Path) -> No
         assert 0.3 < time.monotonic() - began < 5.0
 
 
-async def test_a_database_that_stays_locked_is_told_in_a_sentence(
+async def test_a_database_that_stays_locked_is_reported_in_a_sentence(
     sqlite: Ledger, tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(sqlite_module, "BUSY_LIMIT_S", 0.2)

@@ -34,7 +34,7 @@ async def demo(call: Call, keep: bool) -> Answer:
     try:
         teller.say(f"All files are in {folder}" + ("." if keep else ", which will be deleted at the end."))
         story = DemoRun(folder, teller, {"ingest": _ingest, "search": _search, "check": _check})
-        result = await story.tell()
+        result = await story.run()
         teller.chapter("Accepted is safe. Done is kept. Half-done is never seen.")
         teller.say(_end(result))
         teller.say(

@@ -21,7 +21,7 @@ SURE_S = 2.0
 CALM_S = 5.0
 """The shortest time constant for smoothing the time left."""
 CALM_SHARE = 1 / 6
-"""The time constant as a share of the time left: an estimate for long is less certain, and nobody needs it at once."""
+"""The time constant as a share of the time left: an estimate for long is less certain, and is not needed at once."""
 FIRST_S, EVERY_S = 5.0, 10.0
 DRAW_AFTER_S = 0.5
 """A job that ends sooner shows no progress."""
@@ -33,7 +33,7 @@ WAITS = {
     "limit": "a provider's limit",
     "lock": "the index lock",
     "parser": "a parser",
-    "room": "a free slot",
+    "slot": "a free slot",
 }
 DOING = {
     "extract": "page",

@@ -202,7 +202,7 @@ async def backup(call: Call, folder: str) -> Answer:
 
     with _Copying() as copying:
         async with call.app() as app:
-            done = await app.backup(folder, report=copying.tell)
+            done = await app.backup(folder, report=copying.draw)
     lines = [
         f"{count(done.documents, 'document')} in {visible(done.folder)}: {count(done.blobs, 'blob')} of "
         f"{bytes_size(done.bytes)}, {done.copied:,} of them new, and {_indexes(done.tables)}"
@@ -226,7 +226,7 @@ async def restore(call: Call, folder: str, force: bool) -> Answer:
     from penstock.app import restore as put_back
 
     with _Copying() as copying:
-        done = await put_back(folder, call.settings(), force=force, report=copying.tell)
+        done = await put_back(folder, call.settings(), force=force, report=copying.draw)
     put, report = done.restored, done.check
     lines = [
         f"{count(put.documents, 'document')} restored: {count(put.blobs, 'blob')} of {bytes_size(put.bytes)} and "
@@ -247,7 +247,7 @@ class _Copying:
     def __enter__(self) -> "_Copying":
         return self
 
-    def tell(self, progress: "CopyProgress") -> None:
+    def draw(self, progress: "CopyProgress") -> None:
         if drawable(sys.stderr):
             line = f"{progress.blobs:,} of {progress.total:,} blobs, {bytes_size(progress.bytes)}"
             print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)

@@ -52,7 +52,7 @@ async def worker(
         async with call.working_app(registry, for_ever=True) as app:
             if not call.json and not call.quiet:
                 note("Working; stop with Ctrl-C or SIGTERM.")
-            summary = await app.work(pools=pools, tell=note)
+            summary = await app.work(pools=pools, report=note)
     return _answer(call, summary, metrics_port=port)
 
 

@@ -69,7 +69,7 @@ class DemoRun:
     def ok(self) -> bool:
         return all(claim["ok"] for claim in self.claims)
 
-    async def tell(self) -> dict[str, Any]:
+    async def run(self) -> dict[str, Any]:
         """Run the demo and return its figures. `ok` says whether all claims were verified."""
         async with open_app(Config(home=str(self.folder / ".penstock"))) as app:
             began = app.runtime.clock()

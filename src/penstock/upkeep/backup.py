@@ -86,7 +86,7 @@ class CopyProgress(msgspec.Struct, frozen=True):
     bytes: int
 
 
-Tell = Callable[[CopyProgress], None]
+ReportProgress = Callable[[CopyProgress], None]
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -103,11 +103,11 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 class Backup:
-    def __init__(self, stores: Stores, folder: Path, tell: Tell | None) -> None:
+    def __init__(self, stores: Stores, folder: Path, report: ReportProgress | None) -> None:
         self._stores = stores
         self._runtime = stores.ledger.database.runtime
         self._folder = folder
-        self._tell = tell or (lambda progress: None)
+        self._report = report or (lambda progress: None)
         self._damaged: list[str] = []
         self._new: list[Path] = []
         self._blobs = self._bytes = self._copied = self._copied_bytes = 0
@@ -219,7 +219,7 @@ class Backup:
             batches = copied.blobs(BATCH)
             while batch := await self._blocking(next, batches, None):
                 await asyncio.gather(*(self._some(part, trusted) for part in _halves(batch)))
-                self._tell(CopyProgress(self._blobs, total, self._bytes))
+                self._report(CopyProgress(self._blobs, total, self._bytes))
         finally:
             copied.close()
         return documents

@@ -12,7 +12,7 @@ from penstock.model.nouns import WorkerId
 from penstock.upkeep.check_blobs import orphans, raw_bytes, segments
 from penstock.upkeep.check_files import files
 from penstock.upkeep.check_rows import rows
-from penstock.upkeep.repair import mend
+from penstock.upkeep.repair import repair_findings
 from penstock.upkeep.report import CheckReport, Finding, Look, Stores, report
 
 ROUNDS = 3
@@ -40,11 +40,11 @@ async def check(
     found = await survey(stores, progress)
     repaired: list[Finding] = []
     for _ in range(ROUNDS if repair else 0):
-        mended, hindered = await mend(stores, worker, found)
-        if not mended:
+        now, hindered = await repair_findings(stores, worker, found)
+        if not now:
             found += hindered
             break
-        repaired += mended
+        repaired += now
         found = await survey(stores, progress)
     left = {finding.identity for finding in found}
     return report(found, [finding for finding in repaired if finding.identity not in left], stores.sample)
@@ -85,13 +85,13 @@ def _counted(stores: Stores, look: Look, progress: Progress | None) -> Stores:
         return stores
     counted = 0
 
-    def tell(count: int) -> None:
+    def add(count: int) -> None:
         nonlocal counted
         counted += count
         progress(_NAMES.get(look, "the ledger"), counted)
 
-    tell(0)
-    return replace(stores, tell=tell)
+    add(0)
+    return replace(stores, progress=add)
 
 
 async def set_backs(stores: Stores, before: list[Finding] | None) -> list[Finding]:

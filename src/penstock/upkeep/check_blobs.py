@@ -53,7 +53,7 @@ def _raw_trouble(raw: Raw, seen: BlobSum | Unread) -> Finding | None:
 async def _sums(stores: Stores, keys: Sequence[str]) -> list[BlobSum | Unread]:
     """Sizes of all blobs, and hashes of those in the sample."""
     read = [stores.is_sampled() for _ in keys]
-    stores.tell(len(keys))
+    stores.progress(len(keys))
     sampled = iter(await stores.blobs.sums([key for key, yes in zip(keys, read, strict=True) if yes]))
     unread = [key for key, yes in zip(keys, read, strict=True) if not yes]
     others = iter(await stores.blobs.sums(unread, content=False) if unread else [])
@@ -113,7 +113,7 @@ async def orphans(stores: Stores, before: list[Finding] | None) -> list[Finding]
     found: list[Finding] = []
     more: dict[str, int] = {}
     async for infos in batches(stores.blobs, stores.owner):
-        stores.tell(len(infos))
+        stores.progress(len(infos))
         for info in await unnamed(stores, infos):
             finding = _orphan(info)
             if len(found) < KEPT:

@@ -98,7 +98,7 @@ async def _table(
         table = await stores.open(place)
         actual = None if table is None else table.dimensions
         async for batch in _scan(table):
-            stores.tell(len(batch))
+            stores.progress(len(batch))
             for row in batch:
                 expected.see(row)
     except (PenstockError, ValueError) as error:
@@ -203,7 +203,7 @@ async def _digest(stores: Stores, made: dict[int, list["array[int]"]]) -> None:
         some = artifacts[start : start + audit.AT_ONCE]
         while page := await stores.ledger.read(audit.pieces_of, some, last):
             last = (page[-1].artifact, page[-1].ordinal)
-            stores.tell(len(page))
+            stores.progress(len(page))
             for pieces in _by_size([piece for piece in page if stores.is_sampled()]):
                 for piece, data in zip(pieces, await read_pieces(stores.blobs, pieces), strict=True):
                     if data is not None:

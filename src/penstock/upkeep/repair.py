@@ -23,9 +23,11 @@ from penstock.upkeep.report import Finding, Stores
 RAW = ("raw_missing", "raw_broken")
 
 
-async def mend(stores: Stores, worker: WorkerId, found: Sequence[Finding]) -> tuple[list[Finding], list[Finding]]:
+async def repair_findings(
+    stores: Stores, worker: WorkerId, found: Sequence[Finding]
+) -> tuple[list[Finding], list[Finding]]:
     """Repair the findings. Returns those that were repaired, and findings about what prevented further repairs."""
-    mended = [finding for finding in found if await _mend_ledger(stores, finding)]
+    repaired = [finding for finding in found if await _repair_ledger(stores, finding)]
     hindered: list[Finding] = []
     in_tables = [finding for finding in found if finding.kind in IN_TABLES]
     torn = {finding.ids["artifact"] for finding in found if finding.kind == "segment_broken"}
@@ -33,18 +35,18 @@ async def mend(stores: Stores, worker: WorkerId, found: Sequence[Finding]) -> tu
     for place in sorted({place_of(finding) for finding in in_tables}):
         here = [finding for finding in in_tables if place_of(finding) == place]
         try:
-            async for finding in TableRepair(stores, worker, place, remaker).mend(here, torn):
-                mended.append(finding)
+            async for finding in TableRepair(stores, worker, place, remaker).repair(here, torn):
+                repaired.append(finding)
         except PenstockError as error:
             what = f"the index table {said(place)} could not be repaired: {error}"
             problem = any(finding.problem for finding in here)
-            hindered.append(Finding("not_mended", what, ids_of(place), problem=problem))
-    mended += await remaker.missing(found)
+            hindered.append(Finding("not_repaired", what, ids_of(place), problem=problem))
+    repaired += await remaker.missing(found)
     # Last, because index rows can still be made from the intact segments of an artifact.
-    return mended + await _cut(stores, found), hindered
+    return repaired + await _cut(stores, found), hindered
 
 
-async def _mend_ledger(stores: Stores, finding: Finding) -> bool:
+async def _repair_ledger(stores: Stores, finding: Finding) -> bool:
     def write(verb: Verb[Any, bool], item: object) -> Awaitable[bool]:
         return stores.ledger.write(verb, item)
 
@@ -61,7 +63,7 @@ async def _mend_ledger(stores: Stores, finding: Finding) -> bool:
         case "stuck":
             return await write(repairs.REQUEUE, ids["document_id"])
         case "no_dead_letter":
-            return await write(repairs.BURY, ids["document_id"])
+            return await write(repairs.ADD_DEAD_LETTER, ids["document_id"])
         case "ledger_set_back":
             return await write(histories.SETTLE, ids["first_generation"])
         case "group_miscounted":
@@ -76,9 +78,9 @@ async def _cut(stores: Stores, found: Iterable[Finding]) -> list[Finding]:
     for finding in found:
         if finding.kind in ("segment_broken", "artifact_inconsistent") and "artifact" in finding.ids:
             torn.setdefault(finding.ids["artifact"], []).append(finding)
-    mended = []
+    repaired = []
     for artifact, findings in torn.items():
         ordinal = min(finding.ids.get("segment", 0) for finding in findings)
         if await stores.ledger.write(repairs.CUT, repairs.Cut(artifact, ordinal)):
-            mended += findings
-    return mended
+            repaired += findings
+    return repaired

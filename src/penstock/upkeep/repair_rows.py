@@ -65,7 +65,7 @@ class TableRepair:
         self._table = TableId(place.owner, place.collection, place.version)
         self._reader = ArtifactReader(stores.blobs, self._segments)
 
-    async def mend(self, found: Sequence[Finding], torn: Collection[int] = ()) -> AsyncIterator[Finding]:
+    async def repair(self, found: Sequence[Finding], torn: Collection[int] = ()) -> AsyncIterator[Finding]:
         of = {kind: [finding for finding in found if finding.kind == kind] for kind in IN_TABLES}
         if of["index_written_elsewhere"] and not of["table_broken"] and await self._restore():
             yield of["index_written_elsewhere"][0]

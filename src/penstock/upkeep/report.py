@@ -27,7 +27,7 @@ class Stores:
     sample: float = 1.0
     """The share of blobs whose content is read. The existence of all blobs is checked."""
     chance: Callable[[], float] = lambda: 0.0
-    tell: Callable[[int], None] = lambda count: None
+    progress: Callable[[int], None] = lambda count: None
     """Called with the number of further things that were checked."""
 
     async def open(self, place: TablePlace) -> IndexTable | None:

@@ -24,7 +24,7 @@ from penstock.ledger.database.database import Database
 from penstock.ledger.database.histories import Seen
 from penstock.ledger.upkeep.backup_tables import Copy, Named, begin_again, copy_in, single_file
 from penstock.redaction import tighten
-from penstock.upkeep.backup import BATCH, BLOBS, LISTED, CopyProgress, Manifest, Tell, is_there, read_manifest
+from penstock.upkeep.backup import BATCH, BLOBS, LISTED, CopyProgress, Manifest, ReportProgress, is_there, read_manifest
 from penstock.upkeep.restore_marker import UNDER_WAY
 
 T = TypeVar("T")
@@ -60,11 +60,11 @@ def is_empty(places: Places) -> bool:
 
 
 class Restore:
-    def __init__(self, folder: Path, places: Places, tell: Tell | None) -> None:
+    def __init__(self, folder: Path, places: Places, report: ReportProgress | None) -> None:
         self._folder = folder
         self._places = places
         self._runtime = places.database.runtime
-        self._tell = tell or (lambda progress: None)
+        self._report = report or (lambda progress: None)
         self._blobs = self._bytes = 0
         self._damaged: list[str] = []
 
@@ -122,7 +122,7 @@ class Restore:
             batches = copied.blobs(BATCH)
             while batch := await self._blocking(next, batches, None):
                 await self._some(batch)
-                self._tell(CopyProgress(self._blobs, total, self._bytes))
+                self._report(CopyProgress(self._blobs, total, self._bytes))
         finally:
             copied.close()
 

@@ -1,5 +1,5 @@
 """The folders of trials, below `trials` in the home. A trial has its own ledger and its own index, so that nothing of
-it can be seen elsewhere. The process that uses a trial locks it; a trial that nobody locks is a leftover."""
+it can be seen elsewhere. The process that uses a trial locks it; a trial that no process locks is a leftover."""
 
 import fcntl
 import os
@@ -49,8 +49,8 @@ class Trials:
         (self._folder / key / KEPT).touch()
 
     def leftovers(self, before: float | None = None) -> list[str]:
-        """The trials that no process uses: those that nobody kept, or with `before` all that were last used before this
-        time."""
+        """The trials that no process uses: those that were not kept, or with `before` all that were last used before
+        this time."""
         found = []
         for path in sorted(self._folder.glob("*.lock")):
             key = path.stem

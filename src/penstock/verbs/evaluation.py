@@ -200,7 +200,7 @@ class _Run:
 
     async def all(self, chosen: list[_Combination], documents: int, chunks: int, *, keep: bool) -> None:
         """Measure all combinations, those of one index together, and remove the trials. Trials of other settings, which
-        nobody uses, are removed first."""
+        no process uses, are removed first."""
         trials, keys = Trials(self._scope.config.home_path), [one.key for one in chosen]
         io = partial(self._scope.runtime.run_blocking, "io")
         for key in await io(trials.leftovers):

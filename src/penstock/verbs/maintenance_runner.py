@@ -21,7 +21,7 @@ from penstock.ledger.upkeep import audit_index
 from penstock.metrics.base import Metrics
 from penstock.model.nouns import Owner, WorkerId
 from penstock.runtime import Runtime
-from penstock.upkeep.backup import Backup, BackupReport, Tell
+from penstock.upkeep.backup import Backup, BackupReport, ReportProgress
 from penstock.upkeep.prune import DAY_S, Ages, Prune, Pruned, tend
 from penstock.upkeep.report import CheckReport, Stores
 from penstock.upkeep.trials import Trials
@@ -82,9 +82,9 @@ class MaintenanceRunner:
         left = trials.leftovers(self._runtime.now() - self._ages(older_than_s).unnamed_s)
         return len(left) if dry_run else sum(trials.remove(key) for key in left)
 
-    async def backup(self, folder: Path, tell: Tell | None) -> BackupReport:
+    async def backup(self, folder: Path, report: ReportProgress | None) -> BackupReport:
         async with self.alive() as heartbeat, self._hold(heartbeat, backup_guard.LOCK, BACKUP_WAIT_S, "backup") as held:
-            return await Backup(self.stores(None), folder, tell).run(held.verify)
+            return await Backup(self.stores(None), folder, report).run(held.verify)
 
     async def vacuum(
         self, owner: Owner, collection: str | None, wait_s: float | None, *, force: bool, by: str | None
@@ -118,11 +118,11 @@ class MaintenanceRunner:
             yield held
 
     async def release_lock(self, owner: Owner, key: str, *, force: bool, by: str | None) -> Forced:
-        nobody = NotFound(f"the lock {key!r} is not held: `penstock lock list` shows the held locks")
+        not_held = NotFound(f"the lock {key!r} is not held: `penstock lock list` shows the held locks")
         if not force:
             held = {lock.key: lock for lock in await self._ledger.read(partial(stats.locks, owner))}.get(key)
             if held is None:
-                raise nobody
+                raise not_held
             where = f" on {held.host}, pid {held.pid}" if held.host else ""
             raise UsageError(
                 f"the lock {key} is held by worker {held.worker}{where} (for: {held.purpose}): wait, or take it "
@@ -130,7 +130,7 @@ class MaintenanceRunner:
             )
         done = await self._ledger.write(locks.FORCE, locks.Force(owner, key, by or _somebody()))
         if done is None:
-            raise nobody
+            raise not_held
         return done
 
     async def tend(self, worker: WorkerId) -> None:

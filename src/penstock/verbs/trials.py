@@ -53,7 +53,7 @@ def make_trial(scope: Scope, collection: str, settings: Mapping[str, Any]) -> Tr
     asked = specs.asked(collection, None, None)
     values = _values(specs.workflow(collection, asked), settings)
     spec = specs.start(scope.owner, collection, WorkflowRef(asked.workflow, asked.params, values), retry=True)
-    # Nobody is told of a trial: it has no group, and its workflow has no handlers.
+    # A trial causes no events: it has no group, and its workflow has no handlers.
     quiet = msgspec.structs.replace(spec.workflow, lifecycle_events={})
     spec = replace(spec, workflow=quiet, group=None)
     key = fingerprint(scope.owner, collection, spec.settings, ports.embedder.model.fingerprint)[:20]

@@ -109,13 +109,13 @@ def _purging(resources: Resources, services: "WorkerServices") -> Callable[[], A
     return purge_due
 
 
-async def work(resources: Resources, pools: str | None, tell: Callable[[str], None]) -> Summary:
+async def work(resources: Resources, pools: str | None, report: Callable[[str], None]) -> Summary:
     """Execute steps of all owners until the app is stopped. When storage fails, wait until it can be used again."""
     runtime, patience = resources.runtime, resources.ledger.database.outage_wait
     began = runtime.clock()
     sizes = pool_sizes(pools) if pools is not None else None
-    counters, outage = Counters(), _outage(resources, tell)
-    patience.limit_s, patience.say = None, tell
+    counters, outage = Counters(), _outage(resources, report)
+    patience.limit_s, patience.say = None, report
     while True:
         worker = start_worker(resources, None, began, sizes)
         tending = asyncio.create_task(resources.maintenance.tend(worker.services.worker))
@@ -145,10 +145,10 @@ async def work(resources: Resources, pools: str | None, tell: Callable[[str], No
     )
 
 
-def _outage(resources: Resources, tell: Callable[[str], None]) -> "Outage":
+def _outage(resources: Resources, report: Callable[[str], None]) -> "Outage":
     from penstock.worker.outage import Outage
 
     folders, database = resources.local_folders(), resources.ledger.database
     if database.dialect == "sqlite":
         folders.append(database.path.parent)
-    return Outage(resources.runtime, folders, resources.ledger.is_there, tell, lambda: resources.stopping)
+    return Outage(resources.runtime, folders, resources.ledger.is_there, report, lambda: resources.stopping)

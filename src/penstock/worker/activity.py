@@ -41,7 +41,7 @@ class StepActivity:
         self.waiting_on = on
 
     def sign(self, step: StepId, loop_lives: bool) -> tuple[StepSignal | None, tuple[int, str | None]]:
-        """Return the signal to send (None: nothing new) and the value to pass to `tell` once the ledger has recorded
+        """Return the signal to send (None: nothing new) and the value to pass to `recorded` once the ledger has stored
         it. A step with a timeout that waits sends a signal with every heartbeat, unless the event loop hangs."""
         now = (self._moves, self.waiting_on)
         waits = self.timeout_s is not None and self.waiting_on is not None and loop_lives
@@ -50,5 +50,5 @@ class StepActivity:
         moved = now[0] > (self._told[0] if self._told is not None else 0)
         return StepSignal(step, now[1], moved, self.reaped_in), now
 
-    def tell(self, told: tuple[int, str | None]) -> None:
+    def recorded(self, told: tuple[int, str | None]) -> None:
         self._told = told

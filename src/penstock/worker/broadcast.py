@@ -23,7 +23,7 @@ class Broadcast:
             listener.listen_until(until)
         return listener
 
-    def tell(self, event: Event) -> None:
+    def publish(self, event: Event) -> None:
         for listener in self.listeners:
             listener.take(event)
 

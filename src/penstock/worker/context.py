@@ -113,7 +113,7 @@ def load(connection: Connection, steps: Sequence[Step], workflows: dict[str, Wor
     return states
 
 
-ROOM = leasing.ROOM
+SLOT = leasing.SLOT
 BATCH = "batch"
 """What a step waits on while its items are gathered for a common call."""
 FOLDER = 1000

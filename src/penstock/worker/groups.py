@@ -16,7 +16,7 @@ from penstock.worker.context import Context
 from penstock.worker.execute import complete, settle
 from penstock.worker.hosting import GroupHost, Member
 from penstock.worker.opening import open_artifact
-from penstock.worker.services import ROOM, WorkerServices, is_suspect
+from penstock.worker.services import SLOT, WorkerServices, is_suspect
 
 TURN_S = 2.0
 """How long a group may write while steps of its kind wait for another target."""
@@ -67,7 +67,7 @@ class Group:
         suspects = [member for member in members if is_suspect(member.ctx.step)]
         batches = list(self._batches([member for member in members if not is_suspect(member.ctx.step)]))
         for member in members:
-            member.ctx.waiting(ROOM)
+            member.ctx.waiting(SLOT)
         for number, batch in enumerate(batches):
             # Each claim writes at least one batch, whatever the budget (I7).
             if (number and self._is_over(self._contexts)) or self._failed is not None:

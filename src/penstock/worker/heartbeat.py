@@ -146,7 +146,7 @@ class Heartbeat:
             raise
         for step, activity, _, news in told:
             if step not in beaten.passed:
-                activity.tell(news)
+                activity.recorded(news)
         gone = {token for key, token in locks if key not in beaten.locks}
         self.lost_locks |= gone
         # A lock belongs to the lease with the same token: if the lock is lost, so is the lease.

@@ -96,7 +96,7 @@ class Indexer(GroupHost):
             for ctx in gone:
                 ctx.mark_lost("work")
             if gone:
-                raise BudgetSpent(f"{len(gone)} steps of this group belong to somebody else now")
+                raise BudgetSpent(f"{len(gone)} steps of this group belong to another worker now")
 
         return fence
 

@@ -278,7 +278,7 @@ class CallLimits:
         known.ask_at = now + pause if short and known.waiters else now
 
     async def _refused(self, known: _Target, error: RateLimited) -> float:
-        """Record that the target refused a request. Return for how many seconds nobody may call it."""
+        """Record that the target refused a request. Return for how many seconds it must not be called."""
         accepted, known.accepted = known.accepted, 0
         known.permits.clear()
         known.paced = True

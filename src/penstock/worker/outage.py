@@ -25,15 +25,15 @@ class Outage:
         runtime: Runtime,
         folders: Sequence[Path],
         is_there: Callable[[], Awaitable[bool]],
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
         stopping: Callable[[], bool],
     ) -> None:
-        """`folders` are those of ledger, blobs and index. `is_there` returns whether the database answers. `tell` shows
-        a message to the user."""
+        """`folders` are those of ledger, blobs and index. `is_there` returns whether the database answers. `report`
+        shows a message to the user."""
         self._runtime = runtime
         self._folders = folders
         self._is_there = is_there
-        self._tell = tell
+        self._report = report
         self._stopping = stopping
         self._wait_s = FIRST_S
         self._told = False
@@ -48,10 +48,11 @@ class Outage:
         first, self._told = not self._told, True
         away = isinstance(error, LedgerAway)
         if first:
-            self._tell(f"{str(error).rstrip('.')}. Waiting for it; what is done is kept.")
+            self._report(f"{str(error).rstrip('.')}. Waiting for it; what is done is kept.")
         elif self._told_over:
             # The folders accept the test file, but the write still fails: correct the last message.
-            self._tell(f"It still fails: {str(error).rstrip('.')}. It is tried again every {LONGEST_S:g} s or sooner.")
+            message = str(error).rstrip(".")
+            self._report(f"It still fails: {message}. It is tried again every {LONGEST_S:g} s or sooner.")
             self._told_over = False
         while True:
             await self._sleep(FIRST_S if away else self._wait_s)
@@ -62,7 +63,7 @@ class Outage:
             if await self._is_over(away):
                 break
         if first:
-            self._tell("The database is back." if away else "It can be written again: going on.")
+            self._report("The database is back." if away else "It can be written again: going on.")
             self._told_over = not away
         return True
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
-from penstock.ledger.engine.leasing import ROOM
+from penstock.ledger.engine.leasing import SLOT
 from penstock.worker.activity import StepActivity
 from penstock.worker.slots import SlotHold
 
@@ -78,7 +78,7 @@ class Presence:
     async def _wait(self, acquire: Callable[[], Awaitable[None]]) -> float:
         began = self._clock()
         self._reacquiring = True
-        self._activity.wait(ROOM)
+        self._activity.wait(SLOT)
         try:
             await acquire()
         finally:

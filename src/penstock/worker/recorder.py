@@ -64,7 +64,7 @@ class StepRecorder:
     ) -> None:
         step = ctx.step
         of_step = kind in (EventKind.STEP_START, EventKind.STEP_END, EventKind.STEP_FAILED)
-        self._broadcast.tell(
+        self._broadcast.publish(
             Event(
                 kind=kind,
                 at=self._runtime.now(),

@@ -11,7 +11,7 @@ from penstock.worker.context import Context
 from penstock.worker.counters import DocumentInProgress, document_in_progress
 from penstock.worker.execute import settle
 from penstock.worker.heartbeat import Heartbeat
-from penstock.worker.services import ROOM, WorkerServices
+from penstock.worker.services import SLOT, WorkerServices
 
 STOP_S = 1.0
 """How long running steps may continue to the end of their batch before they are cancelled."""
@@ -85,7 +85,7 @@ class Running:
         """Return the documents that are being worked on, in the order in which their steps began."""
         working = (ctx for ctx, _ in self.contexts.values() if not ctx.ended)
         return [
-            document_in_progress(ctx) for ctx in working if ctx.has_checkpoint or ctx.waiting_on not in (None, ROOM)
+            document_in_progress(ctx) for ctx in working if ctx.has_checkpoint or ctx.waiting_on not in (None, SLOT)
         ]
 
     def stop(self) -> None:

@@ -32,7 +32,7 @@ from penstock.worker.tables import Notices
 from penstock.worker.targets import Targets
 
 EXTRACT = "extract"
-ROOM = leasing.ROOM
+SLOT = leasing.SLOT
 
 
 @dataclass
@@ -108,7 +108,7 @@ class WorkerServices:
         if not is_suspect(ctx.step):
             slots = self._slots_of(ctx.step)
             if slots.is_full:
-                ctx.waiting(ROOM)
+                ctx.waiting(SLOT)
             hold = ctx.presence.hold = await slots.hold(FlowKey(ctx.step.owner, ctx.step.document_id))
             try:
                 if ctx.waiting_on is not None:
@@ -130,7 +130,7 @@ class WorkerServices:
     async def all_slots(self, ctx: Context) -> AsyncIterator[ExitStack]:
         """Hold all slots during the block, for one suspect at a time. Closing the returned stack releases all slots
         except one of the step's own pool."""
-        ctx.waiting(ROOM)
+        ctx.waiting(SLOT)
         mine = self._slots_of(ctx.step)
         with ExitStack() as own, ExitStack() as others:
             await self._one_suspect.acquire()

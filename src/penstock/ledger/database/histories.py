@@ -87,8 +87,8 @@ _COUNTED = ("generations", "events")
 
 
 def _hold(connection: Connection) -> None:
-    """Nobody draws an id until we have ended. ALTER SEQUENCE belongs to the transaction and waits for others; `setval`
-    would stay done where the transaction is rolled back, and nobody would ever notice again."""
+    """No other transaction gets an id until this one ends. ALTER SEQUENCE belongs to the transaction and waits for
+    others; `setval` would stay done where the transaction is rolled back, and it would never be noticed."""
     for name in _COUNTED if connection.dialect == "postgres" else ():
         connection.script(f"ALTER SEQUENCE {name}_id_seq CACHE 1")
 
@@ -137,7 +137,7 @@ _SETTLE = Statement("UPDATE histories SET settled_at = {now} WHERE first_generat
 
 
 def unsettled(connection: Connection) -> list[SetBack]:
-    """Set back, and nobody has said yet that it is all right."""
+    """The ledger was set back, and this was not accepted yet."""
     return [SetBack(*row) for row in connection.run(_OPEN)]
 
 

@@ -32,7 +32,7 @@ class Liveness(Protocol):
         """The workers whose lock is free: they are dead."""
 
     def alive(self, workers: Sequence[WorkerId], connection: Connection) -> list[WorkerId]:
-        """Those who are not, and whoever has just come and has no row yet, where that can be told."""
+        """The others, and workers that have just started and have no row yet, where this can be found out."""
 
     def leave(self, worker: WorkerId) -> None: ...
 
@@ -142,7 +142,7 @@ class AdvisoryLiveness:
         self._held.pop(worker, None)
 
     def count(self) -> int:
-        """Rows tell who may be alive, not locks."""
+        """Rows show which workers may be alive, not locks."""
         return 0
 
     def sweep(self, before: float, *, dry_run: bool = False) -> int:

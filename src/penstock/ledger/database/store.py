@@ -145,7 +145,7 @@ class Ledger:
         return self.database.outage_wait.call(lambda: self._once(function))
 
     def _once(self, function: Callable[[Connection], T]) -> T:
-        """One that was closed while nobody used it is no reason to give up."""
+        """A connection that was closed while it was idle is opened again."""
         while True:
             connection, fresh = self._take()
             try:

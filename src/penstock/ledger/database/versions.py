@@ -1,7 +1,7 @@
-"""The version of a ledger: who may open it, who migrates it, and who has to stop because somebody did.
+"""The version of a ledger: which processes may open it, when it is migrated, and which workers must stop then.
 
-A migration changes the tables under everybody. So nobody migrates while somebody is at work, and whoever works looks
-now and then whether that was done all the same."""
+A migration changes the tables for all processes. So no process migrates while a worker is alive, and each worker
+checks now and then whether the ledger was migrated all the same."""
 
 from collections.abc import Sequence
 
@@ -95,7 +95,7 @@ def _migrate(database: Database, connection: Connection) -> None:
 
 
 def _refuse_if_in_use(database: Database, connection: Connection, found: int) -> None:
-    """In the transaction that migrates: whoever comes to work now waits for it, and then finds that he is too old."""
+    """In the transaction that migrates: a worker that starts now waits for it, and then finds that it is too old."""
     known = {worker.id: worker for worker in workers.everyone(connection)}
     names = liveness.of(database).alive(list(known), connection)
     if names:

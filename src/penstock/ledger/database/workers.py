@@ -21,7 +21,7 @@ _REGISTER = Statement(
     "INSERT INTO workers (id, host, pid, started_at, seen_at) VALUES (:id, :host, :pid, {now}, {now})"
 )
 MIGRATING = Statement("SELECT pg_advisory_xact_lock(7236748365901)")
-"""On PostgreSQL one migrates at a time, and nobody begins to work meanwhile. SQLite has one writer anyway."""
+"""On PostgreSQL one process migrates at a time, and no worker starts meanwhile. SQLite has one writer anyway."""
 _NOT_MIGRATING = Statement("SELECT pg_advisory_xact_lock_shared(7236748365901)")
 _KNOWN = Statement("SELECT 1 FROM workers WHERE id = :id")
 _ALL = Statement("SELECT id, host, pid FROM workers")
@@ -37,7 +37,7 @@ class Busy(msgspec.Struct, frozen=True):
     pid: int
     started_at: float
     steps: int
-    """In hand, whoever owns them."""
+    """Steps that it holds, of all owners."""
 
 
 def _register(connection: Connection, workers: Sequence[Worker]) -> list[None]:

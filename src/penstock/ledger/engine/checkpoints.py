@@ -1,4 +1,4 @@
-"""Artifacts and how far their builders are. The checkpoint belongs to the artifact: whoever builds it next, in whatever
+"""Artifacts and how far their builders are. The checkpoint belongs to the artifact: the next builder, in any
 run, goes on from the same cursor. Every write is gated on the lease of the step that builds it (I3)."""
 
 import json
@@ -286,7 +286,7 @@ def cursors(connection: Connection, artifact_id: ArtifactId) -> list[Json]:
 
 
 def being_built(connection: Connection, artifact_id: ArtifactId) -> bool:
-    """Somebody is at it right now."""
+    """Another run builds it now."""
     rows = connection.run(_BUILDER, artifact=artifact_id)
     return bool(rows) and rows[0][2] != "COMPLETE" and bool(rows[0][7])
 

@@ -90,7 +90,7 @@ def _claim(connection: Connection, requests: Sequence[ClaimRequest]) -> list[lis
         else:
             claimed = _with_documents(connection, connection.run(_claim_statement(len(kinds)), **common, **kinds))
         claimed.sort(key=lambda c: (-c.step.priority, c.step.rank))
-        outbox.tell(connection, _started([c.step for c in claimed]))
+        outbox.add_events(connection, _started([c.step for c in claimed]))
         answers.append(claimed)
     return answers
 
@@ -135,7 +135,7 @@ def _claim_these(connection: Connection, requests: Sequence[ClaimThese]) -> list
 def begun(connection: Connection, rows: Sequence[Row]) -> list[Claimed]:
     """Steps that a statement of the caller has just claimed, with their documents, which show it from now on."""
     claimed = _with_documents(connection, rows)
-    outbox.tell(connection, _started([c.step for c in claimed]))
+    outbox.add_events(connection, _started([c.step for c in claimed]))
     return claimed
 
 
@@ -173,7 +173,7 @@ def _claim_keyed(connection: Connection, requests: Sequence[KeyedClaim]) -> list
             hand_on(connection, key)
         steps = sorted((step_of(row) for row in rows), key=lambda step: (-step.priority, step.rank))
         show(connection, [(step.document_id, step.kind) for step in steps])
-        outbox.tell(connection, _started(steps))
+        outbox.add_events(connection, _started(steps))
         answers.append(steps)
     return answers
 

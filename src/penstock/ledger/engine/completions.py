@@ -103,7 +103,7 @@ def _following(done: Completion, step: int) -> Step:
 def _complete(connection: Connection, completions: Sequence[Completion]) -> list[Completed]:
     if connection.dialect == "postgres":
         answers = _open_next(connection, completions, _complete_single(connection, completions))
-        outbox.tell(connection, _completed(completions, answers))
+        outbox.add_events(connection, _completed(completions, answers))
         return answers
     took = _finish(connection, [(c.step.lease.step_id, c.step.lease.token, c.meta) for c in completions])
     done = [c for c in completions if c.step.lease.step_id in took]
@@ -113,7 +113,7 @@ def _complete(connection: Connection, completions: Sequence[Completion]) -> list
         connection.run(_MEDIA_TYPE, detected)
     following = _insert_next(connection, done)
     answers = [Completed(c.step.lease.step_id in took, following.get(c.step.run_id)) for c in completions]
-    outbox.tell(connection, _completed(completions, answers))
+    outbox.add_events(connection, _completed(completions, answers))
     return _open_next(connection, completions, answers)
 
 

@@ -12,7 +12,7 @@ from penstock.ledger.engine.documents import Origin
 from penstock.ledger.engine.lifecycle import event_id
 from penstock.model.nouns import DocumentId, Json, Owner, Workflow
 
-_BURY = Statement(
+_INSERT = Statement(
     "INSERT INTO dead_letters (owner, document_id, run_id, step, kind, reason, error, traceback, page, attempts, "
     "state, created_at) SELECT r.owner, r.document, r.run, r.step, r.kind, r.reason, r.error, r.traceback, r.page, "
     "r.attempts, 'OPEN', {now} FROM {rows} WHERE true",
@@ -21,8 +21,8 @@ _BURY = Statement(
 )
 
 
-def bury(connection: Connection, letters: Sequence[tuple[object, ...]]) -> None:
-    connection.run(_BURY, letters)
+def insert(connection: Connection, letters: Sequence[tuple[object, ...]]) -> None:
+    connection.run(_INSERT, letters)
 
 
 class LetterEvent(msgspec.Struct, frozen=True):

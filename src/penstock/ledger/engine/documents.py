@@ -89,7 +89,7 @@ WAITING_ON = (
     "(SELECT 1 FROM locks l WHERE l.resource_key = s.resource_key "
     "AND l.lease_until > {now}) THEN 'lock' ELSE s.waiting_on END"
 )
-"""What a step waits on: for a lock nobody waits but the step itself, so only the lock tells."""
+"""What a step waits on: a step that waits for a lock does not report it, so the lock is read."""
 _STEPS = Statement(
     f"SELECT s.name, s.kind, s.status, s.attempts, {WAITING_ON}, s.started_at, s.finished_at, s.meta, s.progress_at "
     "FROM steps s WHERE s.owner = :owner AND s.document_id = :id "
@@ -167,7 +167,7 @@ def live_row(row: Row) -> Live | None:
 
 
 def live(connection: Connection, ids: Sequence[tuple[DocumentId, GenerationId]]) -> dict[GenerationId, Live]:
-    """The documents of claimed steps with their generations, whoever owns them; a deleted one is not among them."""
+    """The documents of claimed steps with their generations, of all owners, without deleted ones."""
     found = (live_row(row) for row in connection.run(_LIVE, ids))
     return {pair[1].id: pair for pair in found if pair is not None}
 

@@ -57,22 +57,22 @@ def _error(connection: Connection, failures: Sequence[StepFailure]) -> list[bool
     if again:
         rows = [(f.step.lease.step_id, f.step.lease.token, f.error, f.retry_in) for f in again]
         took |= {row[0] for row in connection.run(_ERROR, rows)}
-        outbox.tell(connection, (_step_failed(f, "ERROR") for f in again if f.step.lease.step_id in took))
+        outbox.add_events(connection, (_step_failed(f, "ERROR") for f in again if f.step.lease.step_id in took))
     if last:
         rows_last = [(f.step.lease.step_id, f.step.lease.token, f.error) for f in last]
         failed = {row[0] for row in connection.run(_FAIL, rows_last)}
-        bury(connection, [f for f in last if f.step.lease.step_id in failed])
+        fail_runs(connection, [f for f in last if f.step.lease.step_id in failed])
         took |= failed
     return [f.step.lease.step_id in took for f in failures]
 
 
-def bury(connection: Connection, failures: Sequence[StepFailure]) -> None:
+def fail_runs(connection: Connection, failures: Sequence[StepFailure]) -> None:
     if not failures:
         return
     end_runs(connection, [(f.step.run_id, "FAILED") for f in failures])
-    outbox.tell(connection, (news for f in failures for news in _failed(f)))
+    outbox.add_events(connection, (news for f in failures for news in _failed(f)))
     connection.run(_FAIL_DOCUMENT, [(f.step.document_id, f.error) for f in failures])
-    dead_letters.bury(
+    dead_letters.insert(
         connection,
         [
             (

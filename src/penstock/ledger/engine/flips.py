@@ -91,7 +91,7 @@ def _flip(connection: Connection, flips: Sequence[Flip]) -> list[bool]:
         answers = _flip_single(connection, flips)
         done = [f for f, took in zip(flips, answers, strict=True) if took]
         _keep_types(connection, done)
-        outbox.tell(connection, _flipped(done))
+        outbox.add_events(connection, _flipped(done))
         return answers
     rows = [(f.step.lease.step_id, f.step.lease.token, f.meta) for f in flips]
     took = {row[0] for row in connection.run(_FLIP, rows)}
@@ -105,7 +105,7 @@ def _flip(connection: Connection, flips: Sequence[Flip]) -> list[bool]:
         connection.run(_END_DOCUMENT, [(f.step.document_id, f.status) for f in done])
         _keep_types(connection, done)
         end_runs(connection, [(f.step.run_id, "COMPLETED") for f in done])
-        outbox.tell(connection, _flipped(done))
+        outbox.add_events(connection, _flipped(done))
     return [f.step.lease.step_id in took for f in flips]
 
 

@@ -52,7 +52,7 @@ def values(group: GroupStart, snapshot: str, seal: bool) -> dict[str, object]:
 
 def tell_started(owner: Owner, connection: Connection, snapshot: str, group: str) -> None:
     if outbox.has_handlers(snapshot, EventKind.GROUP_START):
-        outbox.tell_groups(connection, EventKind.GROUP_START, [(owner, snapshot, group, 0)])
+        outbox.add_group_events(connection, EventKind.GROUP_START, [(owner, snapshot, group, 0)])
 
 
 # New values from the old ones; `r.n` runs end in this statement.
@@ -112,7 +112,7 @@ def seal_abandoned(connection: Connection, count: int) -> None:
 
 def _tell_ended(connection: Connection, rows: Sequence[Row]) -> None:
     ended = [(row[0], row[1], row[2], row[3]) for row in rows if row[5] is not None and row[4]]
-    outbox.tell_groups(connection, EventKind.GROUP_END, ended)
+    outbox.add_group_events(connection, EventKind.GROUP_END, ended)
 
 
 # A retry with other parameters is another run of the same document: only the newest counts.

@@ -11,7 +11,7 @@ from penstock.ledger.database.connection import Connection, Row
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine import groups, limits, outbox
-from penstock.ledger.engine.failures import StepFailure, bury
+from penstock.ledger.engine.failures import StepFailure, fail_runs
 from penstock.ledger.engine.resource_keys import FREED, ready_steps
 from penstock.ledger.engine.steps import STEP, step_of
 from penstock.model.nouns import Lease, StepId, Token, WorkerId
@@ -19,7 +19,7 @@ from penstock.model.nouns import Lease, StepId, Token, WorkerId
 REAP_BATCH = 1000
 SUSPECT = 2
 """Crashes without progress after which a step runs alone."""
-ROOM = "room"
+SLOT = "slot"
 """`waiting_on` of a step that has not begun because its worker has no free slot."""
 UNBEGUN = 20
 """Up to so many claims without progress, a step that had not begun when its worker died is not a suspect."""
@@ -151,7 +151,7 @@ _OF_THE_DEAD = Statement(
 # That is known as of the last heartbeat only, so after `UNBEGUN` claims it is one all the same.
 _REAP = Statement(
     "UPDATE steps SET status = CASE WHEN crashes + 1 >= :limit AND alone = 1 THEN 'FAILED' ELSE 'PENDING' END, "
-    f"crashes = CASE WHEN alone = 0 AND (crashes >= {SUSPECT} OR waiting_on = '{ROOM}' AND attempts < {UNBEGUN}) "
+    f"crashes = CASE WHEN alone = 0 AND (crashes >= {SUSPECT} OR waiting_on = '{SLOT}' AND attempts < {UNBEGUN}) "
     "THEN crashes ELSE crashes + 1 END, alone = 0, "
     "lease_token = NULL, waiting_on = NULL, "
     "error = 'the worker ' || worker_id || CASE WHEN r.overdue = 1 THEN ' hung in this step: no progress within its "
@@ -171,7 +171,7 @@ _SWEEP = Statement(
     "RETURNING resource_key",
     rows="id text",
 )
-_BURY_WORKERS = Statement("DELETE FROM workers WHERE id IN (SELECT r.id FROM {rows}) RETURNING id", rows="id text")
+_REMOVE_WORKERS = Statement("DELETE FROM workers WHERE id IN (SELECT r.id FROM {rows}) RETURNING id", rows="id text")
 
 
 def _reap(connection: Connection, requests: Sequence[Reap]) -> list[Reaped]:
@@ -194,15 +194,15 @@ def _reap(connection: Connection, requests: Sequence[Reap]) -> list[Reaped]:
             for row in rows
             if row[-1] == "FAILED"
         ]
-        bury(connection, failed)
+        fail_runs(connection, failed)
         ready_steps(connection, [StepId(row[0]) for row in rows if row[-1] == "PENDING"])
         swept = connection.run(_SWEEP, dead)
         outbox.free(connection, request.dead)
         limits.free(connection, request.dead)
         groups.seal_abandoned(connection, REAP_BATCH)
-        buried = connection.run(_BURY_WORKERS, dead)
+        removed = connection.run(_REMOVE_WORKERS, dead)
         reset = tuple(row[10] for row in rows if row[-1] == "PENDING")
-        answers.append(Reaped(reset, tuple(f.step.kind for f in failed), len(buried), len(swept)))
+        answers.append(Reaped(reset, tuple(f.step.kind for f in failed), len(removed), len(swept)))
     return answers
 
 

@@ -51,7 +51,7 @@ class Grant(msgspec.Struct, frozen=True):
     ready_s: float
     """When to ask for more permits."""
     held_s: float
-    """Nobody may call the target before; permits given earlier are void."""
+    """The target must not be called before; permits given earlier are void."""
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -135,7 +135,7 @@ def _lease_one(connection: Connection, request: Request) -> Grant:
 
 def _share(connection: Connection, request: Request) -> tuple[int, bool]:
     """Return how many slots the worker may use, and whether another one waits for some. A worker may have more than its
-    share while nobody else wants them."""
+    share while no other worker wants them."""
     connection.run(_LAPSED, name=request.name)
     rows = {row[0]: row[1:] for row in connection.run(_SLOTS, name=request.name)}
     mine = rows.pop(request.worker, None)
@@ -163,7 +163,7 @@ def _share(connection: Connection, request: Request) -> tuple[int, bool]:
 
 
 def _refuse(connection: Connection, refusals: Sequence[Refusal]) -> list[float]:
-    """Record refusals. Returns the seconds for which nobody may call the target."""
+    """Record refusals. Returns the seconds for which the target must not be called."""
     answers = []
     for refusal in refusals:
         now, requests, tokens, pace = _load(connection, refusal.name)

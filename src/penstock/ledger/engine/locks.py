@@ -68,7 +68,7 @@ _ACQUIRE = Statement(
     "VALUES (:key, :token, :worker, :purpose, {now} + :lease_s) ON CONFLICT (resource_key) DO UPDATE SET "
     "token = excluded.token, worker_id = excluded.worker_id, purpose = excluded.purpose, "
     "lease_until = excluded.lease_until, wanted_until = NULL, "
-    # A lapsed lock changes hands: `checksums` must see that somebody held it.
+    # A lapsed lock changes hands: `checksums` must see that it was held.
     "released_at = CASE WHEN locks.token IS NULL THEN locks.released_at ELSE {now} END "
     "WHERE locks.token IS NULL OR locks.lease_until < {now} RETURNING resource_key"
 )
@@ -83,8 +83,8 @@ _CLOSE = Statement("DELETE FROM targets WHERE name = :key")
 _HELD = Statement("SELECT 1 FROM locks WHERE resource_key = :key AND token = :token AND lease_until > {now}")
 
 
-# Found by its lease: a step that its holder has ended, or lost, is not touched. Nobody is to blame: the attempt is
-# given back. Steps before locks, as heartbeats do it.
+# Found by its lease: a step that its holder has ended, or lost, is not touched. The step is not the cause: the attempt
+# is given back. Steps before locks, as heartbeats do it.
 _HAND_BACK = Statement(
     "UPDATE steps SET status = 'PENDING', lease_token = NULL, waiting_on = NULL, alone = 0, "
     "attempts = CASE WHEN attempts > 0 THEN attempts - 1 ELSE 0 END "

@@ -70,7 +70,7 @@ _TELL = Statement(
 )
 
 
-def tell(connection: Connection, news: Iterable[StepEvent]) -> None:
+def add_events(connection: Connection, news: Iterable[StepEvent]) -> None:
     """Insert the events that have handlers into the outbox."""
     all_news = list(news)
     _known(connection, {n.step.snapshot for n in all_news})
@@ -114,7 +114,7 @@ _TELL_GROUP = Statement(
 )
 
 
-def tell_groups(connection: Connection, kind: EventKind, groups: Sequence[tuple[str, str, str, int]]) -> None:
+def add_group_events(connection: Connection, kind: EventKind, groups: Sequence[tuple[str, str, str, int]]) -> None:
     """Insert the events of groups: (owner, snapshot, group, completion number) of each. An event that exists already
     for a group and completion is not inserted again."""
     if groups:

@@ -83,7 +83,7 @@ def _learn(pace: Pace) -> None:
 
 
 def refuse(pace: Pace, known: Known, now: float, random: float, retry_after: float | None) -> float:
-    """Record a refusal. Returns for how many seconds nobody may call the target. Refusals of requests that were on
+    """Record a refusal. Returns for how many seconds the target must not be called. Refusals of requests that were on
     their way when the first one came back can only extend the hold."""
     if now >= pace.held_until:
         pace.ceiling = rate(pace, known, now)

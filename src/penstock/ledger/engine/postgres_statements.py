@@ -3,7 +3,7 @@
 A single statement takes a third of the time of its parts, and alone it needs no transaction around it. Each is written
 here as a whole. `{if part}…{else}…{end}` marks what only some calls need: a part costs time even if it has nothing to
 do. SQLite runs the same verbs as several statements: `enter` and `_begin` in submissions.py, `_claim_statement` in
-claims.py, `_complete` in completions.py, `_flip` in flips.py. Whoever changes one form changes the other.
+claims.py, `_complete` in completions.py, `_flip` in flips.py. A change of one form needs the same change of the other.
 
 Besides the macros of `Statement` there are `{live}`, the statuses of documents that have not ended, and
 `{status of KIND}`, the status that a document shows while a step of that kind runs.

@@ -15,7 +15,7 @@ GROUP_KEYS = "group:"
 """The prefix of the keys of groups of steps, except index steps: those have the key of their table."""
 
 FREED = "token = NULL, worker_id = NULL, purpose = NULL, lease_until = NULL, released_at = {now}"
-"""What a lock is set to when nobody holds it any more."""
+"""What a lock is set to when it is released."""
 
 _READY = Statement(
     "INSERT INTO locks (resource_key, kind, ready) SELECT r.key, r.kind, 1 FROM {rows} WHERE true "
@@ -54,5 +54,6 @@ _HAND_ON = Statement(
 
 
 def hand_on(connection: Connection, key: str) -> None:
-    """After a statement that freed the key: on PostgreSQL whoever begins to wait behind it now waits for us first."""
+    """Call this after a statement that freed the key: on PostgreSQL, a step that begins to wait behind it now waits for
+    this transaction."""
     connection.run(_HAND_ON, key=key)

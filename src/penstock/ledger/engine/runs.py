@@ -73,7 +73,7 @@ _MINE = Statement(
 
 
 def hold(owner: Owner, connection: Connection, documents: Sequence[DocumentId]) -> dict[DocumentId, str]:
-    """The status of those that exist. On PostgreSQL nobody else changes them until this transaction ends."""
+    """The status of those that exist. On PostgreSQL no other transaction changes them until this one ends."""
     rows = connection.run(_MINE, [(document,) for document in documents], owner=owner)
     return {DocumentId(row[0]): row[1] for row in rows}
 

@@ -19,7 +19,7 @@ def is_due(connection: Connection) -> bool:
 
 
 def sweep(connection: Connection) -> None:
-    """Blocks nobody, and is skipped if another VACUUM runs."""
+    """Blocks no other transaction, and is skipped if another VACUUM runs."""
     connection.script("VACUUM (SKIP_LOCKED, TRUNCATE FALSE) steps")
 
 

@@ -126,7 +126,7 @@ def is_one_statement(s: Submission) -> bool:
 
 
 def enter(connection: Connection, s: Submission, documents: Sequence[NewDocument], *, seal: bool) -> set[DocumentId]:
-    """Documents with their bytes, and their runs: of those whose source nobody has submitted before. `seal`: the group
+    """Documents with their bytes, and their runs: of those whose source was not submitted before. `seal`: the group
     may be sealed with them."""
     if not documents:
         return set()
@@ -167,7 +167,7 @@ def _begin(connection: Connection, s: Submission, runs: Sequence[Beginning], sea
     connection.run(_RUN, in_groups, **values)
     connection.run(_STEP, rows, **values)
     _wait_behind_key(connection, s.first)
-    # Last: whoever ends a run of the group waits for us from here on.
+    # Last: a transaction that ends a run of the group waits for this one from here on.
     if s.group is not None:
         [(total,)] = connection.run(groups.ADD, count=len(runs), **values)
         _tell_begun(connection, s, total, len(runs))

@@ -111,7 +111,7 @@ _BURY = question(
 )
 
 
-def _bury(connection: Connection, documents: Sequence[str]) -> list[bool]:
+def _add_dead_letter(connection: Connection, documents: Sequence[str]) -> list[bool]:
     return [bool(connection.run(_BURY, document=document)) for document in documents]
 
 
@@ -218,7 +218,7 @@ RETIRE = Verb("retire", _retire)
 UNPURGE = Verb("unpurge", _unpurge)
 PLACE = Verb("place", _place)
 REQUEUE = Verb("requeue", _requeue)
-BURY = Verb("bury", _bury)
+ADD_DEAD_LETTER = Verb("add_dead_letter", _add_dead_letter)
 CUT = Verb("cut", _cut)
 RESTART = Verb("restart_index", _restart)
 FORGET = Verb("forget", _forget)
