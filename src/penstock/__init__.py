@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     )
     from penstock.evaluation.report import Evaluation
     from penstock.events.context import HandlerContext
-    from penstock.intake import Receipt
+    from penstock.intake_items import Receipt
     from penstock.ledger.engine.dead_letters import DeadLetter
     from penstock.metrics.base import Metrics
     from penstock.metrics.prometheus import PrometheusMetrics

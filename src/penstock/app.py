@@ -67,7 +67,7 @@ class App(OwnerScope):
             told,
             lambda: wiring.make_parsers(config),
             lambda parsers: wiring.make_ports(config, runtime, parsers),
-            lambda url: wiring.make_source(url, config, runtime),
+            lambda urls, include, exclude: wiring.make_sources(urls, config, runtime, include, exclude),
         )
         super().__init__(resources, config.owner)
         resources.app = self

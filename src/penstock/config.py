@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
+from penstock.config_http import HttpConfig
 from penstock.config_providers import LOCAL, TargetConfig, extractor_problems
 from penstock.config_providers import WebhookConfig as WebhookConfig
 from penstock.config_values import GivenValues, wrong
@@ -195,6 +196,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limits: LimitsConfig = LimitsConfig()
     targets: dict[str, TargetConfig] = {}
     ocr: OcrConfig = OcrConfig()
+    http: HttpConfig = HttpConfig()
     webhooks: dict[str, WebhookConfig] = {}
     failpoints: str = ""
     """For crash tests: `provider.answer.after=kill@3` kills the process the third time it reaches that failpoint."""
@@ -283,6 +285,7 @@ class ConfigKeywords(TypedDict, total=False):
     limits: LimitsConfig | Mapping[str, Any]
     targets: Mapping[str, TargetConfig | Mapping[str, Any]]
     ocr: OcrConfig | Mapping[str, Any]
+    http: HttpConfig | Mapping[str, Any]
     webhooks: Mapping[str, WebhookConfig | Mapping[str, Any]]
     failpoints: str
 

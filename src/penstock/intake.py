@@ -3,21 +3,19 @@ document survives a power failure (I1)."""
 
 import asyncio
 import hashlib
-import os
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
 
-import msgspec
 from msgspec.structs import replace
 
 from penstock.blobs.base import Blobs, Stored
 from penstock.blobs.small import is_small, small_key, small_limit
 from penstock.errors import DiskFull, SourceChanged, SourceError
+from penstock.intake_items import Read, Receipt, SubmitItem
 from penstock.ledger.database.store import Ledger
-from penstock.ledger.engine import groups, runs, submissions, submits
+from penstock.ledger.engine import groups, revisions, runs, submissions, submits
 from penstock.ledger.engine.groups import GroupStart
 from penstock.ledger.engine.locks import own_key
 from penstock.ledger.engine.runs import Known
@@ -25,14 +23,17 @@ from penstock.ledger.engine.submissions import NewDocument, Submission
 from penstock.ledger.engine.submits import Submitted
 from penstock.ledger.upkeep import audit
 from penstock.model.nouns import DocumentId, Owner, RunId, Workflow
-from penstock.model.states import DocumentStatus
 from penstock.runtime import Runtime
-from penstock.sources.base import Found, Local, Source
+from penstock.sources.base import Change, Local
 from penstock.workflows.load import encode
 
 BATCH = 256
 SMALL = 1 << 20
 """Files up to this size are read into memory and stored in batches; larger ones are streamed one by one."""
+REMOTE_BATCH = 16
+"""Documents that are fetched from elsewhere are accepted in smaller batches, because each takes longer."""
+REMOTE_READS = 8
+"""So many of them are fetched at once."""
 CHANGING_TRIES = 3
 GROUP = 16
 """When the disk becomes full, the rest of a batch is accepted in groups of this size, until one does not fit."""
@@ -55,85 +56,6 @@ class RunSpec:
     """The group of the runs that are started."""
 
 
-@dataclass(frozen=True)
-class SubmitItem:
-    """One document to submit, and the source that reads it."""
-
-    source: Source
-    found: Found
-    key: str | None = None
-    metadata: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def uri(self) -> str:
-        return self.found.uri
-
-    @property
-    def name(self) -> str:
-        return self.found.name
-
-
-class Receipt(msgspec.Struct, frozen=True):
-    """The result of a submit for one document. When the caller receives it, an accepted document survives a power
-    failure."""
-
-    id: DocumentId | None
-    """None: the document was refused."""
-    source: str
-    name: str
-    outcome: Literal["submitted", "changed", "resumed", "updated", "skipped", "refused"]
-    """`submitted`: a new document. `changed`: a known one gets a new version. `resumed`: unfinished work continues.
-    `updated`: the bytes are known, and only the metadata was changed.
-    `skipped`: nothing to do. `refused`: it could not be read, and was not accepted."""
-    status: DocumentStatus | None
-    """The document's status after the submit."""
-    size: int = 0
-    problem: str | None = None
-    """Why the document was refused."""
-    stale_settings: bool = False
-    """The document is COMPLETED and was skipped, but it was made with other settings than the present ones."""
-
-
-def refusal(problem: str) -> Receipt:
-    """Make the receipt of a file that could not be opened. `problem` is `SOURCE: why`."""
-    source = problem.rpartition(": ")[0]
-    return Receipt(None, source, os.path.basename(source), "refused", None, problem=problem)
-
-
-@dataclass
-class _Read:
-    """The bytes of an item, in memory or already stored."""
-
-    item: SubmitItem
-    sha256: str = ""
-    size: int = 0
-    data: bytes | None = None
-    raw_key: str | None = None
-    problem: str | None = None
-    id: DocumentId | None = None
-    """The id of the document if it is new."""
-
-    @property
-    def is_known(self) -> bool:
-        """The ledger has its bytes."""
-        return self.problem is None and self.data is None and self.raw_key is None
-
-    def receipt(self, answer: Submitted | None) -> Receipt:
-        if answer is None or self.problem is not None:
-            problem = self.problem or self.item.uri
-            return Receipt(None, self.item.uri, self.item.name, "refused", None, self.size, problem)
-        changed = answer.outcome == "submitted" and answer.document_id != self.id
-        return Receipt(
-            answer.document_id,
-            self.item.uri,
-            self.item.name,
-            "changed" if changed else answer.outcome,
-            DocumentStatus(answer.status),
-            self.size,
-            stale_settings=answer.stale_settings,
-        )
-
-
 class Intake:
     def __init__(self, ledger: Ledger, blobs: Blobs, runtime: Runtime) -> None:
         self._ledger = ledger
@@ -153,7 +75,7 @@ class Intake:
                     yield receipts
 
     async def _submit(self, spec: RunSpec, items: AsyncIterator[SubmitItem]) -> AsyncGenerator[list[Receipt], None]:
-        ahead: asyncio.Task[list[_Read]] | None = None
+        ahead: asyncio.Task[list[Read]] | None = None
         try:
             async with aclosing(_batches(items)) as batches:
                 following = await anext(batches, None)
@@ -161,7 +83,7 @@ class Intake:
                     reads = await ahead if ahead is not None else None
                     ahead = None
                     if following is not None and self.is_full:
-                        yield [_refused(_Read(item)) for item in following]
+                        yield [_refused(Read(item)) for item in following]
                         following = await anext(batches, None)
                     elif following is not None:
                         ahead = asyncio.create_task(self._read_batch(spec, following))
@@ -183,7 +105,7 @@ class Intake:
                 await self._ledger.write(groups.SEAL, spec.group.id)
                 self._sealed = True
 
-    async def _read_batch(self, spec: RunSpec, items: Sequence[SubmitItem]) -> list[_Read]:
+    async def _read_batch(self, spec: RunSpec, items: Sequence[SubmitItem]) -> list[Read]:
         there = await self._ledger.read(
             lambda c: runs.known(spec.owner, c, spec.collection, [item.uri for item in items])
         )
@@ -196,17 +118,35 @@ class Intake:
             )
         )
         reads = [read for part in parts for read in part]
-        for read in reads:
-            if read.problem is None and read.data is None and not read.sha256:
+        rest = [read for read in reads if read.problem is None and read.data is None and not read.sha256]
+        for read in rest:
+            if not read.item.remote:
                 await self._stream(spec, read, there.get(read.item.uri))
+        await self._fetch(spec, [read for read in rest if read.item.remote], there)
         return reads
 
-    def _read_small(self, items: Sequence[SubmitItem], there: dict[str, Known]) -> list[_Read]:
+    async def _fetch(self, spec: RunSpec, reads: Sequence[Read], there: dict[str, Known]) -> None:
+        """Stream documents from elsewhere, several at once."""
+        places = asyncio.Semaphore(REMOTE_READS)
+
+        async def fetch(read: Read) -> None:
+            async with places:
+                await self._stream(spec, read, there.get(read.item.uri))
+
+        tasks = [asyncio.create_task(fetch(read)) for read in reads]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _read_small(self, items: Sequence[SubmitItem], there: dict[str, Known]) -> list[Read]:
         """Read small files into memory, and skip large ones, which are streamed. Bytes of unchanged files are not
         kept."""
         reads = []
         for item in items:
-            read = _Read(item)
+            read = Read(item)
             reads.append(read)
             if not isinstance(item.source, Local):
                 continue
@@ -223,21 +163,35 @@ class Intake:
                 read.data = data
         return reads
 
-    async def _stream(self, spec: RunSpec, read: _Read, known: Known | None) -> None:
-        """Hash and store in one pass. A document that the ledger knows is hashed first: it may not have changed."""
+    async def _stream(self, spec: RunSpec, read: Read, known: Known | None) -> None:
+        """Hash and store in one pass. A document that the ledger knows is hashed first: it may not have changed. If
+        reading is expensive, its bytes are stored anyway, and removed if they are known."""
         item = read.item
+        whole = known is not None and not known.raw_lost
         try:
-            if item.source.repeatable and known is not None:
+            if known is not None and whole and item.found.change is Change.UNCHANGED:
+                read.sha256, read.size = known.sha256, known.size
+                return
+            if known is not None and item.source.repeatable and not item.remote:
                 read.sha256, read.size = await self._steadily(item, self._hash)
-                if read.sha256 == known.sha256 and not known.raw_lost:
+                if whole and read.sha256 == known.sha256:
                     return
             read.sha256, read.size = await self._steadily(item, partial(self._keep, spec, read))
+            read.learn()
+            if known is not None and whole and item.remote and read.sha256 == known.sha256:
+                await self._drop(read)
         except SourceError as error:
             read.problem = f"{item.uri}: {error}"
         except DiskFull:
             read.problem, self.is_full = f"{item.uri}: {FULL}", True
 
-    async def _keep(self, spec: RunSpec, read: _Read, pieces: AsyncIterator[bytes]) -> Stored:
+    async def _drop(self, read: Read) -> None:
+        """Remove the bytes that were just stored: the document has them already."""
+        if read.raw_key is not None and read.data is None:
+            await self._blobs.delete([read.raw_key])
+        read.raw_key = read.data = None
+
+    async def _keep(self, spec: RunSpec, read: Read, pieces: AsyncIterator[bytes]) -> Stored:
         """Store the bytes. Those of a small document are kept until its rows are written."""
         head = b""
         async for piece in pieces:
@@ -271,7 +225,7 @@ class Intake:
             size += len(piece)
         return Stored(digest.hexdigest(), size)
 
-    async def _accept(self, spec: RunSpec, reads: list[_Read], last: bool) -> list[Receipt]:
+    async def _accept(self, spec: RunSpec, reads: list[Read], last: bool) -> list[Receipt]:
         """Accept a batch. Large files come first, because they take longest. If the disk becomes full, accept small
         groups until one does not fit, and refuse the rest, without leaving any bytes of it."""
         reads.sort(key=lambda read: -read.size)
@@ -293,7 +247,7 @@ class Intake:
             receipts += map(_refused, group)
         return receipts
 
-    async def _take_back(self, reads: Sequence[_Read]) -> None:
+    async def _take_back(self, reads: Sequence[Read]) -> None:
         """Remove stored bytes that no row names."""
         keys = [read.raw_key for read in reads if read.raw_key is not None and not is_small(read.raw_key)]
         if keys:
@@ -302,7 +256,7 @@ class Intake:
         for read in reads:
             read.raw_key = None if read.raw_key in keys else read.raw_key
 
-    async def _accept_group(self, spec: RunSpec, reads: list[_Read], last: bool) -> list[Receipt]:
+    async def _accept_group(self, spec: RunSpec, reads: list[Read], last: bool) -> list[Receipt]:
         """Store the bytes, then insert the rows that name them. The rows of small files bring their bytes with them."""
         for read in reads:
             if read.data is not None and read.raw_key is None and len(read.data) <= self._small:
@@ -328,9 +282,10 @@ class Intake:
         again = [read for read, answer in zip(good, answers, strict=True) if answer.needs_bytes and read.raw_key]
         fresh = dict(zip((read.item.uri for read in again), await self._enter(spec, again), strict=True))
         by_source = {read.item.uri: answer for read, answer in zip(good, answers, strict=True)} | fresh
+        await self._revise(spec, good, by_source)
         return [read.receipt(by_source.get(read.item.uri)) for read in reads]
 
-    async def _store(self, pending: Sequence[tuple[str, _Read]]) -> None:
+    async def _store(self, pending: Sequence[tuple[str, Read]]) -> None:
         blobs = [(key, read.data or b"") for key, read in pending]
         half = (len(blobs) + 1) // 2
         parts = [part for part in (blobs[:half], blobs[half:]) if part]
@@ -342,7 +297,17 @@ class Intake:
             if isinstance(error, BaseException):
                 raise error
 
-    async def _enter(self, spec: RunSpec, reads: Sequence[_Read], seal: bool = False) -> list[Submitted]:
+    async def _revise(self, spec: RunSpec, reads: Sequence[Read], answers: Mapping[str, Submitted]) -> None:
+        """Store the revisions of bytes that were read, so that the next submit need not read them."""
+        new = tuple(
+            revisions.NewRevision(answer.document_id, read.sha256, read.revision)
+            for read in reads
+            if read.revision and not (answer := answers[read.item.uri]).needs_bytes
+        )
+        if new:
+            await self._ledger.write(revisions.REVISE, revisions.Revised(spec.owner, new))
+
+    async def _enter(self, spec: RunSpec, reads: Sequence[Read], seal: bool = False) -> list[Submitted]:
         """Insert the rows. `seal`: close the group to new runs, unless some documents must be submitted again."""
         if not reads:
             return []
@@ -351,7 +316,7 @@ class Intake:
             read.id = DocumentId(ids[2 * i])
         documents = tuple(
             NewDocument(
-                DocumentId(ids[2 * i]), RunId(ids[2 * i + 1]), read.item.uri, read.item.name, read.sha256, read.size,
+                DocumentId(ids[2 * i]), RunId(ids[2 * i + 1]), read.item.uri, read.name, read.sha256, read.size,
                 read.raw_key, read.item.metadata, read.item.key, read.data,
             )
             for i, read in enumerate(reads)
@@ -361,7 +326,7 @@ class Intake:
         return answers
 
 
-def _refused(read: _Read) -> Receipt:
+def _refused(read: Read) -> Receipt:
     read.problem = read.problem or f"{read.item.uri}: {FULL}"
     return read.receipt(None)
 
@@ -397,7 +362,7 @@ async def _batches(items: AsyncIterator[SubmitItem]) -> AsyncGenerator[list[Subm
     batch: list[SubmitItem] = []
     async for item in items:
         batch.append(item)
-        if len(batch) == BATCH:
+        if len(batch) >= (REMOTE_BATCH if item.remote else BATCH):
             yield batch
             batch = []
     if batch:
@@ -410,6 +375,6 @@ async def _joined(head: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[byte
         yield piece
 
 
-def _unique(reads: list[_Read]) -> list[_Read]:
+def _unique(reads: list[Read]) -> list[Read]:
     """Keep only the last item of each source, because a submission may contain a source only once."""
     return list({read.item.uri: read for read in reads}.values())

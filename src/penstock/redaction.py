@@ -18,10 +18,12 @@ _WHOLE = re.compile(r"\A([a-z][a-z0-9+.-]*://[^\s:/?#@'\"]*):.*@", re.IGNORECASE
 """The same for a text that begins with a URL, which may then contain spaces and quotes by mistake."""
 _PORT = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:/?#@'\"]*:)(?!\d+(?:[/?#\s'\"]|$))[^\s/?#@'\"]+(?!@)", re.IGNORECASE)
 """A password in the place of the port, because the host is missing."""
-_PARAMETER = re.compile(rf"([?&](?:{_SECRET})=)[^&\s'\"]*", re.IGNORECASE)
+_SIGNATURE = r"sig|signature|x-(?:amz|goog)-(?:signature|credential|security-token)|access_?key(?:_?id)?|auth"
+"""Parameters of signed URLs. As keywords outside of a URL they are ordinary words."""
+_PARAMETER = re.compile(rf"([?&](?:{_SECRET}|{_SIGNATURE})=)[^&\s'\"]*", re.IGNORECASE)
 _KEYWORD = re.compile(rf"(?<![?&\w])((?:{_SECRET})\s?=\s?)(?:'(?:[^'\\]|\\.)*'|[^\s'\"]+)", re.IGNORECASE)
 _QUOTED = re.compile(r'"([^"]*)"?')
-_NAME = re.compile(_SECRET, re.IGNORECASE)
+_NAME = re.compile(rf"{_SECRET}|{_SIGNATURE}", re.IGNORECASE)
 
 
 def masked(text: str) -> str:
@@ -33,6 +35,11 @@ def masked(text: str) -> str:
     text = _PORT.sub(rf"\1{MASK}", text)
     text = _PARAMETER.sub(rf"\1{MASK}", text)
     return _KEYWORD.sub(rf"\1{MASK}", text)
+
+
+def is_secret_parameter(name: str) -> bool:
+    """Whether the value of a URL parameter with this name is masked."""
+    return _NAME.fullmatch(name) is not None
 
 
 def masked_for(url: str, text: str) -> str:

@@ -10,7 +10,7 @@ A built-in name takes precedence. Installed packages are searched only for a nam
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from penstock.config import Config, local_path
 from penstock.config_providers import EXTRACTORS as EXTRACTOR_NAMES
-from penstock.errors import ConfigError, PenstockError, Unauthorized
+from penstock.errors import ConfigError, PenstockError, Unauthorized, UsageError
 from penstock.redaction import masked
 from penstock.runtime import Runtime
 
@@ -51,6 +51,10 @@ class Choice:
     """The text after the name, or after `//` in a URL. It is empty if there is none."""
     config: Config
     runtime: Runtime
+    include: tuple[str, ...] = ()
+    """For sources of many documents: patterns of those to use."""
+    exclude: tuple[str, ...] = ()
+    """For sources of many documents: patterns of those to skip."""
 
     def no_argument(self) -> None:
         if self.argument:
@@ -92,7 +96,14 @@ class Registry(Generic[T]):
             )
         return self._load(found[0])
 
-    def make(self, value: str, config: Config, runtime: Runtime) -> T:
+    def make(
+        self,
+        value: str,
+        config: Config,
+        runtime: Runtime,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+    ) -> T:
         name, argument = split(value)
         factory = self.factory(name)
         if factory is None:
@@ -100,7 +111,7 @@ class Registry(Generic[T]):
                 f"{self.setting} {masked(value)!r}: unknown name {name!r}; use one of {', '.join(self.names())}"
             )
         try:
-            return factory(Choice(self.setting, value, name, argument, config, runtime))
+            return factory(Choice(self.setting, value, name, argument, config, runtime, tuple(include), tuple(exclude)))
         except PenstockError:
             raise
         except Exception as error:
@@ -185,7 +196,23 @@ def _lance(choice: Choice) -> "Index":
 def _folder(choice: Choice) -> "Source":
     from penstock.sources.folder import FolderSource
 
-    return FolderSource([choice.folder()], choice.runtime, skip=choice.config.home_path)
+    return FolderSource(
+        [choice.folder()],
+        choice.runtime,
+        include=choice.include,
+        exclude=choice.exclude,
+        skip=choice.config.home_path,
+    )
+
+
+def _http(choice: Choice) -> "Source":
+    return _http_source([choice.value], choice.config, choice.runtime)
+
+
+def _http_source(urls: Sequence[str], config: Config, runtime: Runtime) -> "Source":
+    from penstock.sources.http import HttpSource
+
+    return HttpSource(urls, runtime, config.http, megabytes=config.limits.megabytes)
 
 
 def _auto(choice: Choice) -> "Transcriber | None":
@@ -235,7 +262,12 @@ TRANSCRIBERS: "Registry[Transcriber | None]" = Registry(
     "penstock.transcribers",
     {"auto": _auto, "moonshine": _moonshine, "whisper": _whisper, "off": _no_transcriber},
 )
-SOURCES: "Registry[Source]" = Registry("source", "penstock.sources", {"file": _folder})
+SOURCES: "Registry[Source]" = Registry("source", "penstock.sources", {"file": _folder, "http": _http, "https": _http})
+
+
+WEB = ("http", "https")
+PATTERNED = ("file",)
+"""Sources that can include and exclude documents by patterns."""
 
 
 EXTRACTORS: "Registry[Extractor]" = Registry("extractor", "penstock.extractors", {})
@@ -346,9 +378,17 @@ def make_index(config: Config, runtime: Runtime) -> "Index":
     return INDEXES.make(config.index_url, config, runtime)
 
 
-def make_source(url: str, config: Config, runtime: Runtime) -> "Source":
-    """Make the source for `ingest URL`."""
-    return SOURCES.make(url, config, runtime)
+def make_sources(
+    urls: Sequence[str], config: Config, runtime: Runtime, include: Sequence[str] = (), exclude: Sequence[str] = ()
+) -> "list[Source]":
+    """Make the sources for `ingest URL…`. All URLs of http and https are one source, which limits the requests to each
+    host."""
+    web = [url for url in urls if split(url)[0] in WEB]
+    one = next((url for url in urls if split(url)[0] not in PATTERNED), None)
+    if one is not None and (include or exclude):
+        raise UsageError(f"include and exclude choose among the files of a folder, not of {masked(one)}")
+    made = [SOURCES.make(url, config, runtime, include, exclude) for url in urls if split(url)[0] not in WEB]
+    return [*made, _http_source(web, config, runtime)] if web else made
 
 
 def make_parsers(config: Config) -> "ParserPool":

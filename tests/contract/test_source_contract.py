@@ -2,18 +2,21 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import ExitStack, aclosing
 from pathlib import Path
 from typing import Protocol
 
 import pytest
+from tests.kit import web
 
+from penstock.config_http import HttpConfig
 from penstock.errors import SourceChanged, SourceError, UsageError
 from penstock.runtime import Runtime
 from penstock.sources import folder
-from penstock.sources.base import NOTHING, Change, Found, Known, Local, Remembered, Source, compared
+from penstock.sources.base import NOTHING, Change, Closable, Found, Known, Local, Remembered, Revised, Source, compared
 from penstock.sources.folder import FolderSource
+from penstock.sources.http import HttpSource
 from penstock.sources.stream import StreamSource
 
 LARGE = os.urandom(3_000_000)
@@ -25,6 +28,8 @@ class Shelf(Protocol):
     def __init__(self, place: Path, runtime: Runtime) -> None: ...
 
     def open(self) -> Source: ...
+
+    def close(self) -> None: ...
 
     def put(self, name: str, data: bytes) -> None: ...
 
@@ -47,6 +52,8 @@ class FolderShelf:
 
     def remove(self, name: str) -> None:
         (self._place / name).unlink()
+
+    def close(self) -> None: ...
 
 
 class MemorySource:
@@ -91,13 +98,50 @@ class MemoryShelf:
     def remove(self, name: str) -> None:
         del self._contents[name]
 
+    def close(self) -> None: ...
 
-SHELVES: dict[str, type[Shelf]] = {"folder": FolderShelf, "memory": MemoryShelf}
+
+class WebShelf:
+    """Pages of a web server. What was put once stays in the list of URLs."""
+
+    def __init__(self, place: Path, runtime: Runtime) -> None:
+        self._stack = ExitStack()
+        self._site = self._stack.enter_context(web.serving())
+        self._runtime = runtime
+        self._urls: dict[str, str] = {}
+
+    def open(self) -> Source:
+        quick = HttpConfig(allow_private=True, requests_per_s=10_000, patience_s=0.2)
+        return HttpSource([*self._urls.values()], self._runtime, quick, megabytes=100)
+
+    def put(self, name: str, data: bytes) -> None:
+        self._urls[name] = self._site.put(f"/{name}", data)
+
+    def remove(self, name: str) -> None:
+        del self._site.pages[f"/{name}"]
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+SHELVES: dict[str, type[Shelf]] = {"folder": FolderShelf, "memory": MemoryShelf, "web": WebShelf}
 
 
 @pytest.fixture(params=sorted(SHELVES))
-def shelf(request: pytest.FixtureRequest, tmp_path: Path, runtime: Runtime) -> Shelf:
-    return SHELVES[request.param](tmp_path, runtime)
+async def shelf(request: pytest.FixtureRequest, tmp_path: Path, runtime: Runtime) -> AsyncIterator[Shelf]:
+    shelf = SHELVES[request.param](tmp_path, runtime)
+    open_source, opened = shelf.open, list[Source]()
+
+    def noting() -> Source:
+        opened.append(open_source())
+        return opened[-1]
+
+    vars(shelf)["open"] = noting
+    yield shelf
+    for source in opened:
+        if isinstance(source, Closable):
+            await source.close()
+    shelf.close()
 
 
 async def discover(source: Source, known: Known = NOTHING) -> dict[str, Found]:
@@ -194,6 +238,19 @@ async def test_a_local_source_reads_small_documents_at_once(shelf: Shelf) -> Non
         shelf.remove("a.txt")
         with pytest.raises(SourceError):
             source.read_now(found, 5)
+
+
+async def test_a_revision_belongs_to_the_bytes_that_were_read(shelf: Shelf) -> None:
+    shelf.put("a.txt", b"before")
+    source = shelf.open()
+    found = (await discover(source))["a.txt"]
+    shelf.put("a.txt", b"after, and longer")
+    if isinstance(source, Revised):
+        assert await read(source, found) == b"after, and longer"
+        known = Remembered({found.uri: source.learned(found).revision})
+        assert (await discover(shelf.open(), known))["a.txt"].change is Change.UNCHANGED
+        known = Remembered({found.uri: found.revision})
+        assert (await discover(shelf.open(), known))["a.txt"].change is Change.CHANGED
 
 
 # the folder

@@ -53,6 +53,8 @@ _PAID = (
 )
 UNREACHED: dict[str, str] = {"ledger.adopt.before": _TRIAL, "ledger.adopt.after": _TRIAL}
 UNREACHED |= {f"ledger.{verb}.{side}": _PROVIDER for verb in _PAID for side in ("before", "after")}
+_REMOTE = "only for documents from elsewhere: tests/integration/test_web_source.py kills it there"
+UNREACHED |= dict.fromkeys(("ledger.revise.before", "ledger.revise.after"), _REMOTE)
 """Failpoints that no scenario passes, and why that is right."""
 
 BEST = {

@@ -14,7 +14,8 @@ from tests.kit.damage import clean, sql
 
 from penstock.app import App, open_app
 from penstock.blobs.submits import OpenSubmits
-from penstock.intake import Intake, SubmitItem
+from penstock.intake import Intake
+from penstock.intake_items import SubmitItem
 from penstock.sources.stream import StreamSource
 from penstock.upkeep.prune import DAY_S
 

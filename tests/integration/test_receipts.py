@@ -126,10 +126,16 @@ async def test_a_submit_that_is_left_early_stores_nothing_afterwards(
 async def test_patterns_are_not_ignored_for_the_url_of_a_source(
     app: App, tmp_path: Path, options: dict[str, list[str]]
 ) -> None:
-    (tmp_path / "a.key").write_text("a secret")
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (folder / "a.key").write_text("a secret")
+    (folder / "a.txt").write_text("a note")
+    await app.ingest(
+        [f"file://{folder}"], include=options.get("include", ()), exclude=options.get("exclude", ()), wait=False
+    )
+    assert [document.name for document in await app.list_documents()] == ["a.txt"]
     with pytest.raises(UsageError, match="include and exclude"):
-        await app.ingest([f"file://{tmp_path}"], include=options.get("include", ()), exclude=options.get("exclude", ()))
-    assert await app.list_documents() == []
+        await app.ingest(["https://example.com/a.key"], exclude=options.get("exclude", "*.key"))
 
 
 async def test_many_receipts_do_not_gather_in_memory(app: App, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ FOR_USERS = {
     "answers",
     "deletions", "restarts", "index_versions", "searchable", "adoptions", "metadata",
     "collections", "forgotten",
+    "revisions",
 }  # fmt: skip
 """Modules whose functions are called for a user: `owner` comes first."""
 ENGINE = {

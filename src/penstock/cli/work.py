@@ -16,6 +16,7 @@ from penstock.cli.output import Answer, count, cut, duration, visible
 from penstock.cli.passwords import chosen, passwords
 from penstock.cli.plan import plan
 from penstock.cli.progress import ProgressDisplay
+from penstock.cli.selection import listed
 
 if TYPE_CHECKING:
     from penstock.verbs.jobs import Summary
@@ -47,9 +48,12 @@ def choices(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--retry", is_flag=True, help="Retry documents that failed, were cancelled, unsupported or had no text."
         ),
-        click.option("--prune", is_flag=True, help="Delete documents whose file no longer exists in the folder."),
+        click.option(
+            "--prune", is_flag=True, help="Delete documents that no longer exist in the folder or at the URL."
+        ),
         click.option("--exclude", metavar="GLOB", multiple=True, help="Skip matching files of a folder."),
         click.option("--include", metavar="GLOB", multiple=True, help="Only matching files of a folder."),
+        click.option("--list", "lists", metavar="FILE", multiple=True, help="Also the paths and URLs in FILE."),
     ):
         function = option(function)
     return function
@@ -74,6 +78,7 @@ def choices(function: Callable[..., Any]) -> Callable[..., Any]:
 async def ingest(
     call: Call,
     paths: tuple[str, ...],
+    lists: tuple[str, ...],
     name: str | None,
     key: str | None,
     budget: str | None,
@@ -85,18 +90,16 @@ async def ingest(
     meta: tuple[str, ...],
     **options: Any,
 ) -> Answer:
-    """Submit files and folders, then process them until they are searchable.
+    """Submit files, folders and URLs, then process them until they are searchable.
 
-    PATH is a file, a folder, the URL of a source, or - for standard input. Accepted documents survive a power
-    failure. Unchanged files are skipped. Folders are read recursively, without hidden files and without links that lead
-    out of the folder.
+    PATH is a file, a folder, a URL, or - for standard input. Accepted documents survive a power failure. Unchanged
+    files are skipped. Folders are read recursively, without hidden files and without links that lead out of the folder.
     """
-    files, standard_input = _sort(paths, name, key, options["manifest"])
+    files, standard_input = _sort((*paths, *listed(lists)), name, key, options["manifest"])
     if dry_run:
         return await plan(call, files, standard_input, options)
-    seconds = parse_duration(budget)
-    metadata, _ = assignments(meta)
     word = chosen(password, password_file, standard_input=standard_input)
+    options |= {"budget_s": parse_duration(budget), "metadata": assignments(meta)[0]}
     async with call.working_app() as app:
         progress = ProgressDisplay()
         try:
@@ -105,10 +108,8 @@ async def ingest(
                 data=io.BufferedReader(StandardInput(call)) if standard_input else None,
                 name=name,
                 key=key,
-                metadata=metadata,
                 password=word,
                 wait=not no_wait,
-                budget_s=seconds,
                 report=None if call.quiet else progress,
                 **options,
             )
@@ -173,8 +174,7 @@ def _sort(paths: tuple[str, ...], name: str | None, key: str | None, manifest: s
     from penstock.errors import UsageError
 
     if not paths and manifest is None:
-        raise UsageError("Missing argument 'PATH...': use a file, a folder, - for standard input, or --manifest")
-
+        raise UsageError("Missing argument 'PATH...': use a file, a folder, a URL, - for standard input, or --manifest")
     files = [path for path in paths if path != "-"]
     standard_input = len(files) < len(paths)
     for path in files:
@@ -216,6 +216,8 @@ def _answer(call: Call, summary: "Summary", *, strict: bool = False) -> Answer:
         hints.append("Unsupported documents are of a format that Penstock does not read: docs/reference/formats.md")
     if summary.failed:
         hints.append("To see why documents failed: penstock dlq list · to try again: penstock dlq replay --all")
+    if summary.gone:
+        hints.append(f"{count(summary.gone, 'document')} gone from the source: --prune deletes what is gone.")
     if summary.failed_before:
         hints.append(
             f"{summary.failed_before:,} of the skipped documents had failed, had no text or were unsupported: "
@@ -250,7 +252,17 @@ def _code(call: Call, summary: "Summary", strict: bool) -> int:
 
 
 def summary_line(summary: "Summary") -> str:
-    words = ("completed", "not indexable", "unsupported", "failed", "cancelled", "pending", "deleted", "refused")
+    words = (
+        "completed",
+        "not indexable",
+        "unsupported",
+        "failed",
+        "cancelled",
+        "pending",
+        "deleted",
+        "gone",
+        "refused",
+    )
     parts = [f"{n:,} {word}" for word in words if (n := getattr(summary, word.replace(" ", "_")))]
     if summary.skipped:
         parts.append(f"{summary.skipped:,} skipped (unchanged)")

@@ -27,6 +27,9 @@ CONNECTIONS = 32
 KEEP_S = 30.0
 """Seconds after which an idle connection is closed."""
 MAX_BYTES = 64 << 20
+BOMB = 16 << 20
+BOMB_RATIO = 200
+"""A compressed response that has more bytes than BOMB may expand to so many times its size."""
 ENCODINGS = ("", "identity", "gzip", "deflate")
 """Accepted content encodings of a response. The client requests none, but some servers compress anyway."""
 
@@ -74,6 +77,8 @@ class Stream:
 
     def __init__(self, response: httpx2.Response, limits: Limits, now: float) -> None:
         self.status = response.status_code
+        self.location = response.headers.get("Location") if response.has_redirect_location else None
+        """Where a redirect leads; None if the response is not a redirect."""
         self.headers: Mapping[str, str] = {name.lower(): value for name, value in response.headers.items()}
         self.retry_after = retry_after(self.headers.get("retry-after"), now)
         self._response = response
@@ -88,7 +93,11 @@ class Stream:
         announced = self.headers.get("content-length", "")
         if not self._limits.cut and announced.isdigit() and int(announced) > left:
             raise self._too_large()
+        read = 0
         async for piece in self._response.aiter_bytes():
+            read += len(piece)
+            if read > max(BOMB, BOMB_RATIO * self._response.num_bytes_downloaded):
+                raise Permanent("the compressed answer expands without end", reason="too_large")
             if len(piece) > left and not self._limits.cut:
                 raise self._too_large()
             if piece := piece[:left]:
@@ -108,7 +117,8 @@ class Stream:
 class Client:
     """Keeps connections open for further requests. Call `close` in the event loop that used the client.
 
-    It uses no proxy and no cookies, and it follows redirects only on request and only on the same host. `allow_private`
+    It uses no proxy and no cookies, and it follows redirects only on request and only on the same host. A caller that
+    follows redirects to other hosts itself uses `next_url`: the addresses of each host are checked. `allow_private`
     says whether it may connect to addresses that are not public: True for URLs that the operator set, False for URLs
     from other users."""
 
@@ -184,7 +194,7 @@ class Client:
                 if redirects == 0 or not response.has_redirect_location or method not in ("GET", "HEAD"):
                     return response
                 await response.aclose()
-                url = _next_url(url, response.headers["Location"])
+                url = next_url(url, response.headers["Location"])
         raise Permanent("it redirects too many times", reason="bad_redirect")
 
 
@@ -204,19 +214,27 @@ def check(reply: Reply | Stream, who: str, *, setting: str, target: str | None =
     raise Permanent(said, reason="http_error")
 
 
-def _next_url(url: str, location: str) -> str:
-    """The URL of a redirect. Raises Permanent unless it is on the same host; https may not change to http."""
-    target = urljoin(url, location)
+def next_url(url: str, location: str, *, other_hosts: bool = False) -> str:
+    """The URL of a redirect. Raises Permanent if https would change to http, and unless it is on the same host or
+    `other_hosts` is set. User name and password are passed on only to the same host and port."""
     try:
+        target = urljoin(url, location)
         check_url(target)
         before, after = urlsplit(url), urlsplit(target)
         upgrade = (before.scheme, after.scheme) == ("http", "https") and before.port == after.port is None
-        same = (before.scheme, before.port) == (after.scheme, after.port) or upgrade
-        if before.hostname == after.hostname and same and after.username is None:
-            return target
+        same = before.hostname == after.hostname and (
+            (before.scheme, before.port) == (after.scheme, after.port) or upgrade
+        )
     except (PenstockError, ValueError):
-        pass
-    raise Permanent("it redirects to another host", reason="bad_redirect")
+        raise Permanent("it redirects to something that is not a URL of http", reason="bad_redirect") from None
+    if other_hosts and (before.scheme, after.scheme) == ("https", "http"):
+        raise Permanent("it redirects from https to http", reason="bad_redirect")
+    if after.username is not None or not (same or other_hosts):
+        raise Permanent("it redirects to another host", reason="bad_redirect")
+    if same and before.username is not None:
+        user_info = before.netloc.rpartition("@")[0]
+        return after._replace(netloc=f"{user_info}@{after.netloc}").geturl()
+    return target
 
 
 @asynccontextmanager

@@ -58,6 +58,22 @@ class Source(Protocol):
 
 
 @runtime_checkable
+class Revised(Protocol):
+    """A source whose revisions prove that bytes are equal, such as the ETags of a server. Unchanged documents are then
+    not read again. Without it, the hash of the bytes decides."""
+
+    def learned(self, found: Found) -> Found:
+        """The document as it was read: name and revision belong to the bytes that `read` has yielded to its end."""
+
+
+@runtime_checkable
+class Closable(Protocol):
+    """A source that holds connections."""
+
+    async def close(self) -> None: ...
+
+
+@runtime_checkable
 class Local(Protocol):
     """A source of many small local files. Reading several of them in one thread costs less than using the event loop
     for each."""

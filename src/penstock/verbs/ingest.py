@@ -11,11 +11,13 @@ from msgspec.structs import replace
 
 from penstock.errors import UsageError
 from penstock.extractors.formats import PARSED
-from penstock.intake import Intake, Receipt, RunSpec, SubmitItem, refusal
-from penstock.ledger.engine import deletions, documents, forgotten, runs
+from penstock.intake import Intake, RunSpec
+from penstock.intake_items import Receipt, SubmitItem, refusal
+from penstock.ledger.engine import deletions, documents, forgotten, revisions, runs
 from penstock.model.nouns import DocumentId
-from penstock.sources.base import NOTHING, Change, Found, Known, Source
+from penstock.sources.base import NOTHING, Change, Closable, Found, Revised, Source
 from penstock.sources.folder import FolderSource
+from penstock.sources.stoppable import stoppable
 from penstock.sources.stream import StreamSource
 from penstock.upkeep.drop import finish_drops_of
 from penstock.verbs import arguments, jobs
@@ -60,22 +62,22 @@ async def ingest(
     scope.ledger.database.refuse_read_only()
     began = scope.runtime.clock()
     arguments.seconds("budget_s", budget_s)
-    given = _Given(
-        scope, arguments.paths(paths), include, exclude, data, name, source, key, arguments.metadata(metadata), manifest
-    )
+    known = _InCollection(scope, chosen_collection(scope, collection), prune)
+    given_paths, info = arguments.paths(paths), arguments.metadata(metadata)
+    given = _Given(scope, given_paths, include, exclude, data, name, source, key, info, known, manifest)
     spec = _run_spec(scope, collection, workflow, params, priority, batch, retry, password)
     await finish_drops_of(scope.ledger, scope.owner, spec.collection)
     await given.recall(spec.collection, again=again)
     job = Job(scope.owner, scope.ledger, scope.runtime)
-    known = _InCollection(scope, spec.collection)
-    if prune:
-        given.known = known
 
     start = (lambda: start_worker(scope.resources, budget_s, began)) if wait else None
     intake = Intake(scope.ledger, scope.blobs, scope.runtime)
-    summary = await jobs.ingest(job, intake, spec, _reported(given, job, wait, on_receipt), start, report, on_receipt)
-    if prune and not scope.resources.stopping:
-        summary.deleted = await _prune(scope, known, given, summary)
+    items = _reported(given, job, wait, on_receipt)
+    async with given:
+        summary = await jobs.ingest(job, intake, spec, items, start, report, on_receipt)
+        if prune and not scope.resources.stopping:
+            summary.deleted = await _prune(scope, known, given, summary)
+    summary.gone = 0 if summary.deleted else len(given.gone)
     return summary
 
 
@@ -118,10 +120,10 @@ async def submit(
     """Submit files, folders or `data` like `ingest`, and leave the processing to workers: `async for receipt in
     app.submit(…)`. It yields one receipt for each document when the document is durable, in batches of up to 256. If
     the caller ends the iteration early, later files are not submitted."""
-    given = _Given(
-        scope, arguments.paths(paths), include, exclude, data, name, source, key, arguments.metadata(metadata), manifest
-    )
     scope.ledger.database.refuse_read_only()
+    known = _InCollection(scope, chosen_collection(scope, collection))
+    given_paths, info = arguments.paths(paths), arguments.metadata(metadata)
+    given = _Given(scope, given_paths, include, exclude, data, name, source, key, info, known, manifest)
     spec = _run_spec(scope, collection, workflow, params, priority, batch, retry, password)
     await finish_drops_of(scope.ledger, scope.owner, spec.collection)
     await given.recall(spec.collection, again=again)
@@ -137,6 +139,8 @@ async def submit(
         if began:
             await intake.seal(spec)
         raise
+    finally:
+        await given.__aexit__()
     for problem in given.problems:
         yield refusal(problem)
 
@@ -153,12 +157,14 @@ async def plan_ingest(
 ) -> IngestPlan:
     """Return what `ingest` would do with these files and folders: how many are new, changed or unchanged, by type, with
     their sizes. Known files are read and compared; of new ones, only the beginning is read. Nothing is written."""
-    given = _Given(scope, arguments.paths(paths), include, exclude, None, None, None, None, {}, manifest)
     where = chosen_collection(scope, collection)
+    known = _InCollection(scope, where)
+    given = _Given(scope, arguments.paths(paths), include, exclude, None, None, None, None, {}, known, manifest)
     await given.recall(where, again=False)
     if again:
         given.forgotten = frozenset()
-    plan = await make_plan(scope, where, given.items(work=False))
+    async with given:
+        plan = await make_plan(scope, where, given.items(work=False))
     return replace(plan, forgotten=given.kept_away, problems=[*plan.problems, *given.problems])
 
 
@@ -194,13 +200,13 @@ class _Given:
     source: str | None
     key: str | None
     metadata: dict[str, Any]
+    known: "_InCollection"
+    """The documents that new, changed and gone ones are computed from."""
     manifest: str | Path | None = None
-    known: Known = NOTHING
-    """The documents that `gone` is computed from."""
     problems: list[str] = field(default_factory=list)
     """Files that could not be read. The list is complete when all items were yielded."""
-    gone: list[str] = field(default_factory=list)
-    """Known source URIs whose file no longer exists. The list is complete when all items were yielded."""
+    gone: dict[str, Source] = field(default_factory=dict)
+    """Known source URIs whose document no longer exists. They are complete when all items were yielded."""
 
     forgotten: frozenset[str] = frozenset()
     """Sources that were deleted with `forget`."""
@@ -225,8 +231,6 @@ class _Given:
         arguments.maybe("key", self.key)
         if arguments.maybe("source", self.source) is not None and self.data is None:
             raise UsageError("source names what comes as `data`: files are known by their paths")
-        if (self.include or self.exclude) and self._urls():
-            raise UsageError("include and exclude choose among the files of a folder: name it by its path, not a URL")
         if self.data is not None:
             self._data = arguments.data(self.data)
             if not self.name:
@@ -235,7 +239,7 @@ class _Given:
         if self._manifest is not None:
             self.paths = [*self.paths, *self._manifest.paths]
             self.problems += self._manifest.problems
-        self._sources = [*self._folders(), *(self.scope.resources.make_source(url) for url in self._urls())]
+        self._sources = [*self._folders(), *self._others()]
 
     async def items(self, *, work: bool) -> AsyncGenerator[SubmitItem, None]:
         """Yield the items. `work`: this call also processes the documents, so parser processes are started early."""
@@ -246,10 +250,13 @@ class _Given:
             if not await self._stays_away(stream.found.uri):
                 yield SubmitItem(stream, stream.found, self.key, self.metadata)
         for source in self._sources:
-            async with aclosing(source.discover(self.known)) as discovered:
+            remote = isinstance(source, Revised)
+            # The hashes of local files decide what has changed.
+            known = self.known if remote or self.known.prune else NOTHING
+            async with aclosing(source.discover(known)) as discovered:
                 async for found in discovered:
                     if found.change is Change.GONE:
-                        self.gone.append(found.uri)
+                        self.gone[found.uri] = source
                         continue
                     if self._manifest is not None and found.uri == self._manifest.uri:
                         continue
@@ -267,12 +274,20 @@ class _Given:
                         continue
                     if work and found.name.lower().endswith(PARSED):
                         resources.parsers.start()
-                    yield SubmitItem(source, found, self.key, self._metadata(found))
+                    yield SubmitItem(source, found, self.key, self._metadata(found), remote)
             self.problems += source.problems
 
     def _metadata(self, found: Found) -> dict[str, Any]:
         listed = {} if self._manifest is None else self._manifest.metadata.get(found.uri, {})
         return {**found.metadata, **listed, **self.metadata}
+
+    async def __aenter__(self) -> None: ...
+
+    async def __aexit__(self, *error: object) -> None:
+        """Close the connections of the sources."""
+        for source in self._sources:
+            if isinstance(source, Closable):
+                await source.close()
 
     def _urls(self) -> list[str]:
         return [path for path in self.paths if isinstance(path, str)]
@@ -292,25 +307,35 @@ class _Given:
             )
         ]
 
+    def _others(self) -> list[Source]:
+        resources = self.scope.resources
+        made = resources.make_sources(self._urls(), tuple(self.include), tuple(self.exclude))
+        return [stoppable(source, resources.stopped) for source in made]
+
     def _streamed(self, data: bytes | BinaryIO) -> StreamSource:
         assert self.name is not None
         return StreamSource(self.source or self.name, self.name, data, self.scope.runtime)
 
 
 class _InCollection:
-    """The documents of a collection that the ledger knows. It stores no revisions: the hash of the bytes decides what
-    is unchanged."""
+    """The documents of a collection that the ledger knows."""
 
-    def __init__(self, scope: Scope, collection: str) -> None:
+    def __init__(self, scope: Scope, collection: str, prune: bool = False) -> None:
         self._scope = scope
         self._collection = collection
+        self.prune = prune
         self.documents: dict[str, DocumentId] = {}
         """Known documents by source URI, for the requested ones."""
 
     async def revisions(self, uris: Sequence[str]) -> Mapping[str, str]:
-        return {}
+        found = await self._scope.ledger.read(partial(revisions.of, self._scope.owner), self._collection, uris)
+        self.documents.update((uri, one.document) for uri, one in found.items())
+        return {uri: one.revision for uri, one in found.items()}
 
     async def under(self, prefix: str) -> AsyncIterator[str]:
+        """Yield nothing unless documents that are gone are to be deleted: the answer may be long."""
+        if not self.prune:
+            return
         found = await self._scope.ledger.read(partial(documents.under, self._scope.owner), self._collection, prefix)
         for document, source in found:
             self.documents[source] = document
@@ -318,10 +343,14 @@ class _InCollection:
 
 
 async def _prune(scope: Scope, known: _InCollection, given: _Given, summary: Summary) -> int:
-    """Delete documents whose file no longer exists in these folders. If something could not be read, delete nothing."""
+    """Delete documents that no longer exist in these sources. If something could not be read, delete nothing."""
     if summary.problems:
         summary.problems.append("--prune was left out, because not everything could be read")
         return 0
     # A file may exist again by now.
-    gone = [known.documents[uri] for uri in given.gone if not Path(uri).exists()]
+    gone = [
+        known.documents[uri]
+        for uri, source in given.gone.items()
+        if not (isinstance(source, FolderSource) and Path(uri).exists())
+    ]
     return len(await change(scope, deletions.DELETE, runs.Selected(scope.owner, tuple(dict.fromkeys(gone)))))

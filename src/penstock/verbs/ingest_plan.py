@@ -10,10 +10,10 @@ import msgspec
 
 from penstock.errors import SourceError
 from penstock.extractors import formats, media
-from penstock.intake import SubmitItem
+from penstock.intake_items import SubmitItem
 from penstock.ledger.engine import runs
 from penstock.ledger.engine.runs import Known
-from penstock.sources.base import Peeked
+from penstock.sources.base import Change, Peeked
 from penstock.verbs.scope import Scope
 
 BATCH = 256
@@ -94,6 +94,8 @@ async def _look(scope: Scope, item: SubmitItem, known: Known | None) -> _Looked:
     if known is None and isinstance(item.source, Peeked):
         head, size = await scope.runtime.run_blocking("io", item.source.peek, item.found, HEAD)
         return _Looked("new", size, media.detect(head, item.name))
+    if known is not None and item.found.change is Change.UNCHANGED:
+        return _Looked("unchanged", known.size, known.media_type or media.BINARY)
     digest, size, head = hashlib.sha256(), 0, b""
     async with aclosing(item.source.read(item.found)) as pieces:
         async for piece in pieces:

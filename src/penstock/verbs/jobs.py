@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.extractors import formats, media
-from penstock.intake import Intake, Receipt, RunSpec, SubmitItem
+from penstock.intake import Intake, RunSpec
+from penstock.intake_items import Receipt, SubmitItem
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import dead_letters, documents, forgotten, outbox, work
 from penstock.model.nouns import Document, DocumentId, Owner
@@ -53,6 +54,8 @@ class Summary(msgspec.Struct):
     refused: int = 0
     """Files that could not be read. They were not accepted; `problems` describes them."""
     deleted: int = 0
+    gone: int = 0
+    """Known documents that their source no longer has. They are kept unless the call deletes them (`prune`)."""
     stale_settings: int = 0
     """Documents that are COMPLETED and were skipped, but were made with other settings than the present ones."""
     budget_spent: bool = False

@@ -1,6 +1,7 @@
 """The open resources of an app, shared by the scopes of all owners."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import cached_property
 from pathlib import Path
@@ -36,7 +37,7 @@ class Resources:
         metrics: Metrics,
         make_parsers: "Callable[[], ParserPool]",
         make_ports: "Callable[[ParserPool], Ports]",
-        make_source: Callable[[str], Source],
+        make_sources: Callable[[Sequence[str], Sequence[str], Sequence[str]], list[Source]],
     ) -> None:
         self.config = config
         self.runtime = runtime
@@ -45,12 +46,14 @@ class Resources:
         self.metrics = metrics
         self._make_parsers = make_parsers
         self._make_ports = make_ports
-        self.make_source = make_source
-        """Makes the source that a URL names."""
+        self.make_sources = make_sources
+        """Makes the sources that URLs name, with patterns to include and exclude."""
         self.broadcast = Broadcast()
         self.workers: WeakSet[Worker] = WeakSet()
         """One for each call that executes steps. A worker is removed when nothing refers to it any more."""
         self.stopping = False
+        self.stopped = asyncio.Event()
+        """Set with `stopping`: ends reads of remote sources."""
         self.paces: dict[str, float] = {}
         """Measured speeds of the stages, read from the ledger when the app is opened."""
         self.open_trial: Callable[[Config, Path], AbstractAsyncContextManager[Resources]]
@@ -104,6 +107,7 @@ class Resources:
 
     def stop(self) -> None:
         self.stopping = True
+        self.stopped.set()
         self.ledger.database.outage_wait.hurry()
         for worker in self.workers:
             worker.told_to_stop = True

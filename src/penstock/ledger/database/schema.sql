@@ -28,7 +28,7 @@ CREATE TABLE documents (
   batch TEXT,
   created_at REAL NOT NULL,
   updated_at REAL NOT NULL,
-  deleted_at REAL, password TEXT, status TEXT NOT NULL DEFAULT 'PENDING' CHECK (status IN ('PENDING', 'EXTRACTING', 'CHUNKING', 'EMBEDDING', 'INDEXING', 'COMPLETED', 'NOT_INDEXABLE', 'UNSUPPORTED', 'FAILED', 'CANCELLED')),
+  deleted_at REAL, password TEXT, status TEXT NOT NULL DEFAULT 'PENDING' CHECK (status IN ('PENDING', 'EXTRACTING', 'CHUNKING', 'EMBEDDING', 'INDEXING', 'COMPLETED', 'NOT_INDEXABLE', 'UNSUPPORTED', 'FAILED', 'CANCELLED')), revision TEXT,
   FOREIGN KEY (owner, collection) REFERENCES collections (owner, name)
 );
 

@@ -17,7 +17,7 @@ from penstock.model.nouns import DocumentId, Owner, RunId, StepId
 _KNOWN = Statement(
     "SELECT d.id, d.source, d.sha256, d.status, x.id, x.settings, x.generation_id, g.raw_key, x.group_id, "
     "d.media_type, CASE WHEN d.status = 'FAILED' THEN EXISTS (SELECT 1 FROM dead_letters l WHERE l.run_id = x.id "
-    "AND l.reason IN ('raw_missing', 'raw_damaged', 'short_read')) ELSE false END, g.found FROM {rows} "
+    "AND l.reason IN ('raw_missing', 'raw_damaged', 'short_read')) ELSE false END, g.found, d.size FROM {rows} "
     "JOIN {documents d: d.source = r.source AND {d.owner} AND d.collection = :collection "
     "AND d.deleted_at IS NULL} JOIN runs x ON x.document_id = d.id "
     "AND x.generation_id = (SELECT max(generation_id) FROM runs WHERE runs.document_id = d.id) "
@@ -43,6 +43,7 @@ class Known(msgspec.Struct, frozen=True):
     """It failed because its raw bytes are missing or damaged: submitting the same bytes again helps."""
     found: str | None = None
     """Metadata that its steps found, as JSON: it says whether there were scanned pages."""
+    size: int = 0
 
     def made_with(self, now: str) -> bool:
         """False: these settings may lead to another outcome than those of its newest run."""
@@ -80,7 +81,7 @@ def hold(owner: Owner, connection: Connection, documents: Sequence[DocumentId]) 
 
 _CHANGED = Statement(
     "UPDATE documents SET size = r.bytes, sha256 = r.hash, name = r.title, metadata = r.info, error = NULL, "
-    "media_type = NULL, updated_at = {now}, "
+    "media_type = NULL, revision = CASE WHEN sha256 = r.hash THEN revision END, updated_at = {now}, "
     "status = CASE WHEN status IN ('COMPLETED', 'NOT_INDEXABLE', 'UNSUPPORTED', 'FAILED', 'CANCELLED') "
     "THEN 'PENDING' ELSE status END "
     "FROM {rows} WHERE {documents.id = r.document}",

@@ -24,6 +24,7 @@ from penstock.ledger.database.migrations import (
     m0019_collections,
     m0020_answers,
     m0021_refused,
+    m0022_revisions,
 )
 
 MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
@@ -48,5 +49,6 @@ MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0019_collections.statements,
     m0020_answers.statements,
     m0021_refused.statements,
+    m0022_revisions.statements,
 )
 LATEST = len(MIGRATIONS)
