@@ -374,7 +374,9 @@ def formats_page() -> str:
     known = [row for row in FORMATS if row.adapter is None]
     lines = [FORMATS_HEAD, *table(("format", "media type", "names", "recognised by", "read in", "what is read"))]
     for row in read:
-        where = "a parser process" if row.reader is not None else "the worker"
+        where = "the worker" if row.reader is None and row.members is None else "a parser process"
+        if row.members is not None:
+            where += "; the files inside become documents"
         lines.append(cells(row.label, f"`{row.media_type}`", suffixes(row), sign(row), where, row.reads))
     lines += ["", FORMATS_KNOWN, *table(("format", "media type", "names"))]
     lines += [cells(row.label, f"`{row.media_type}`", suffixes(row)) for row in known]

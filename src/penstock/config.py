@@ -12,6 +12,8 @@ import msgspec
 from msgspec import Meta
 
 from penstock.config_http import HttpConfig
+from penstock.config_limits import MOST
+from penstock.config_limits import LimitsConfig as LimitsConfig
 from penstock.config_providers import LOCAL, TargetConfig, extractor_problems
 from penstock.config_providers import WebhookConfig as WebhookConfig
 from penstock.config_values import GivenValues, wrong
@@ -22,10 +24,6 @@ from penstock.yaml_file import Place, suggestion
 UNITS = {"characters": (1000, 200), "tokens": (512, 50)}
 """The default size and overlap of a chunk, by unit."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+-]{0,99}")
-
-
-MOST = 10**9
-"""The highest value of a limit."""
 
 
 class ChunkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -121,27 +119,6 @@ class ParsersConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Memory limit of each process, in addition to the memory of its libraries; 0: no limit."""
     timeout_s: Annotated[float, Meta(gt=0, le=86_400)] = 60.0
     """Time limit for one batch of pages, or for a file that is read as a whole."""
-
-
-class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits for each document. A document that exceeds one fails; a retry with a higher limit continues it."""
-
-    megabytes: Annotated[int, Meta(ge=1, le=MOST)] = 10_000
-    """Maximum file size."""
-    pages: Annotated[int, Meta(ge=1, le=MOST)] = 100_000
-    """Maximum number of pages."""
-    parser_s: Annotated[float, Meta(gt=0, le=MOST)] = 7200.0
-    """Maximum total time of parser processes, over all attempts, in seconds."""
-    unpacked_mb: Annotated[int, Meta(ge=1, le=MOST)] = 500
-    """Maximum size of an Office file, a spreadsheet or an e-book when it is unpacked, in megabytes."""
-    unpacked_ratio: Annotated[int, Meta(ge=1, le=MOST)] = 300
-    """How many times larger such a file may become. It is compared if the file unpacks to more than 20 megabytes."""
-    megapixels: Annotated[int, Meta(ge=1, le=100_000)] = 200
-    """Maximum size of an image, in millions of pixels. A larger one is not decoded. A page of a PDF is rendered smaller
-    instead."""
-    bad_pages: Annotated[float, Meta(ge=0, le=1)] = 0.2
-    """Maximum share of pages that cannot be read. They are skipped and recorded. One bad page of several is always
-    skipped; 0: none may be bad."""
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -12,10 +12,11 @@ from msgspec.structs import replace
 
 from penstock.blobs.base import Blobs, Stored
 from penstock.blobs.small import is_small, small_key, small_limit
-from penstock.errors import DiskFull, SourceChanged, SourceError
+from penstock.errors import DiskFull, LeaseLost, SourceChanged, SourceError
 from penstock.intake_items import Read, Receipt, SubmitItem
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import groups, revisions, runs, submissions, submits
+from penstock.ledger.engine.children import Parent
 from penstock.ledger.engine.groups import GroupStart
 from penstock.ledger.engine.locks import own_key
 from penstock.ledger.engine.runs import Known
@@ -54,6 +55,8 @@ class RunSpec:
     password: str | None = None
     group: GroupStart | None = None
     """The group of the runs that are started."""
+    parent: Parent | None = None
+    """The document that contains the documents."""
 
 
 class Intake:
@@ -178,7 +181,12 @@ class Intake:
                     return
             read.sha256, read.size = await self._steadily(item, partial(self._keep, spec, read))
             read.learn()
-            if known is not None and whole and item.remote and read.sha256 == known.sha256:
+            if (
+                known is not None
+                and whole
+                and (item.remote or not item.source.repeatable)
+                and read.sha256 == known.sha256
+            ):
                 await self._drop(read)
         except SourceError as error:
             read.problem = f"{item.uri}: {error}"
@@ -322,6 +330,8 @@ class Intake:
             for i, read in enumerate(reads)
         )  # fmt: skip
         answers = await self._ledger.write(submits.SUBMIT, submission(spec, documents, seal))
+        if not answers:
+            raise LeaseLost(f"the step that found {reads[0].item.uri} now belongs to another worker")
         self._sealed = seal and not any(answer.needs_bytes for answer in answers)
         return answers
 
@@ -348,6 +358,7 @@ def submission(spec: RunSpec, documents: tuple[NewDocument, ...], seal: bool = F
         spec.retry,
         spec.password,
         replace(spec.group, seal=True) if spec.group is not None and seal else spec.group,
+        spec.parent,
     )
 
 

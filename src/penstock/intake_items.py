@@ -97,6 +97,9 @@ class Read:
         if answer is None or self.problem is not None:
             problem = self.problem or self.item.uri
             return Receipt(None, self.item.uri, self.name, "refused", None, self.size, problem)
+        if answer.outcome == "taken":
+            problem = f"{self.item.uri}: this is the source of another document, {answer.document_id}"
+            return Receipt(None, self.item.uri, self.item.name, "refused", None, self.size, problem)
         changed = answer.outcome == "submitted" and answer.document_id != self.id
         return Receipt(
             answer.document_id,

@@ -416,6 +416,7 @@ def make_ports(config: Config, runtime: Runtime, parsers: "ParserPool") -> "Port
         megapixels=config.limits.megapixels,
         unpacked_mb=config.limits.unpacked_mb,
         unpacked_ratio=config.limits.unpacked_ratio,
+        limits=config.limits,
     )
     cloud = CloudExtractors(runtime, parsers)
     return Ports(

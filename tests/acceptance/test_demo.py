@@ -186,7 +186,7 @@ def held(status: str, pages: int, chunks: int, completed: int = 7) -> LedgerCoun
     handbook = DocumentDetails(
         id=DocumentId("1"), name=HANDBOOK, source="/", collection="default", status=now, media_type=None, size=1,
         pages=None, chunks=None, searchable=False, stale=False, error=None, created_at=0.0, attempts=0, retry_count=0,
-        metadata={}, artifacts_dropped_at=None, steps=[],
+        metadata={}, artifacts_dropped_at=None, steps=[], parent=None, children={},
         progress=DocumentProgress(now, pages, None, chunks, None, chunks, 0, None),
     )  # fmt: skip
     return LedgerCounts(7, completed, handbook, {"pages": pages, "chunks": chunks, "embedded": chunks})

@@ -1,8 +1,10 @@
 """What every extractor must do, for every row of the table of formats. A new format joins with a sample."""
 
 import asyncio
+import bz2
 import importlib
 import json
+import lzma
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.kit import ole, parts, pdfs
+from tests.kit.archives import make_7z, make_tar, make_tar_gz, make_zip
 from tests.kit.office import BREAK, make, par, run, styled
 from tests.kit.providers import DIRECT
 
@@ -18,11 +21,13 @@ from penstock.errors import StepError
 from penstock.extractors import formats
 from penstock.extractors.base import Extracted, Extractor
 from penstock.extractors.formats import (
+    BZIP2,
     DOC,
     DOCX,
     EML,
     EPUB,
     FORMATS,
+    GZIP,
     HTML,
     MARKDOWN,
     MSG,
@@ -33,8 +38,12 @@ from penstock.extractors.formats import (
     PLAIN,
     PPTX,
     RTF,
+    SEVEN_ZIP,
+    TAR,
     XLS,
     XLSX,
+    XZ,
+    ZIP,
     Format,
     Ole,
     Text,
@@ -69,6 +78,15 @@ def ods_rows() -> str:
     return "".join(f"<table:table-row>{''.join(map(cell.format, row))}</table:table-row>" for row in rows())
 
 
+def members() -> dict[str, str]:
+    return {f"{i}.txt": text for i, text in enumerate(paragraphs())}
+
+
+def items(found: list[Extracted]) -> list[Any]:
+    """Pages and children. A child can be read only once, so its bytes count."""
+    return [item for one in found for item in (*one.pages, *((c.member, c.name, c.data) for c in one.children))]
+
+
 SAMPLES: dict[str, Callable[[Path], bytes]] = {
     PLAIN: lambda path: "\n\n".join(paragraphs()).encode(),
     MARKDOWN: lambda path: ("# Otters\n\n" + "\n\n".join(paragraphs("## "))).encode(),
@@ -87,6 +105,12 @@ SAMPLES: dict[str, Callable[[Path], bytes]] = {
     EML: lambda path: parts.message("Otters", "\n\n".join(paragraphs())).as_bytes(),
     MSG: lambda path: ole.outlook("Otters", "\r\n\r\n".join(paragraphs())),
     DOC: lambda path: ole.word("\r".join(paragraphs()) + "\r"),
+    ZIP: lambda path: make_zip(members()),
+    TAR: lambda path: make_tar(members()),
+    GZIP: lambda path: make_tar_gz(members()),
+    BZIP2: lambda path: bz2.compress(make_tar(members())),
+    XZ: lambda path: lzma.compress(make_tar(members())),
+    SEVEN_ZIP: lambda path: make_7z(members()),
     RTF: lambda path: ("{\\rtf1\\ansi " + "\\par ".join(paragraphs()) + "}").encode(),
     formats.XML: lambda path: f"<?xml version='1.0'?><o><p>{'</p><p>'.join(paragraphs())}</p></o>".encode(),
     formats.JSON: lambda path: json.dumps([{"text": text} for text in paragraphs()]).encode(),
@@ -178,23 +202,24 @@ async def test_the_text_is_found_page_by_page(row: Format, extractor: Extractor,
     pages = [page for batch in found for page in batch.pages]
     assert [page.number for page in pages] == list(range(1, len(pages) + 1))
     text = "\n".join(page.text for page in pages)
+    text += "\n".join((child.data or b"").decode() for batch in found for child in batch.children)
     assert all(f"otter{i}" in text for i in range(1, COUNT))
     for batch in found:
         assert isinstance(batch.keep, bool)
-        assert not batch.children
+        assert not batch.children or row.members is not None
         assert bounded(batch.metadata) == batch.metadata, "plain values"
 
 
 async def test_i12_extraction_goes_on_from_any_cursor(row: Format, extractor: Extractor, sample: Path) -> None:
     whole = await batches(extractor, sample, row, {})
-    pages = [page for batch in whole for page in batch.pages]
+    all_items = items(whole)
     done = 0
     for batch in whole:
-        done += len(batch.pages)
+        done += len(items([batch]))
         kept = msgspec.json.decode(msgspec.json.encode(batch.cursor))
         rest = await batches(extractor, sample, row, kept)
-        assert [page for later in rest for page in later.pages] == pages[done:]
-    assert done == len(pages)
+        assert items(rest) == all_items[done:]
+    assert done == len(all_items)
 
 
 async def test_an_extraction_that_is_left_leaves_nothing_behind(
@@ -203,7 +228,7 @@ async def test_an_extraction_that_is_left_leaves_nothing_behind(
     async with aclosing(extractor.extract(File(sample), row.media_type, {}, {})) as found:
         first = await anext(found)
     again = await batches(extractor, sample, row, {})
-    assert again[0].pages[: len(first.pages)] == first.pages
+    assert items(again)[: len(items([first]))] == items([first])
 
 
 @pytest.mark.parametrize("kind", ["half", "zeros", "reversed", "first"])
@@ -248,13 +273,15 @@ def test_a_new_version_of_one_reader_is_of_no_other_format(
 
 
 def test_what_a_parser_process_runs_is_there(row: Format) -> None:
-    if row.reader is None:
+    readers = [reader for reader in (row.reader, row.members) if reader is not None]
+    if not readers:
         assert row.adapter == "penstock.extractors.text:make"
         assert TextExtractor.paid is False
         return
-    assert callable(importlib.import_module(row.reader.module).read)
-    for module in row.reader.late:
-        importlib.import_module(module)
+    for reader in readers:
+        assert callable(importlib.import_module(reader.module).read)
+        for module in reader.late:
+            importlib.import_module(module)
     assert f".{row.suffixes[0]}" in formats.PARSED
 
 

@@ -344,7 +344,7 @@ def _damaged(place: Place, home: Path) -> None:
     _full(place, home)
 
     async def damage(app: App) -> None:
-        for word in ("delta", "epsilon", "zeta", "eta"):
+        for word in ("delta", "epsilon", "zeta", "eta", "orphan"):
             await submit(f"{word}.txt", text(f"{word}word")).do(app)
         generation = {
             name: int(g)
@@ -371,6 +371,7 @@ def _damaged(place: Place, home: Path) -> None:
             "UPDATE documents SET status = 'INDEXING' WHERE name = 'zeta.txt'",
             f"UPDATE steps SET status = 'PENDING' WHERE generation_id = {zeta} AND kind = 'index'",
             "UPDATE locks SET ready = 0",
+            "UPDATE documents SET parent_id = 'gone' WHERE name = 'orphan.txt'",
         ):
             await sql(app, statement)
         table = await there(app.ports.index, TABLE)

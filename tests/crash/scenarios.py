@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.kit.archives import make_zip
 
 from penstock.app import App
 from penstock.embedders.fake import FakeEmbedder
@@ -55,7 +56,19 @@ FILES = {
     "blank.txt": b" \n\n ",
     "binary.bin": b"%PDF-1.7\n" + bytes(range(256)) * 8,
 }
-WORDS = ("alphaword", "betaword", "gammaword", "deltaword", "hugeword", "lateword")
+WORDS = (
+    "oneword",
+    "twoword",
+    "newword",
+    "oldword",
+    "deepword",
+    "alphaword",
+    "betaword",
+    "gammaword",
+    "deltaword",
+    "hugeword",
+    "lateword",
+)
 
 
 def submit(name: str, data: bytes, *, wait: bool = True) -> Operation:
@@ -119,6 +132,17 @@ def delete(name: str) -> Operation:
         await app.delete(await ids(app, name))
 
     return Operation(do, removes=frozenset({name}))
+
+
+def submit_archive(contents: Mapping[str, bytes], *gone: str) -> Operation:
+    """An archive of these, and of another archive. `gone`: what a former version had."""
+
+    async def do(app: App) -> None:
+        await app.ingest(
+            data=make_zip({**contents, "inner.zip": make_zip({"deep.txt": text("deepword")})}), name="a.zip"
+        )
+
+    return Operation(do, adds=frozenset({"a.zip", *contents, "inner.zip", "deep.txt"}), removes=frozenset(gone))
 
 
 async def work(app: App) -> None:
@@ -292,6 +316,13 @@ SCENARIOS = (
             submit_folder(),
             submit("gamma.txt", text("gammaword")),
             submit("gamma.txt", text("deltaword", 20)),
+        ],
+    ),
+    Scenario(
+        "archive",
+        [
+            submit_archive({"one.txt": text("oneword"), "two.txt": text("twoword"), "old.txt": text("oldword")}),
+            submit_archive({"one.txt": text("oneword"), "two.txt": text("newword")}, "old.txt"),
         ],
     ),
     Scenario("large", [submit("huge.txt", text("hugeword", LARGE))]),

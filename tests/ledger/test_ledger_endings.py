@@ -12,6 +12,7 @@ from penstock.ledger.reads import stats
 from penstock.model.nouns import Step, WorkerId
 from penstock.model.states import DocumentStatus
 from penstock.verbs import jobs
+from penstock.verbs import summary as summaries
 
 
 async def test_an_error_backs_off_until_it_is_due(desk: Desk) -> None:
@@ -251,9 +252,11 @@ async def test_however_many_failed_each_is_counted_by_its_reason(desk: Desk) -> 
     await desk.submit(*(f"/other/{i}" for i in range(100)))
     await asyncio.gather(*(desk.fail(step) for step in await desk.claim(100)))
     summary = jobs.Summary()
-    await jobs._explain(ANNA, desk.ledger, {s.document_id: DocumentStatus.FAILED for s in failed}, summary)
+    await summaries.explain(ANNA, desk.ledger, {s.document_id: DocumentStatus.FAILED for s in failed}, summary)
     assert summary.reasons == {"bad": 990, "odd": 110}
-    assert sorted(remark.reason for remark in summary.remarks) == ["bad"] * jobs.REMARKS + ["odd"] * jobs.REMARKS
+    assert (
+        sorted(remark.reason for remark in summary.remarks) == ["bad"] * summaries.REMARKS + ["odd"] * summaries.REMARKS
+    )
 
 
 async def test_steps_that_have_not_completed_are_counted_by_status(desk: Desk) -> None:

@@ -101,7 +101,7 @@ def _tar() -> bytes:
         (b"\0\0junk\0\0%PDF-1.7\n\0\x01\x02", PDF),
         (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0", "image/png"),
         (b"\xff\xd8\xff\xe0\0\x10JFIF\0\x01", "image/jpeg"),
-        (b"\x1f\x8b\x08\0\0\0\0\0\0\x03", "application/x-gzip"),
+        (b"\x1f\x8b\x08\0\0\0\0\0\0\x03", "application/gzip"),
         (b"{\\rtf1\\ansi hello}", "application/rtf"),
         (_zip("a.txt"), "application/zip"),
         (_zip("[Content_Types].xml", "_rels/.rels", "word/document.xml"), "docx"),

@@ -19,7 +19,7 @@ FOR_USERS = {
     "documents", "dead_letters", "stats", "runs", "generations", "batches", "submissions", "submits", "cancellations",
     "answers",
     "deletions", "restarts", "index_versions", "searchable", "adoptions", "metadata",
-    "collections", "forgotten",
+    "collections", "forgotten", "children",
     "revisions",
 }  # fmt: skip
 """Modules whose functions are called for a user: `owner` comes first."""

@@ -64,6 +64,7 @@ async def status(call: Call, document: str | None, watch: bool) -> Answer:
     help="Only documents of this collection.",
 )
 @click.option("--name", metavar="GLOB", help="Only documents whose name matches.")
+@click.option("--parent", metavar="ID", help="Only documents directly inside this one.")
 @click.option("--after", metavar="ID", help="Continue after this document.")
 @click.option(
     "--limit", metavar="N", type=click.IntRange(1), default=100, help="Maximum number of results.", show_default=True
@@ -75,6 +76,7 @@ async def list_documents(
     status: str | None,
     collection: str | None,
     name: str | None,
+    parent: str | None,
     after: str | None,
     limit: int,
     filters: tuple[str, ...],
@@ -87,13 +89,14 @@ async def list_documents(
         "collection": collection,
         "name": name,
         "filter": parsed(filters),
+        "parent": parent,
     }
     async with call.scope() as scope:
         found = await scope.list_documents(**where, limit=limit, after=after)
         last = found[-1].id if len(found) == limit else None
         more = await scope.count_documents(**where, after=last) if last else None
         total = await scope.count_documents(**where) if after or more is not None else None
-    names = distinct([(d.name, d.source) for d in found])
+    names = distinct([(_title(d), d.source) for d in found])
     rows = [
         [d.id, d.status, d.pages, d.chunks, visible(name) + _remark(d)] for d, name in zip(found, names, strict=True)
     ]
@@ -327,6 +330,7 @@ def overview(d: "DocumentDetails") -> list[str]:
         "collection": d.collection,
         "status": d.status + _remark(d),
         "content": f"{d.media_type or 'unknown type'}, {bytes_size(d.size)}",
+        "children": _by_status(d.children),
         "metadata": json.dumps(d.metadata, ensure_ascii=False) if d.metadata else None,
         "progress": f"{pages}, {chunks}, {p.embedded:,} embedded, {p.indexed:,} indexed",
         "skipped": _skipped(d),
@@ -351,6 +355,11 @@ def _skipped(d: "DocumentDetails") -> str | None:
     return ", ".join(listed) + (f" and {more:,} more" if more else "") if listed else None
 
 
+def _by_status(children: dict[str, int]) -> str | None:
+    counts = ", ".join(f"{n:,} {status}" for status, n in children.items())
+    return f"{sum(children.values()):,} ({counts})" if children else None
+
+
 def _at_work(d: "DocumentDetails") -> "list[StepView]":
     return [step for step in d.steps if step.status == "RUNNING"]
 
@@ -359,6 +368,12 @@ def _took(step: "StepView") -> str:
     if step.started_at is None or step.finished_at is None:
         return ""
     return duration(step.finished_at - step.started_at)
+
+
+def _title(d: "DocumentView") -> str:
+    """The name; for a document inside another, the names of both."""
+    outer, mark, inner = d.source.partition("!/")
+    return f"{outer.rpartition('/')[2]}{mark}{inner}" if d.parent is not None else d.name
 
 
 def _remark(d: "DocumentView") -> str:

@@ -266,10 +266,11 @@ def summary_line(summary: "Summary") -> str:
     parts = [f"{n:,} {word}" for word in words if (n := getattr(summary, word.replace(" ", "_")))]
     if summary.skipped:
         parts.append(f"{summary.skipped:,} skipped (unchanged)")
+    inside = f" ({summary.children:,} inside others)" if summary.children else ""
     end = " (interrupted)" if summary.interrupted else " (budget spent)" if summary.budget_spent else ""
     made = ", ".join(count(n, name[:-1]) for name in ("pages", "chunks") if (n := summary.made.get(name)))
     tail = f" · {made}" if made else ""
-    return f"{', '.join(parts) or 'nothing to do'} in {duration(summary.elapsed_s)}{end}{tail}"
+    return f"{', '.join(parts) or 'nothing to do'}{inside} in {duration(summary.elapsed_s)}{end}{tail}"
 
 
 def _explanations(summary: "Summary") -> list[str]:

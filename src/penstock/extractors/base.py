@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
+from penstock.extractors.members import Frame
 from penstock.model.items import Page
 from penstock.net.providers import Providers
 
@@ -68,6 +69,16 @@ class StoredRaw(Raw, Protocol):
         """Raises Permanent if the bytes are not those that were submitted."""
 
 
+class MemberStream(Protocol):
+    """The members of a file, as a parser process sends them."""
+
+    async def next(self) -> Frame | None:
+        """The next frame; None when the parser process has sent everything."""
+
+    async def result(self) -> bytes:
+        """The encoded result of the reader, after the last frame. Raises a StepError if it failed."""
+
+
 class Parsers(Protocol):
     """The parser processes. A crash, a hang or excessive memory use in one of them raises a StepError here."""
 
@@ -78,6 +89,15 @@ class Parsers(Protocol):
     async def call(self, reader: str, arguments: dict[str, Any], *, source: Raw, document: Path | None = None) -> bytes:
         """Call a reader (by its name in `formats.READERS`) with the open `document` and arguments, and return its
         encoded result. The parser process gets no path and cannot open other files."""
+
+
+class MemberParsers(Parsers, Protocol):
+    """Parser processes that also send the files inside a file."""
+
+    def members(
+        self, reader: str, arguments: dict[str, Any], *, source: Raw, document: Path
+    ) -> AbstractAsyncContextManager[MemberStream]:
+        """Call a reader that sends the files inside the document while it reads."""
 
 
 class FileContent(msgspec.Struct, frozen=True, array_like=True):
@@ -105,6 +125,10 @@ class Child(NamedTuple):
     """Its path in the parent, unique within the parent. The source URI of the child is `parent!/member`."""
     name: str
     pieces: Callable[[], AsyncIterator[bytes]]
+    """The bytes. It is called at most once, and before the next batch is requested. If they turn out to be damaged, it
+    raises SourceError."""
+    data: bytes | None = None
+    """The bytes of a small child. `pieces` is not called then."""
 
 
 class Extracted(NamedTuple):
@@ -117,7 +141,7 @@ class Extracted(NamedTuple):
     metadata: Mapping[str, Any] = MappingProxyType({})
     """Metadata of the document: title, author, dates, language. A batch adds to what the batches before it had."""
     children: Sequence[Child] = ()
-    """Not submitted yet."""
+    """Files inside the document. They are submitted before the cursor is stored."""
 
 
 class CloudExtractor(Protocol):

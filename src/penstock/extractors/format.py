@@ -8,7 +8,8 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.extractors.base import Parsers
+    from penstock.config import LimitsConfig
+    from penstock.extractors.base import MemberParsers
     from penstock.runtime import Runtime
     from penstock.transcribers.base import Transcriber
 
@@ -71,6 +72,8 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     """`module:function` that creates the extractor from the row and the `Parts`; None: detected, but not read."""
     reader: Reader | None = None
     """None: the worker itself or another service reads the format."""
+    members: Reader | None = None
+    """The reader of the files inside, if it can contain any. They become documents of their own."""
     version: str = ""
     """The version of the code that reads the format. A new version makes artifacts of this format stale, and of no
     other."""
@@ -95,7 +98,7 @@ class Parts(NamedTuple):
     """What the functions that create extractors receive."""
 
     runtime: "Runtime"
-    parsers: "Parsers"
+    parsers: "MemberParsers"
     make_transcriber: "Callable[[], Transcriber | None]" = lambda: None
     tessdata: str | None = None
     """The folder with languages for OCR, if it is not the one that comes with Tesseract."""
@@ -104,3 +107,5 @@ class Parts(NamedTuple):
     unpacked_mb: int = 500
     unpacked_ratio: int = 300
     """The largest zip file, and how many times larger it may become."""
+    limits: "LimitsConfig | None" = None
+    """None: the defaults."""

@@ -42,6 +42,8 @@ JSON, JSON_LINES, NOTEBOOK, XML = (
     "application/x-ipynb+json",
     "application/xml",
 )
+ZIP, TAR, SEVEN_ZIP = "application/zip", "application/x-tar", "application/x-7z-compressed"
+GZIP, BZIP2, XZ = "application/gzip", "application/x-bzip2", "application/x-xz"
 
 DETECTOR = "charset-normalizer"
 """The library that detects legacy encodings."""
@@ -68,6 +70,12 @@ _OFFICE = Reader(
     late=(*(f"penstock.extractors.{name}" for name in ("docx", "pptx", "opendocument", "epub")), "charset_normalizer"),
 )
 _SHEETS = Reader("sheets", "penstock.extractors.sheets", late=("python_calamine", "olefile"))
+_ARCHIVE = Reader(
+    "archive",
+    "penstock.extractors.archive",
+    late=("penstock.extractors.tar", "penstock.extractors.seven_zip", "py7zr"),
+)
+_ATTACHMENTS = Reader("attachments", "penstock.extractors.attachments", late=("olefile",))
 _MAIL = Reader("mail", "penstock.extractors.mail", late=("olefile", "striprtf.striprtf", "charset_normalizer"))
 
 _IMAGE = Reader(
@@ -134,6 +142,21 @@ def _audio(media_type: str, label: str, *suffixes: str, sign: Magic) -> Format:
         version="audio-1",
         libraries=("av",),
         reads="speech, in pages of half a minute whose label is the time; the default model knows only English",
+    )
+
+
+def _archive(media_type: str, label: str, *suffixes: str, sign: Magic | None = None, library: str = "") -> Format:
+    """A format that contains other files and has no text of its own."""
+    return Format(
+        media_type=media_type,
+        label=label,
+        suffixes=suffixes,
+        sign=sign,
+        reads="every file inside, as a document of its own",
+        adapter="penstock.extractors.container:make",
+        members=_ARCHIVE,
+        version="archive-1",
+        libraries=(library,) if library else (),
     )
 
 
@@ -313,11 +336,13 @@ _DOCUMENTS = (
     Format(
         media_type=EML,
         label="e-mail (EML)",
-        reads="sender, receivers, date, subject and the text, preferring HTML; enclosed messages are pages",
+        reads="sender, receivers, date, subject and the text, preferring HTML; enclosed messages are pages, and "
+        "attachments are documents of their own",
         suffixes=("eml",),
         sign=Text(_MESSAGE),
-        adapter="penstock.extractors.whole:make",
+        adapter="penstock.extractors.container:make",
         reader=_MAIL,
+        members=_ATTACHMENTS,
         version="mail-2",
         libraries=(DETECTOR, "webencodings"),
         markdown=True,
@@ -328,8 +353,9 @@ _DOCUMENTS = (
         reads="as EML",
         suffixes=("msg",),
         sign=Ole(),
-        adapter="penstock.extractors.whole:make",
+        adapter="penstock.extractors.container:make",
         reader=_MAIL,
+        members=_ATTACHMENTS,
         version="mail-2",
         libraries=(DETECTOR, "webencodings", "olefile", "striprtf"),
         markdown=True,
@@ -357,6 +383,12 @@ _DOCUMENTS = (
     _audio("audio/flac", "sound (FLAC)", "flac", sign=Magic((b"fLaC",))),
     _audio("audio/mp4", "sound (M4A)", "m4a", "m4b", sign=Magic((b"ftypM4A", b"ftypM4B"), 4)),
     _audio("audio/ogg", "sound (OGG, Opus)", "ogg", "oga", "opus", sign=Magic((b"OggS",))),
+    _archive(ZIP, "ZIP", "zip"),
+    _archive(TAR, "TAR", "tar", sign=Magic((b"ustar",), 257)),
+    _archive(GZIP, "GZIP", "gz", "tgz", sign=Magic((b"\x1f\x8b\x08",))),
+    _archive(BZIP2, "BZIP2", "bz2", "tbz", "tbz2", sign=Magic((b"BZh",))),
+    _archive(XZ, "XZ", "xz", "txz", sign=Magic((b"\xfd7zXZ\0",))),
+    _archive(SEVEN_ZIP, "7Z", "7z", sign=Magic((b"7z\xbc\xaf\x27\x1c",)), library="py7zr"),
 )
 
 _IMAGES = tuple(
@@ -385,13 +417,13 @@ FORMATS: tuple[Format, ...] = (*_DOCUMENTS, *_IMAGES)
 
 _BY_MEDIA_TYPE = {row.media_type: row for row in FORMATS}
 
-READERS = {row.reader.name: row.reader for row in FORMATS if row.reader is not None} | {
+READERS = {reader.name: reader for row in FORMATS for reader in (row.reader, row.members) if reader is not None} | {
     "pdf_image": Reader("pdf_image", "penstock.extractors.pdf_images"),
     "pdf_part": Reader("pdf_part", "penstock.extractors.pdf_part", ("PIL.Image", "PIL.JpegImagePlugin")),
 }
 """The readers that parser processes can run, by name."""
 
-PARSED = tuple(f".{suffix}" for row in FORMATS if row.reader is not None for suffix in row.suffixes)
+PARSED = tuple(f".{suffix}" for row in FORMATS if row.reader or row.members for suffix in row.suffixes)
 """Suffixes of file names that probably need a parser process."""
 
 

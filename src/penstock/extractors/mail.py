@@ -1,5 +1,5 @@
 """E-mail messages (EML, MSG), read in a parser process: headers, then the text of the message, and the messages that it
-encloses. Attachments are named, not read."""
+encloses. Attachments are only named: `attachments.py` reads them."""
 
 from collections.abc import Iterator
 from email import policy
@@ -17,7 +17,7 @@ from penstock.extractors.message import Message, plain_markdown
 from penstock.extractors.office import damaged
 
 HEADERS = ("From", "To", "Cc", "Date")
-_DEEPEST = 16
+DEEPEST = 16
 """Messages within messages. Files made to break readers nest more."""
 
 
@@ -50,7 +50,7 @@ def messages(message: EmailMessage, depth: int = 0) -> Iterator[Message]:
         "\n\n".join(text for text in plain if text.strip()),
         attachments,
     )
-    for one in enclosed if depth < _DEEPEST else ():
+    for one in enclosed if depth < DEEPEST else ():
         yield from messages(one, depth + 1)
 
 
@@ -65,7 +65,7 @@ def _collect(part: EmailMessage, texts: list[str], attachments: list[str], enclo
         for one in inner:
             _collect(one, texts, attachments, enclosed)
     elif part.get_content_disposition() == "attachment" or not kind.startswith("text/"):
-        if name := _filename(part):
+        if name := filename(part):
             attachments.append(name)
     else:
         texts.append(_text(part, html=kind == "text/html"))
@@ -100,7 +100,7 @@ def _header(message: EmailMessage, name: str) -> str:
     return " ".join(value.encode("utf-8", "replace").decode().split())
 
 
-def _filename(part: EmailMessage) -> str:
+def filename(part: EmailMessage) -> str:
     try:
         return " ".join((part.get_filename() or "").encode("utf-8", "replace").decode().split())
     except Exception:

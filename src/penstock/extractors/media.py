@@ -4,7 +4,7 @@ import re
 import zlib
 
 from penstock.extractors.encodings import byte_order_mark, control_share, is_utf8, wide
-from penstock.extractors.formats import FORMATS, PLAIN, Magic, Mark, Office, Ole, Text
+from penstock.extractors.formats import FORMATS, PLAIN, TAR, ZIP, Magic, Mark, Office, Ole, Text
 
 EMPTY = "application/x-empty"
 BINARY = "application/octet-stream"
@@ -23,6 +23,14 @@ _MEMBER = re.compile(
 )
 _FOLDERS = {sign.folder: media_type for media_type, sign in _OFFICES}
 _CONTENT_TYPES = b"[Content_Types].xml"
+PACKAGE = "application/x-zip-package"
+_PACKAGES = frozenset(
+    (
+        "3mf", "aab", "aar", "apk", "appx", "crx", "ear", "idml", "ipa", "jar", "key", "kmz", "nupkg", "numbers", "one",
+        "oxps", "pages", "sketch", "usdz", "vsdx", "vsix", "war", "whl", "xmind", "xpi", "xps",
+    )
+)  # fmt: skip
+"""Suffixes of zip files that are one document or program, not an archive of documents."""
 
 
 def detect(head: bytes, name: str) -> str:
@@ -38,7 +46,7 @@ def detect(head: bytes, name: str) -> str:
         text = _text(head)
         by_content = (media_type for pattern, media_type in _PATTERNS if pattern.match(text))
         return next(by_content, None) or _TEXTS.get(suffix, PLAIN)
-    known = _container(head, suffix) or _numbered(head) or _magic(head, suffix)
+    known = _container(head, suffix) or _numbered(head) or _oldest(head, suffix) or _magic(head, suffix)
     if known:
         return known
     return _TEXTS.get(suffix, PLAIN) if _is_damaged_text(head) else BINARY
@@ -93,7 +101,14 @@ def _container(head: bytes, suffix: str) -> str | None:
     kind = _office(head)
     if kind or (_CONTENT_TYPES in head and suffix in _OFFICE):
         return kind or _OFFICE[suffix]
-    return "application/zip"
+    return PACKAGE if suffix in _PACKAGES else ZIP
+
+
+def _oldest(head: bytes, suffix: str) -> str | None:
+    """The media type of an empty zip file, or of a TAR archive of the oldest kind, which has no mark."""
+    if head.startswith(b"PK\x05\x06"):
+        return ZIP
+    return TAR if suffix == "tar" and not head.startswith(b"\0") else None
 
 
 def _office(head: bytes) -> str | None:

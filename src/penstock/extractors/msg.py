@@ -1,9 +1,9 @@
 """Outlook messages (MSG): a container of properties, each in a stream of its own."""
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from penstock.errors import Permanent
 from penstock.extractors import rtf
@@ -13,16 +13,28 @@ from penstock.extractors.html import markdown
 from penstock.extractors.message import Message, plain_markdown
 from penstock.extractors.office import damaged
 
+T = TypeVar("T")
+
 _SUBJECT, _SENDER, _SENDER_ADDRESS, _TO, _CC = "0037", "0C1A", "5D01", "0E04", "0E03"
 _BODY, _HTML, _RTF, _CLASS = "1000", "1013", "1009", "001A"
 _LONG_NAME, _NAME = "3707", "3704"
 _SENT, _DELIVERED = 0x0039, 0x0E06
 _EPOCH = datetime(1601, 1, 1, tzinfo=UTC)
 _ENCLOSED = "__substg1.0_3701000D"
+_DATA = "__substg1.0_37010102"
 _DEEPEST = 16
 
 
 def messages(document: BinaryIO) -> Iterator[Message]:
+    return _read(document, _message)
+
+
+def attachments(document: BinaryIO) -> Iterator[tuple[str, bytes]]:
+    """The names and bytes of the attachments, also of enclosed messages."""
+    return _read(document, _attachments)
+
+
+def _read(document: BinaryIO, look: "Callable[[_Folder, int], Iterator[T]]") -> Iterator[T]:
     import olefile
 
     try:
@@ -32,7 +44,7 @@ def messages(document: BinaryIO) -> Iterator[Message]:
         raise damaged("Outlook message", error) from error
     with container:
         try:
-            yield from _message(_Folder(container, ()), 0)
+            yield from look(_Folder(container, ()), 0)
         except (OSError, ValueError, IndexError, struct.error) as error:
             raise damaged("Outlook message", error) from error
 
@@ -90,6 +102,15 @@ def _message(folder: _Folder, depth: int) -> Iterator[Message]:
     yield Message(subject, headers, _body(folder), [name for name in names if name])
     for one in enclosed if depth < _DEEPEST else ():
         yield from _message(one, depth + 1)
+
+
+def _attachments(folder: _Folder, depth: int) -> Iterator[tuple[str, bytes]]:
+    for one in folder.folders("__attach_version1.0_"):
+        enclosed = one.folders(_ENCLOSED)
+        if not enclosed:
+            yield one.text(_LONG_NAME) or one.text(_NAME), one.stream(_DATA)
+        for inner in enclosed if depth < _DEEPEST else ():
+            yield from _attachments(inner, depth + 1)
 
 
 def _body(folder: _Folder) -> str:

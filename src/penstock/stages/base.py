@@ -12,7 +12,7 @@ from penstock.artifacts.segments import Codec
 from penstock.config import LimitsConfig
 from penstock.config_providers import LOCAL
 from penstock.embedders.base import Embedder, Relevance, Remote
-from penstock.extractors.base import CloudExtractor, Extractor, StoredRaw
+from penstock.extractors.base import Child, CloudExtractor, Extractor, StoredRaw
 from penstock.indexes.base import Index
 from penstock.model.nouns import Document, Generation, Json, Step
 from penstock.model.states import DocumentStatus
@@ -98,6 +98,17 @@ class Gather:
     """None: a common call saves nothing, and each step makes its own."""
 
 
+class Children(Protocol):
+    """The documents inside the document of a step."""
+
+    async def submit(self, found: Sequence[Child]) -> list[str]:
+        """Submit children. When this returns, they survive a power failure. Children that were submitted before have no
+        effect. Returns why some were refused."""
+
+    async def sweep(self) -> int:
+        """Delete the children that were not submitted for this version of the document, and return their number."""
+
+
 class StepContext(Protocol):
     @property
     def document(self) -> Document: ...
@@ -125,6 +136,10 @@ class StepContext(Protocol):
     def checkpoint(self) -> Checkpoint[Any]:
         """The cursor, and `append(items, cursor)`. An append flushes when it is time, releases the step when the budget
         is spent, and stops it when it was cancelled."""
+
+    @property
+    def children(self) -> Children | None:
+        """None: documents inside the document are ignored."""
 
     @property
     def deadline(self) -> float | None:
@@ -170,6 +185,10 @@ def _never_revised(ports: Ports, params: Json, media_type: str | None, meta: Jso
     return None
 
 
+def _no_children(media_type: str | None) -> bool:
+    return False
+
+
 def _no_target(ports: Ports, params: Json) -> str | None:
     return None
 
@@ -209,6 +228,8 @@ class Stage:
     """The output cannot be made again, and is fsynced."""
     paid: Callable[[Ports, Json, str | None], bool] = field(default=_free)
     """Whether the adapter costs money for a document of this media type. If so, the output is fsynced too."""
+    has_children: Callable[[str | None], bool] = field(default=_no_children)
+    """Whether documents of this media type may contain others, which the stage submits."""
     target: Callable[[Ports, Json], str | None] = field(default=_no_target)
     """The target that the stage calls, if it can be away. Steps are not started while it is."""
     separate: frozenset[str] = frozenset()

@@ -7,7 +7,7 @@ from penstock.artifacts.segments import PAGES
 from penstock.errors import Permanent, Unauthorized
 from penstock.extractors import ocr as ocr_settings
 from penstock.extractors.base import Extractor, Scanning, StoredRaw
-from penstock.extractors.formats import PLAIN
+from penstock.extractors.formats import PLAIN, of
 from penstock.extractors.ranges import REDUCED
 from penstock.model.nouns import Json
 from penstock.model.states import DocumentStatus
@@ -36,7 +36,7 @@ async def run(ctx: StepContext) -> StepResult:
     bad, ocr = BadPages(checkpoint.cursor, limits.bad_pages), OcrPages(checkpoint.cursor, ctx.params)
     found = Finding.resumed(checkpoint.cursor, media_type)
     try:
-        await _extract(ctx, extractor, source, Records(bad, ocr, found))
+        refused = await _extract(ctx, extractor, source, Records(bad, ocr, found))
     except Permanent as error:
         if error.reason != UNSUPPORTED:
             raise
@@ -45,8 +45,18 @@ async def run(ctx: StepContext) -> StepResult:
     metadata = found.metadata()
     for record in records:
         metadata |= record.pop("metadata", {})
-    meta = {"pages": checkpoint.total, **records[0], **records[1], **_reduced(checkpoint.cursor)}
+    children = await _finish_children(ctx, refused) if _has_children(media_type) else {}
+    meta = {"pages": checkpoint.total, **children, **records[0], **records[1], **_reduced(checkpoint.cursor)}
     return StepResult({**meta, "metadata": metadata} if metadata else meta)
+
+
+async def _finish_children(ctx: StepContext, refused: list[str]) -> dict[str, Any]:
+    """All children are accepted: delete those that the document no longer contains."""
+    if refused:
+        raise Permanent(f"not all documents in it were accepted: {'; '.join(refused[:3])}", reason="member_refused")
+    if ctx.children is not None:
+        await ctx.children.sweep()
+    return {"children": ctx.checkpoint.cursor.get("children", 0)}
 
 
 class Records(NamedTuple):
@@ -60,13 +70,18 @@ class Records(NamedTuple):
         return {**self.bad.cursor(), **self.ocr.cursor(), **self.found.cursor()}
 
 
-async def _extract(ctx: StepContext, extractor: Extractor, source: StoredRaw, records: Records) -> None:
+async def _extract(ctx: StepContext, extractor: Extractor, source: StoredRaw, records: Records) -> list[str]:
+    """Store the pages and submit the children. Returns why children were refused."""
+    refused: list[str] = []
     checkpoint, limits = ctx.checkpoint, ctx.ports.limits
     media_type = ctx.document.media_type or PLAIN
     async with aclosing(extractor.extract(source, media_type, ctx.params, dict(checkpoint.cursor))) as batches:
         async for batch in batches:
             if (pages := max(checkpoint.total + len(batch.pages), batch.cursor.get("of", 0))) > limits.pages:
                 raise _beyond(ctx, f"it has {pages:,} pages or more", "pages", reason="too_many_pages")
+            if batch.children and ctx.children is not None:
+                # Before the cursor: a crash in between submits them again, which has no effect.
+                refused += await ctx.children.submit(batch.children)
             good, failure = records.bad.add(batch.pages, batch.cursor.get("of"))
             size = sum(len(page.text) for page in good)
             cursor = batch.cursor
@@ -84,6 +99,7 @@ async def _extract(ctx: StepContext, extractor: Extractor, source: StoredRaw, re
                 raise failure
     if (failure := records.bad.at_end(checkpoint.total)) is not None:
         raise failure
+    return refused
 
 
 def _reduced(cursor: Json) -> Json:
@@ -92,8 +108,15 @@ def _reduced(cursor: Json) -> Json:
 
 
 def _end(meta: Json) -> DocumentStatus | None:
-    """Also for an artifact that is reused: its meta says that the format is not supported."""
-    return DocumentStatus.UNSUPPORTED if meta.get("reason") == UNSUPPORTED else None
+    """Also for an artifact that is reused: its meta says that the format is not supported. A document without text that
+    contains others is complete when they are accepted."""
+    if meta.get("reason") == UNSUPPORTED:
+        return DocumentStatus.UNSUPPORTED
+    return DocumentStatus.COMPLETED if meta.get("children") and not meta["pages"] else None
+
+
+def _has_children(media_type: str | None) -> bool:
+    return of(media_type).members is not None
 
 
 def _beyond(ctx: StepContext, what: str, setting: str, reason: str) -> Permanent:
@@ -144,4 +167,5 @@ EXTRACT = Stage(
     target=_target,
     separate=frozenset(ocr_settings.PARAMETERS),
     revised=_revised,
+    has_children=_has_children,
 )

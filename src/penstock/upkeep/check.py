@@ -24,6 +24,7 @@ WINDOW = 10_000
 _SENTENCES = {
     "not_searchable": "{0!r} is COMPLETED, but it has no searchable generation: delete it and ingest it again",
     "stuck": "{0!r} is {1}, but none of its steps is pending or running, so it will never finish",
+    "orphan_child": "{0!r} was found inside another document, which no longer exists",
     "no_dead_letter": "{0!r} is FAILED, but has no dead letter",
     "deleted_visible": "{0!r} was deleted, but its generation {1} is still active",
     "purge_missing": "generation {1} of {0!r} was replaced or deleted, but is not scheduled for removal from the index",

@@ -62,6 +62,8 @@ async def _repair_ledger(stores: Stores, finding: Finding) -> bool:
             return await write(repairs.UNPURGE, GenerationId(ids["generation"]))
         case "stuck":
             return await write(repairs.REQUEUE, ids["document_id"])
+        case "orphan_child":
+            return await write(repairs.DELETE_ORPHAN, ids["document_id"])
         case "no_dead_letter":
             return await write(repairs.ADD_DEAD_LETTER, ids["document_id"])
         case "ledger_set_back":

@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.errors import UsageError
 from penstock.ledger.database.writer import Verb
-from penstock.ledger.engine import cancellations, deletions, metadata, restarts, runs
+from penstock.ledger.engine import cancellations, children, deletions, metadata, restarts, runs
 from penstock.ledger.engine.documents import Counted
 from penstock.ledger.reads import stats
 from penstock.ledger.reads.stats import ListedStep
@@ -36,13 +36,15 @@ async def list_documents(
     collection: str | None = None,
     name: str | None = None,
     filter: Mapping[str, Any] | None = None,
+    parent: str | None = None,
     limit: int = 100,
     after: str | None = None,
 ) -> list[DocumentView]:
-    """Return documents, newest first. `name` is a glob pattern, and `filter` a filter as for a search. With `after`,
-    continue after the document with this id."""
+    """Return documents, newest first. `name` is a glob pattern, and `filter` a filter as for a search. With `parent`,
+    return only documents directly inside that one. With `after`, continue after the document with this id."""
+    inside = "" if parent is None else await _resolved(scope, arguments.text("parent", parent))
     arguments.count("limit", limit)
-    chosen = selection(status=status, collection=collection, name=name, filter=filter, after=after)
+    chosen = selection(status=status, collection=collection, name=name, filter=filter, after=after, parent=inside)
     out: list[DocumentView] = []
     if limit:
         async for page in pages(scope, chosen):
@@ -59,11 +61,16 @@ async def count_documents(
     collection: str | None = None,
     name: str | None = None,
     filter: Mapping[str, Any] | None = None,
+    parent: str | None = None,
     after: str | None = None,
 ) -> Counted:
     """Count the documents that `list_documents` would return without a limit. It looks at no more than 10,000
     documents; `exact` is False if there are more, and then there are at least `count`."""
-    return await counted(scope, selection(status=status, collection=collection, name=name, filter=filter, after=after))
+    inside = "" if parent is None else await _resolved(scope, arguments.text("parent", parent))
+    return await counted(
+        scope,
+        selection(status=status, collection=collection, name=name, filter=filter, after=after, parent=inside),
+    )
 
 
 @overload
@@ -126,16 +133,20 @@ async def set_metadata(scope: Scope, document: str, changes: dict[str, Any], *, 
     return await scope.ledger.write(metadata.CHANGE, metadata.MetadataChange(scope.owner, found, given, gone))
 
 
+async def _resolved(scope: Scope, name: str) -> DocumentId:
+    return await scope.ledger.read(lambda c: views.resolve(scope.owner, c, name))
+
+
 async def cancel(scope: Scope, names: Sequence[str]) -> set[DocumentId]:
-    """Cancel the documents that have not ended."""
+    """Cancel the documents that have not ended, and those inside them."""
     return await change(scope, cancellations.CANCEL, await _selected(scope, names))
 
 
 async def delete(scope: Scope, names: Sequence[str], *, forget: bool = False) -> set[DocumentId]:
-    """Delete documents. No search that starts after this call finds them. With `forget`, an ingest of their folder does
-    not bring them back, unless it is called with `again`. Many documents are deleted in several
-    transactions. After an interruption, the same call deletes the rest; the result does not contain ids of documents
-    that were deleted before."""
+    """Delete documents and those inside them. No search that starts after this call finds them. With `forget`, an
+    ingest of their folder does not bring them back, unless it is called with `again`. Many documents are deleted in
+    several transactions. After an interruption, the same call deletes the rest; the result does not contain ids of
+    documents that were deleted before."""
     chosen = await _selected(scope, names, deleted=True)
     return await change(scope, deletions.DELETE, msgspec.structs.replace(chosen, forget=forget))
 
@@ -214,22 +225,39 @@ def workflow(
 
 
 async def change(scope: Scope, verb: Verb[runs.Selected, set[DocumentId]], chosen: runs.Selected) -> set[DocumentId]:
-    """Change documents in several transactions. A single one could last longer than a lease, and would block all other
-    writers."""
+    """Change documents and those inside them, in several transactions. A single one could last longer than a lease, and
+    would block all other writers. The innermost come first: what a worker adds meanwhile is changed with its parent."""
     done: set[DocumentId] = set()
     at_once = [CHANGED_AT_ONCE, CHANGED_ON_A_FULL_DISK]
+    levels = [list(chosen.documents)]
+    while inner := await _children(scope, levels[-1]):
+        levels.append(inner)
+    named = frozenset(chosen.documents)
+    inside = [document for level in reversed(levels[1:]) for document in level if document not in named]
 
     async def change_rest() -> set[DocumentId]:
-        rest = [document for document in chosen.documents if document not in done]
         size = at_once.pop(0)
-        for i in range(0, len(rest), size):
-            changed = await scope.ledger.write(
-                verb, runs.Selected(chosen.owner, tuple(rest[i : i + size]), chosen.forget)
-            )
+        parts = [
+            tuple(rest[i : i + size])
+            for some in (inside, chosen.documents)
+            for rest in [[document for document in some if document not in done]]
+            for i in range(0, len(rest), size)
+        ]
+        for part in parts:
+            # Only what the call names is forgotten: a new version of a parent may bring its children back.
+            forget = chosen.forget and named.issuperset(part)
+            changed = await scope.ledger.write(verb, runs.Selected(chosen.owner, part, forget))
             done.update(changed)
         return done
 
     return await scope.ledger.despite_full_disk(change_rest)
+
+
+async def _children(scope: Scope, parents: list[DocumentId]) -> list[DocumentId]:
+    found: list[DocumentId] = []
+    for i in range(0, len(parents), CHANGED_AT_ONCE):
+        found += await scope.ledger.read(partial(children.of, scope.owner), parents[i : i + CHANGED_AT_ONCE])
+    return found
 
 
 async def _selected(scope: Scope, names: Sequence[str], *, deleted: bool = False) -> runs.Selected:

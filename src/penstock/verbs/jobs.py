@@ -10,79 +10,25 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.extractors import formats, media
 from penstock.intake import Intake, RunSpec
 from penstock.intake_items import Receipt, SubmitItem
+from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.store import Ledger
-from penstock.ledger.engine import dead_letters, documents, forgotten, outbox, work
-from penstock.model.nouns import Document, DocumentId, Owner
+from penstock.ledger.engine import children, documents, forgotten, outbox, work
+from penstock.model.nouns import DocumentId, Owner
 from penstock.model.states import ENDS, TEXTLESS, DocumentStatus
 from penstock.runtime import Runtime
+from penstock.verbs.summary import STATUS_BATCH, explain
+from penstock.verbs.summary import FailureNote as FailureNote
+from penstock.verbs.summary import Summary as Summary
 from penstock.worker.counters import MADE, DocumentInProgress, left_s, to_come
 
 if TYPE_CHECKING:
     from penstock.worker.pool import Worker
 
-STATUS_BATCH = 2000
 PROGRESS_S = 0.25
 RUN_LOOK_S = 1.0
 """Interval between two counts of the open runs. Counting takes longer when there are more of them."""
-REMARKS = 5
-
-
-class FailureNote(msgspec.Struct, frozen=True):
-    """Why a document did not become searchable."""
-
-    document_id: str
-    name: str
-    status: DocumentStatus
-    reason: str
-    error: str
-
-
-class Summary(msgspec.Struct):
-    """The documents that a call named (for `run`: changed), counted by their status at the end of the call."""
-
-    submitted: int = 0
-    skipped: int = 0
-    completed: int = 0
-    not_indexable: int = 0
-    failed: int = 0
-    cancelled: int = 0
-    pending: int = 0
-    elapsed_s: float = 0.0
-    refused: int = 0
-    """Files that could not be read. They were not accepted; `problems` describes them."""
-    deleted: int = 0
-    gone: int = 0
-    """Known documents that their source no longer has. They are kept unless the call deletes them (`prune`)."""
-    stale_settings: int = 0
-    """Documents that are COMPLETED and were skipped, but were made with other settings than the present ones."""
-    budget_spent: bool = False
-    left: int = 0
-    """Documents of the whole queue, for all owners, that are not done when the budget is spent or the caller does not
-    wait."""
-    interrupted: bool = False
-    problems: list[str] = []
-    failed_before: int = 0
-    """Documents that were skipped because the same bytes failed, were cancelled or had no text before. `retry` tries
-    them again."""
-    made: dict[str, int] = {}
-    """Items that this call made: {"pages", "chunks", "embedded", "indexed"}."""
-    reasons: dict[str, int] = {}
-    """The number of documents that failed or had no text, by reason."""
-    remarks: list[FailureNote] = []
-    """Up to five documents for each reason."""
-    unsupported: int = 0
-    """Documents of a format that no extractor reads. They are not failures."""
-    brought_back: int = 0
-    """Submitted documents whose source had a document that was deleted."""
-    forgotten: int = 0
-    """Files that were skipped because they were deleted with `forget`."""
-    disk_full: bool = False
-    """The disk became full while files were submitted. `problems` names the files that were not accepted."""
-    group: str | None = None
-    """The group of the runs that this call started. `group show` shows its progress."""
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -123,6 +69,8 @@ class Job:
     def __post_init__(self) -> None:
         self._began = self.runtime.clock()
         self._open: set[DocumentId] = set()
+        self._ended: list[DocumentId] = []
+        """Documents whose children are not known yet."""
         self._failed = 0
         self._size = 0
 
@@ -133,7 +81,24 @@ class Job:
 
     async def refresh(self) -> None:
         """Read the statuses of documents that had not ended at the last refresh, unless our own worker has reported
-        them."""
+        them. Documents that were found inside ended ones belong to the job too."""
+        await self._read_statuses()
+        while self._ended:
+            ended, self._ended = self._ended[:STATUS_BATCH], self._ended[STATUS_BATCH:]
+            await self.add_children(children.worked_on, ended)
+            if not self._ended:
+                await self._read_statuses()
+
+    async def add_children(self, which: "WhichChildren", parents: list[DocumentId]) -> bool:
+        """Add children of documents to the job. Returns whether there are any."""
+        found = await self.ledger.read(partial(which, self.owner), parents)
+        for child, size in found:
+            if child not in self.named:
+                self.summary.children += 1
+                self.add(child, size)
+        return bool(found)
+
+    async def _read_statuses(self) -> None:
         self._hear()
         unknown = list(self._open)
         for i in range(0, len(unknown), STATUS_BATCH):
@@ -155,11 +120,12 @@ class Job:
         self.named[document] = status
         if status in ENDS:
             self._open.discard(document)
+            self._ended.append(document)
             self._failed += status == DocumentStatus.FAILED
 
     @property
     def ended(self) -> bool:
-        return not self.submitting and not self._open
+        return not self.submitting and not self._open and not self._ended
 
     def progress(self, **known: int) -> Progress:
         """Return the progress. `known` replaces fields that the caller has counted."""
@@ -208,6 +174,7 @@ class Job:
         return s
 
 
+WhichChildren = Callable[[Owner, Connection, list[DocumentId]], list[tuple[DocumentId, int]]]
 Report = Callable[[Progress], None]
 OnReceipt = Callable[[Receipt], None]
 
@@ -234,7 +201,10 @@ async def submit(
                     _count(job, spec, receipt)
                     if on_receipt is not None:
                         on_receipt(receipt)
-                if any(receipt.outcome in WORK for receipt in receipts):
+                done = [r.id for r in receipts if r.id is not None and r.outcome in ("skipped", "updated")]
+                # An earlier call may have been interrupted before it finished what is inside them.
+                unfinished = bool(done) and await job.add_children(children.unfinished, done)
+                if unfinished or any(receipt.outcome in WORK for receipt in receipts):
                     accepted()
     finally:
         job.submitting = False
@@ -354,57 +324,11 @@ async def _close(job: Job, named: "Named") -> Summary:
         summary.left = await job.ledger.read(work.open_runs)
     if summary.failed or summary.not_indexable or summary.unsupported:
         for owner, statuses in named.items():
-            await _explain(owner, job.ledger, statuses, summary)
+            await explain(owner, job.ledger, statuses, summary)
     return summary
 
 
 Named = dict[Owner, dict[DocumentId, DocumentStatus | None]]
-
-
-async def _explain(
-    owner: Owner, ledger: Ledger, statuses: dict[DocumentId, DocumentStatus | None], summary: Summary
-) -> None:
-    """Add to the summary why documents did not become searchable: the number for each reason, and some examples."""
-    failed = [document for document, status in statuses.items() if status == DocumentStatus.FAILED]
-    reasons: Counter[str] = Counter(summary.reasons)
-    for i in range(0, len(failed), STATUS_BATCH):
-        for number, reason in await ledger.read(partial(dead_letters.of, owner), failed[i : i + STATUS_BATCH]):
-            reasons[reason] += 1
-            if reasons[reason] > REMARKS:
-                continue
-            letter = await ledger.read(partial(dead_letters.get, owner), number)
-            if letter is not None and letter.document_id is not None:
-                document, name = letter.document_id, letter.name or ""
-                summary.remarks.append(FailureNote(document, name, DocumentStatus.FAILED, reason, letter.error))
-    for end, reason, why in (
-        (DocumentStatus.NOT_INDEXABLE, "no_text", _no_text),
-        (DocumentStatus.UNSUPPORTED, "unsupported_type", _unsupported),
-    ):
-        textless = [document for document, status in statuses.items() if status == end]
-        reasons[reason] += len(textless)
-        for document in textless[:REMARKS]:
-            entry = await ledger.read(partial(documents.get, owner), document)
-            if entry is not None:
-                d = entry.document
-                steps = await ledger.read(partial(documents.steps, owner), document)
-                notes = [str(step.meta[key]) for step in steps for key in ("note", "error") if key in step.meta]
-                summary.remarks.append(FailureNote(d.id, d.name, end, reason, notes[0] if notes else why(d)))
-    reasons = +reasons
-    summary.reasons = dict(reasons.most_common())
-
-
-def _no_text(document: Document) -> str:
-    if document.size == 0:
-        return "the file is empty"
-    if formats.of(document.media_type).printed or (document.media_type or "").startswith("image/"):
-        return "no text in it, and OCR found none"
-    return "no text in it"
-
-
-def _unsupported(document: Document) -> str:
-    if document.media_type in (None, media.BINARY):
-        return "not supported: neither text nor any format that is known"
-    return f"not supported: {formats.of(document.media_type).label}"
 
 
 async def _tick_run(job: Job, report: Report) -> None:

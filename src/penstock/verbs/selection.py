@@ -41,11 +41,13 @@ class Selection:
     """Only documents with a smaller id: those that are listed after it."""
     paths: "tuple[PathPattern, ...]" = ()
     """Patterns of which the source must match one. Empty: any source."""
+    parent: str = ""
+    """The id of the document that must contain it. Empty: any."""
 
     @property
     def by_ledger(self) -> bool:
         """Whether the ledger alone can select the documents."""
-        return self.name is None and self.accepts is None and not self.paths
+        return self.name is None and self.accepts is None and not self.paths and not self.parent
 
 
 def selection(
@@ -56,6 +58,7 @@ def selection(
     filter: Mapping[str, Any] | None = None,
     after: str | None = None,
     path: str | None = None,
+    parent: str = "",
 ) -> Selection:
     """Validate criteria. Raises UsageError."""
     arguments.maybe("name", name)
@@ -66,17 +69,19 @@ def selection(
         compiled(filter) if filter else None,
         (arguments.maybe("after", after) or "").upper(),
         patterns(path) if path is not None else (),
+        parent,
     )
 
 
 async def pages(scope: Scope, chosen: Selection) -> AsyncIterator[list[Listed]]:
     """Yield the matching documents, newest first. A page may be empty: it stands for up to `PAGE` documents that were
     looked at."""
-    newest, before = partial(documents.newest, scope.owner), chosen.before
+    read = partial(documents.newest, scope.owner, status=chosen.status, collection=chosen.collection)
+    if chosen.parent:
+        read = partial(documents.inside, scope.owner, parent=chosen.parent)
+    before = chosen.before
     while True:
-        page = await scope.ledger.read(
-            newest, status=chosen.status, collection=chosen.collection, before=before, count=PAGE
-        )
+        page = await scope.ledger.read(read, before=before, count=PAGE)
         yield [entry for entry in page if _matches(chosen, entry)]
         if len(page) < PAGE:
             return
@@ -88,6 +93,8 @@ def _matches(chosen: Selection, entry: Listed) -> bool:
     if chosen.name is not None and not fnmatch.fnmatchcase(d.name, chosen.name):
         return False
     if chosen.paths and not any(pattern.matches(d.source) for pattern in chosen.paths):
+        return False
+    if chosen.collection and d.collection != chosen.collection:
         return False
     if chosen.status and d.status != chosen.status:
         return False

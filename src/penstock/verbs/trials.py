@@ -26,6 +26,7 @@ from penstock.verbs.jobs import Job, Report, Summary
 from penstock.verbs.run_specs import RunSpecs
 from penstock.verbs.scope import Scope
 from penstock.verbs.working import start_worker
+from penstock.worker.opening import OWN
 
 if TYPE_CHECKING:
     from penstock.model.nouns import Workflow
@@ -135,16 +136,17 @@ async def build(scope: Scope, inner: Scope, trial: Trial, report: Report | None)
     else:
         await _forget_others(inner, trial.spec.collection, kept)
     job = Job(inner.owner, inner.ledger, inner.runtime)
-    return await jobs.run(job, start_worker(inner.resources, None, began), report)
+    return await jobs.run(job, start_worker(inner.resources, None, began, children=False), report)
 
 
 async def _adopt(scope: Scope, inner: Scope, page: list[Searchable]) -> None:
     look = partial(searchable.made, scope.owner)
     artifacts, segments = await scope.ledger.read(look, [document.generation for document in page])
-    names = {artifact.id: artifact.fingerprint for artifact in artifacts}
+    # The artifacts of documents with children are marked as not shared; a trial submits no children.
+    names = {artifact.id: artifact.fingerprint.partition(OWN)[0] for artifact in artifacts}
     adoption = adoptions.Adoption(
         inner.owner,
-        tuple((a.fingerprint, a.kind, a.cursor, a.items, a.segments, a.meta) for a in artifacts),
+        tuple((names[a.id], a.kind, a.cursor, a.items, a.segments, a.meta) for a in artifacts),
         tuple((names[s.artifact], s.ordinal, s.key, s.sha256, s.size, s.items, s.first, s.cursor) for s in segments),
     )
     await inner.ledger.write(adoptions.ADOPT, adoption)

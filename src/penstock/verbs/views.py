@@ -13,7 +13,7 @@ from penstock.ledger.database import workers
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.liveness import Liveness
 from penstock.ledger.database.store import Ledger
-from penstock.ledger.engine import checkpoints, documents
+from penstock.ledger.engine import checkpoints, children, documents
 from penstock.ledger.engine.documents import ArtifactProgress, Listed
 from penstock.ledger.reads import stats
 from penstock.ledger.reads.stats import RunningSteps, WaitingEvents
@@ -43,6 +43,8 @@ class DocumentView(msgspec.Struct, frozen=True):
     error: str | None
     created_at: float
     metadata: Json
+    parent: DocumentId | None
+    """The document that contains it."""
 
 
 class DocumentProgress(msgspec.Struct, frozen=True):
@@ -69,6 +71,8 @@ class DocumentDetails(DocumentView, frozen=True):
     steps: list[StepView]
     pages_skipped: list[Json] = []
     """The pages that could not be read: `page`, `reason` and `error` of each, at most 200."""
+    children: dict[str, int] = {}
+    """The number of documents directly inside it, by status."""
 
 
 class WorkerView(workers.Busy, frozen=True):
@@ -110,6 +114,7 @@ def listed(entry: Listed) -> DocumentView:
         d.error,
         d.created_at,
         d.metadata,
+        entry.parent,
     )
 
 
@@ -165,6 +170,7 @@ def _details(owner: Owner, connection: Connection, name: str) -> DocumentDetails
         progress=_counted(entry, steps) if dropped else _progress(entry.document.status, made),
         steps=[*steps, *(StepView(step.name, step.kind, waiting, 0, None, None, None, {}) for step in later)],
         pages_skipped=_skipped(steps, made),
+        children=children.counts(owner, connection, found),
     )
 
 

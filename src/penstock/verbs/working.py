@@ -13,6 +13,7 @@ from penstock.verbs.resources import Resources
 from penstock.worker.counters import Counters
 
 if TYPE_CHECKING:
+    from penstock.worker.children import FoundChildren, SubmitChildren
     from penstock.worker.outage import Outage
     from penstock.worker.pool import Worker
     from penstock.worker.services import WorkerServices
@@ -31,15 +32,20 @@ def pool_sizes(text: str) -> dict[str, int]:
 
 
 def start_worker(
-    resources: Resources, budget_s: float | None, began: float, pools: Mapping[str, int] | None = None
+    resources: Resources,
+    budget_s: float | None,
+    began: float,
+    pools: Mapping[str, int] | None = None,
+    *,
+    children: bool = True,
 ) -> "Worker":
-    """Make a worker. No other function does this."""
+    """Make a worker. No other function does this. `children`: documents found inside others are submitted."""
     resources.ledger.database.refuse_read_only()
     from penstock.events.dispatcher import EventDispatcher
     from penstock.worker.pool import Worker
 
     config = resources.config
-    services = _services(resources, budget_s, began, pools)
+    services = _services(resources, budget_s, began, pools, children)
     dispatcher = EventDispatcher(
         resources.ledger, resources.runtime, services.worker, resources.app, config.webhooks, resources.metrics
     )
@@ -58,7 +64,7 @@ def start_worker(
 
 
 def _services(
-    resources: Resources, budget_s: float | None, began: float, pools: Mapping[str, int] | None
+    resources: Resources, budget_s: float | None, began: float, pools: Mapping[str, int] | None, children: bool
 ) -> "WorkerServices":
     from penstock.stages.registry import GROUPED, STAGES
     from penstock.worker.budget import Budget
@@ -82,6 +88,7 @@ def _services(
         metrics=resources.metrics,
         limits=config.targets,
         grouped=GROUPED,
+        submit_children=_child_submitter(resources) if children else None,
     )
 
 
@@ -90,6 +97,30 @@ def _dropping(resources: Resources) -> Callable[[], Awaitable[int]]:
     from penstock.upkeep.drop import finish_drops
 
     return lambda: finish_drops(resources.ledger)
+
+
+def _child_submitter(resources: Resources) -> "SubmitChildren":
+    """Return the function that submits documents found inside others. They go through the same intake as files."""
+    from penstock.intake import Intake, RunSpec
+    from penstock.verbs.children import submit_children
+
+    async def submit(found: "FoundChildren") -> list[str]:
+        document, origin = found.document, found.origin
+        spec = RunSpec(
+            document.owner,
+            document.collection,
+            found.workflow,
+            origin.settings,
+            origin.priority,
+            origin.batch,
+            password=found.password,
+            parent=found.parent,
+        )
+        intake = Intake(resources.ledger, resources.blobs, resources.runtime)
+        receipts = await submit_children(intake, spec, document.source, found.children, dict(document.metadata))
+        return [receipt.problem or receipt.source for receipt in receipts if receipt.id is None]
+
+    return submit
 
 
 def _purging(resources: Resources, services: "WorkerServices") -> Callable[[], Awaitable[bool]]:

@@ -33,6 +33,7 @@ from penstock.stages.base import Gather, Ports
 from penstock.worker.activity import StepActivity
 from penstock.worker.bought import BoughtAnswers, OwnAnswers
 from penstock.worker.budget import Budget
+from penstock.worker.children import StepChildren, SubmitChildren
 from penstock.worker.counters import Counters
 from penstock.worker.gathering import Gatherers
 from penstock.worker.limits import CallLimits, StepCalls
@@ -139,6 +140,7 @@ class Context:
         gatherers: Gatherers,
         calls: CallLimits,
         bought: BoughtAnswers,
+        submit_children: SubmitChildren | None = None,
     ) -> None:
         self.step = step
         self.state = state
@@ -180,6 +182,7 @@ class Context:
         self._artifact: Artifact | None = None
         self._batch_began = self.began
         self.presence = Presence(self.activity, runtime.clock)
+        self.children = None if submit_children is None else StepChildren(self, state.workflow, ledger, submit_children)
 
     @property
     def document(self) -> Document:

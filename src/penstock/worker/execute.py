@@ -103,7 +103,7 @@ def _upcoming(
         return upcoming
     if services.targets.holds(definition, ctx.step.owner) is not None:
         return upcoming
-    made = artifact_fingerprint(services.ports, ctx.state, position, stage) if stage.codec is not None else None
+    made = artifact_fingerprint(services, ctx.state, position, stage) if stage.codec is not None else None
     return msgspec.structs.replace(upcoming, token=Token(services.runtime.token()), fingerprint=made)
 
 
@@ -114,7 +114,7 @@ async def _work(services: WorkerServices, ctx: Context, stage: Stage) -> tuple[S
         async with services.slot(ctx):
             return await stage.run(ctx), None
     # Without a slot: a step that waits for an artifact must not block the step that makes it.
-    key = artifact_fingerprint(services.ports, ctx.state, ctx.step.position, stage)
+    key = artifact_fingerprint(services, ctx.state, ctx.step.position, stage)
     opened = await open_artifact(services, ctx, key, stage)
     artifact = opened.artifact
     if artifact.complete:

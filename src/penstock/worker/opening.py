@@ -3,24 +3,30 @@
 from penstock.artifacts.fingerprints import fingerprint
 from penstock.errors import BudgetSpent
 from penstock.ledger.engine import checkpoints
-from penstock.stages.base import Ports, Stage
+from penstock.stages.base import Stage
 from penstock.worker.context import Context, RunState
 from penstock.worker.services import WorkerServices
 
 ARTIFACT_POLL_S = 0.05
 
 
-def artifact_fingerprint(ports: Ports, state: RunState, position: int, stage: Stage) -> str:
+OWN = "@"
+"""Separates a fingerprint from the generation that alone uses the artifact."""
+
+
+def artifact_fingerprint(services: WorkerServices, state: RunState, position: int, stage: Stage) -> str:
     """Return the fingerprint of the artifact of a step: a hash of content, media type, kind, version, method,
-    parameters and the fingerprint of its input."""
+    parameters and the fingerprint of its input. A step that may find documents inside its document is executed for
+    each generation, because that also submits them: its artifact is not shared."""
+    ports = services.ports
     definition = state.workflow.steps[position]
     media_type = state.document.media_type
     before = [
-        state.artifacts[earlier.name].fingerprint
+        state.artifacts[earlier.name].fingerprint.partition(OWN)[0]
         for earlier in state.workflow.steps[:position]
         if earlier.name in state.artifacts
     ]
-    return fingerprint(
+    made = fingerprint(
         state.generation.sha256,
         media_type,
         stage.kind,
@@ -29,6 +35,9 @@ def artifact_fingerprint(ports: Ports, state: RunState, position: int, stage: St
         {name: value for name, value in definition.parameters.items() if name not in stage.separate},
         before[-1] if before else None,
     )
+    if services.submit_children is not None and definition.method is None and stage.has_children(media_type):
+        return f"{made}{OWN}{state.generation.id}"
+    return made
 
 
 async def open_artifact(

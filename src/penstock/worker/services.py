@@ -19,6 +19,7 @@ from penstock.stages.custom import custom
 from penstock.worker.bought import BoughtAnswers, OwnAnswers
 from penstock.worker.broadcast import Broadcast
 from penstock.worker.budget import Budget
+from penstock.worker.children import SubmitChildren
 from penstock.worker.context import Context, RunState
 from penstock.worker.fair_queue import FlowKey
 from penstock.worker.gathering import Gatherers
@@ -59,6 +60,8 @@ class WorkerServices:
     """The limits of providers in the settings."""
     grouped: Mapping[str, GroupedStage] = field(default_factory=dict)
     """The stages whose steps are executed in groups, by kind."""
+    submit_children: SubmitChildren | None = None
+    """Submits documents that are found inside others. None: they are ignored, as in a trial, which has them already."""
 
     def __post_init__(self) -> None:
         self.record = StepRecorder(self.broadcast, self.runtime, self.metrics)
@@ -174,6 +177,7 @@ class WorkerServices:
             gatherers=self.gatherers,
             calls=self.calls,
             bought=self.bought,
+            submit_children=self.submit_children,
         )
 
 

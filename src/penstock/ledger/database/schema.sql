@@ -28,7 +28,7 @@ CREATE TABLE documents (
   batch TEXT,
   created_at REAL NOT NULL,
   updated_at REAL NOT NULL,
-  deleted_at REAL, password TEXT, status TEXT NOT NULL DEFAULT 'PENDING' CHECK (status IN ('PENDING', 'EXTRACTING', 'CHUNKING', 'EMBEDDING', 'INDEXING', 'COMPLETED', 'NOT_INDEXABLE', 'UNSUPPORTED', 'FAILED', 'CANCELLED')), revision TEXT,
+  deleted_at REAL, password TEXT, status TEXT NOT NULL DEFAULT 'PENDING' CHECK (status IN ('PENDING', 'EXTRACTING', 'CHUNKING', 'EMBEDDING', 'INDEXING', 'COMPLETED', 'NOT_INDEXABLE', 'UNSUPPORTED', 'FAILED', 'CANCELLED')), revision TEXT, parent_id TEXT, root_id TEXT, depth INTEGER NOT NULL DEFAULT 0, parent_generation BIGINT, unpacked_members BIGINT NOT NULL DEFAULT 0, unpacked_bytes BIGINT NOT NULL DEFAULT 0,
   FOREIGN KEY (owner, collection) REFERENCES collections (owner, name)
 );
 
@@ -496,3 +496,5 @@ CREATE TABLE operations (
 );
 
 CREATE INDEX operations_started ON operations (started_at);
+
+CREATE INDEX documents_parent ON documents (parent_id, id) WHERE parent_id IS NOT NULL AND deleted_at IS NULL;

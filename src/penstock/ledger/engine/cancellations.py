@@ -1,4 +1,4 @@
-"""Cancel documents, or the open runs of a group."""
+"""Cancel documents with everything inside them, or the open runs of a group."""
 
 from collections.abc import Sequence
 
@@ -7,6 +7,7 @@ import msgspec
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
+from penstock.ledger.engine import children
 from penstock.ledger.engine.runs import Selected, hold, stop_runs
 from penstock.model.nouns import DocumentId, Owner
 
@@ -28,8 +29,12 @@ def cancel_documents(connection: Connection, owner: Owner, documents: Sequence[D
 def _cancel(connection: Connection, requests: Sequence[Selected]) -> list[set[DocumentId]]:
     answers = []
     for request in requests:
-        held = hold(request.owner, connection, request.documents)
-        answers.append(cancel_documents(connection, request.owner, list(held)))
+        level = list(hold(request.owner, connection, request.documents))
+        stopped: set[DocumentId] = set()
+        while level:
+            stopped |= cancel_documents(connection, request.owner, level)
+            level = children.held(request.owner, connection, level)
+        answers.append(stopped)
     return answers
 
 

@@ -15,11 +15,17 @@ _DOCUMENT = (
     "SELECT d.id, d.owner, d.collection, d.source, d.name, d.media_type, d.size, d.sha256, "
     "coalesce(g.submitted, d.metadata), d.status, d.retry_count, d.error, g.pages, g.chunks, "
     "d.created_at, d.updated_at, g.id IS NOT NULL, "
-    "coalesce(g.sha256 <> d.sha256, false), g.artifacts_dropped_at, g.found FROM documents d "
+    "coalesce(g.sha256 <> d.sha256, false), g.artifacts_dropped_at, g.found, d.parent_id FROM documents d "
     "LEFT JOIN generations g ON g.document_id = d.id AND g.state = 'ACTIVE' "
     "WHERE d.owner = :owner AND d.deleted_at IS NULL "
 )
 _GET = Statement(_DOCUMENT + "AND d.id = :id")
+_INSIDE = {
+    goes_on: Statement(
+        _DOCUMENT + "AND d.parent_id = :parent " + "AND d.id < :before " * goes_on + "ORDER BY d.id DESC LIMIT :count"
+    )
+    for goes_on in (False, True)
+}
 # By whether a status, a collection and a place to continue from are given: each has an index to walk, so that a reader
 # of the few that failed, or of a small collection, does not walk past all others.
 _CHOICES = [(a, b, c) for a in (False, True) for b in (False, True) for c in (False, True)]
@@ -63,7 +69,7 @@ _KNOWN = Statement(
 )
 _UNDER = Statement(
     "SELECT id, source FROM documents WHERE owner = :owner AND collection = :collection AND deleted_at IS NULL "
-    "AND source {bytes} >= :low AND source {bytes} < :high ORDER BY source {bytes}"
+    "AND parent_id IS NULL AND source {bytes} >= :low AND source {bytes} < :high ORDER BY source {bytes}"
 )
 _SOURCED = {
     in_collection: Statement(
@@ -110,6 +116,7 @@ class Listed(msgspec.Struct, frozen=True):
     stale: bool
     artifacts_dropped_at: float | None
     """Of what search finds: when its pages, chunks and vectors were let go of on purpose."""
+    parent: DocumentId | None = None
 
 
 def _document(row: Row) -> Document:
@@ -136,7 +143,7 @@ def _document(row: Row) -> Document:
 def _listed(row: Row) -> Listed:
     has_active = bool(row[16])
     document = msgspec.structs.replace(_document(row), metadata=merged((row[8], row[19])))
-    return Listed(document, has_active and (row[13] or 0) > 0, has_active and bool(row[17]), row[18])
+    return Listed(document, has_active and (row[13] or 0) > 0, has_active and bool(row[17]), row[18], row[20])
 
 
 def get(owner: Owner, connection: Connection, document: str) -> Listed | None:
@@ -217,6 +224,13 @@ def known(owner: Owner, connection: Connection, ids: Sequence[str], *, deleted: 
     return {row[0]: DocumentId(row[0]) for row in rows if deleted or row[1]}
 
 
+def inside(owner: Owner, connection: Connection, parent: str, *, before: str, count: int) -> list[Listed]:
+    """The documents directly inside another one, newest first."""
+    given = {"before": before} if before else {}
+    rows = connection.run(_INSIDE[bool(before)], owner=owner, parent=parent, count=count, **given)
+    return [_listed(row) for row in rows]
+
+
 def newest(
     owner: Owner, connection: Connection, *, status: str, collection: str, before: str, count: int
 ) -> list[Listed]:
@@ -262,7 +276,8 @@ def statuses(owner: Owner, connection: Connection, ids: Sequence[str]) -> dict[s
 
 
 def under(owner: Owner, connection: Connection, collection: str, prefix: str) -> list[tuple[DocumentId, str]]:
-    """Documents whose source begins with a prefix: what `--prune` compares a folder with."""
+    """Documents whose source begins with a prefix, without those inside others: what `--prune` compares a folder
+    with."""
     high = prefix[:-1] + chr(ord(prefix[-1]) + 1)
     rows = connection.run(_UNDER, owner=owner, collection=collection, low=prefix, high=high)
     return [(DocumentId(row[0]), row[1]) for row in rows]

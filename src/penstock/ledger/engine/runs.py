@@ -7,7 +7,7 @@ import msgspec
 
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.statements import Statement
-from penstock.ledger.engine import dead_letters, generations, groups, metadata, outbox, submissions
+from penstock.ledger.engine import children, dead_letters, generations, groups, metadata, outbox, submissions
 from penstock.ledger.engine.generations import GRACE_S
 from penstock.ledger.engine.resource_keys import ready_steps
 from penstock.ledger.engine.submissions import Beginning, NewDocument, Submission
@@ -17,7 +17,8 @@ from penstock.model.nouns import DocumentId, Owner, RunId, StepId
 _KNOWN = Statement(
     "SELECT d.id, d.source, d.sha256, d.status, x.id, x.settings, x.generation_id, g.raw_key, x.group_id, "
     "d.media_type, CASE WHEN d.status = 'FAILED' THEN EXISTS (SELECT 1 FROM dead_letters l WHERE l.run_id = x.id "
-    "AND l.reason IN ('raw_missing', 'raw_damaged', 'short_read')) ELSE false END, g.found, d.size FROM {rows} "
+    "AND l.reason IN ('raw_missing', 'raw_damaged', 'short_read')) ELSE false END, g.found, d.size, d.parent_id "
+    "FROM {rows} "
     "JOIN {documents d: d.source = r.source AND {d.owner} AND d.collection = :collection "
     "AND d.deleted_at IS NULL} JOIN runs x ON x.document_id = d.id "
     "AND x.generation_id = (SELECT max(generation_id) FROM runs WHERE runs.document_id = d.id) "
@@ -44,6 +45,7 @@ class Known(msgspec.Struct, frozen=True):
     found: str | None = None
     """Metadata that its steps found, as JSON: it says whether there were scanned pages."""
     size: int = 0
+    parent_id: DocumentId | None = None
 
     def made_with(self, now: str) -> bool:
         """False: these settings may lead to another outcome than those of its newest run."""
@@ -101,8 +103,18 @@ def start_runs(
     dead_letters.close(s.owner, connection, ids, "REPLAYED")
     texts = metadata.renew(s.owner, connection, [(old.id, d.metadata) for d, old in changed])
     connection.run(_CHANGED, [(old.id, d.size, d.sha256, d.name, texts[old.id]) for d, old in changed])
+    if s.parent is None:
+        children.reset_counts(s.owner, connection, ids)
     begin = [
-        Beginning(d.run_id, old.id, d.raw_key or old.raw_key, d.size, d.sha256, old.group_id, d.data)
+        Beginning(
+            d.run_id,
+            old.id,
+            d.raw_key or old.raw_key,
+            d.size,
+            d.sha256,
+            s.parent.group_id if s.parent else old.group_id,
+            d.data,
+        )
         for d, old in changed
     ]
     submissions.begin(connection, s, begin, seal=seal)

@@ -9,6 +9,7 @@ import msgspec
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.engine import groups, outbox, postgres_statements, small_blobs
+from penstock.ledger.engine.children import Parent
 from penstock.ledger.engine.resource_keys import ready
 from penstock.model.events import EventKind
 from penstock.model.nouns import DocumentId, Json, Owner, RunId
@@ -55,6 +56,8 @@ class Submission(msgspec.Struct, frozen=True):
     """What unlocks them; a failed one is tried again with it."""
     group: groups.GroupStart | None = None
     """The group that new runs belong to; None: that of the run before."""
+    parent: Parent | None = None
+    """The document that contains them. Their runs belong to the group of its run."""
 
 
 class Beginning(msgspec.Struct, frozen=True):
@@ -117,7 +120,7 @@ _LAST_RANK = Statement(
 
 def is_one_statement(s: Submission) -> bool:
     """All there is to do for it, if it is new."""
-    if s.first.resource_key is not None or s.password is not None or len(s.documents) != 1:
+    if s.first.resource_key is not None or s.password is not None or len(s.documents) != 1 or s.parent is not None:
         return False
     if s.group is not None:
         outbox.learn(s.snapshot, s.body)
@@ -130,10 +133,14 @@ def enter(connection: Connection, s: Submission, documents: Sequence[NewDocument
     may be sealed with them."""
     if not documents:
         return set()
-    new = [(d, Beginning(d.run_id, d.id, d.raw_key or "", d.size, d.sha256, data=d.data)) for d in documents]
+    group = s.parent.group_id if s.parent is not None else None
+    new = [(d, Beginning(d.run_id, d.id, d.raw_key or "", d.size, d.sha256, group, d.data)) for d in documents]
     if connection.dialect == "postgres":
         texts = [(d.source, d.name, json.dumps(d.metadata)) for d, _ in new]
-        return _begin_single(connection, s, [beginning for _, beginning in new], seal, texts)
+        begun = _begin_single(connection, s, [beginning for _, beginning in new], seal, texts)
+        if s.group is None:
+            groups.reopen(connection, [group] * len(begun), new=True)
+        return begun
     values = _values(s, seal)
     connection.run(_COLLECTION, **values)
     rows = [(d.id, d.size, d.sha256, d.source, d.name, json.dumps(d.metadata)) for d, _ in new]

@@ -10,13 +10,14 @@ from penstock.errors import UsageError
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import NeedsTransaction, Verb
-from penstock.ledger.engine import groups, metadata, submissions
+from penstock.ledger.engine import children, groups, metadata, submissions
 from penstock.ledger.engine.runs import Known, hold, keep_password, known, replay_runs, start_runs
 from penstock.ledger.engine.submissions import NewDocument, Submission
 from penstock.model.nouns import DocumentId
 from penstock.model.states import TEXTLESS
 
-Outcome = Literal["submitted", "resumed", "updated", "skipped"]
+Outcome = Literal["submitted", "resumed", "updated", "skipped", "taken"]
+"""`taken`: the source of a child is the source of a document that is not a child of the same parent."""
 
 ENTER_TRIES = 5
 
@@ -55,6 +56,9 @@ def _submit(connection: Connection, orders: Sequence[Submission]) -> list[list[S
 
 
 def _submit_one(connection: Connection, s: Submission) -> list[Submitted]:
+    """One answer for each document; none if the lease of the step that found them is lost."""
+    if s.parent is not None and not children.hold_lease(s.owner, connection, s.parent, len(s.documents)):
+        return []
     keyed = _answers_by_key(connection, s)
     asked = [d for d in s.documents if d.key is None or d.key not in keyed]
     # All bytes are stored, so no second submit will follow.
@@ -73,6 +77,9 @@ def _submit_one(connection: Connection, s: Submission) -> list[Submitted]:
         old = there.get(document.source)
         if old is None or (document.raw_key is None and (old.raw_lost or old.sha256 != document.sha256)):
             answers[document.source] = Submitted(document.id, "skipped", "PENDING", needs_bytes=True)
+            continue
+        if s.parent is not None and old.parent_id != s.parent.document_id:
+            answers[document.source] = Submitted(old.id, "taken", old.status)
             continue
         verdict = _again(document, old, s)
         if verdict == "start":
@@ -94,10 +101,23 @@ def _submit_one(connection: Connection, s: Submission) -> list[Submitted]:
     _keep_keys(connection, s, answers, keyed)
     if s.batch is not None and len(new) < len(s.documents):
         connection.run(_BATCH, [(a.document_id,) for a in answers.values()], owner=s.owner, batch=s.batch)
+    _adopt(connection, s, answers)
     is_sealed = start or (new and whole)
     if s.group is not None and s.group.seal and not is_sealed and not again:
         groups.seal(connection, [s.group.id])
     return [answers[document.source] for document in s.documents]
+
+
+def _is_ours(answer: Submitted) -> bool:
+    return not answer.needs_bytes and answer.outcome != "taken"
+
+
+def _adopt(connection: Connection, s: Submission, answers: dict[str, Submitted]) -> None:
+    if s.parent is None:
+        return
+    own = [d for d in s.documents if _is_ours(answers[d.source])]
+    found = [answers[d.source].document_id for d in own]
+    children.adopt(s.owner, connection, s.parent, found, sum(d.size for d in own))
 
 
 def _update_metadata(
@@ -112,7 +132,7 @@ def _update_metadata(
     known = [
         (d, answers[d.source])
         for d in s.documents
-        if d.metadata and d.id not in new and d.source not in starting and not answers[d.source].needs_bytes
+        if d.metadata and d.id not in new and d.source not in starting and _is_ours(answers[d.source])
     ]
     if not known:
         return

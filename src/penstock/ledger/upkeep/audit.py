@@ -180,6 +180,10 @@ _DOCUMENTS = {
         "AND NOT EXISTS (SELECT 1 FROM steps s WHERE s.run_id = x.id "
         "AND s.status IN ('PENDING', 'RUNNING', 'ERROR')))) AND <documents>"
     ),
+    "orphan_child": question(
+        "<document> AND d.parent_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM documents p WHERE p.id = d.parent_id "
+        "AND p.deleted_at IS NULL) AND <documents>"
+    ),
     "no_dead_letter": question(
         "<document> AND d.status = 'FAILED' AND NOT EXISTS (SELECT 1 FROM runs x JOIN dead_letters l "
         "ON l.run_id = x.id WHERE x.document_id = d.id AND <newest> AND l.state IN ('OPEN', 'DISCARDED')) "

@@ -10,12 +10,12 @@ import msgspec
 from penstock.ledger.database.connection import Connection, Row
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
-from penstock.ledger.engine import backup_guard, generations, groups
+from penstock.ledger.engine import backup_guard, deletions, generations, groups
 from penstock.ledger.engine.generations import GRACE_S
 from penstock.ledger.engine.resource_keys import FREED, ready, ready_steps
 from penstock.ledger.upkeep.audit import question
 from penstock.ledger.upkeep.audit_index import TablePlace
-from penstock.model.nouns import GenerationId, StepId
+from penstock.model.nouns import DocumentId, GenerationId, StepId
 
 
 def _wake(connection: Connection, keys: Sequence[tuple[str, str]]) -> list[bool]:
@@ -113,6 +113,21 @@ _BURY = question(
 
 def _add_dead_letter(connection: Connection, documents: Sequence[str]) -> list[bool]:
     return [bool(connection.run(_BURY, document=document)) for document in documents]
+
+
+_ORPHAN = Statement(
+    "SELECT d.owner FROM documents d WHERE d.id = :document AND d.deleted_at IS NULL AND d.parent_id IS NOT NULL "
+    "AND NOT EXISTS (SELECT 1 FROM documents p WHERE p.id = d.parent_id AND p.deleted_at IS NULL)"
+)
+
+
+def _delete_orphan(connection: Connection, documents: Sequence[DocumentId]) -> list[bool]:
+    """Delete children whose parent no longer exists, with everything inside them."""
+    answers = []
+    for document in documents:
+        owners = connection.run(_ORPHAN, document=document)
+        answers.append(bool(owners and deletions.delete_trees(owners[0][0], connection, [document])))
+    return answers
 
 
 class Cut(msgspec.Struct, frozen=True):
@@ -219,6 +234,7 @@ UNPURGE = Verb("unpurge", _unpurge)
 PLACE = Verb("place", _place)
 REQUEUE = Verb("requeue", _requeue)
 ADD_DEAD_LETTER = Verb("add_dead_letter", _add_dead_letter)
+DELETE_ORPHAN = Verb("delete_orphan", _delete_orphan)
 CUT = Verb("cut", _cut)
 RESTART = Verb("restart_index", _restart)
 FORGET = Verb("forget", _forget)

@@ -14,13 +14,15 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any, BinaryIO
 
 import msgspec
 
 from penstock.errors import StepError, Transient
 from penstock.extractors import formats
+from penstock.extractors.members import Output
 from penstock.worker.parsers import isolation
 from penstock.worker.parsers.messages import HEADER, Answer, Request, packed
 from penstock.worker.parsers.tesseract import executables
@@ -61,7 +63,7 @@ def main() -> None:
         (size,) = HEADER.unpack(header)
         request = msgspec.msgpack.decode(requests.read(size), type=Request)
         _limit_time(seconds)
-        answers.write(packed(_answer(readers, request, files)))
+        answers.write(packed(_answer(readers, request, files, partial(_limit_time, seconds))))
         answers.flush()
 
 
@@ -111,12 +113,16 @@ class _Readers:
         return read
 
 
-def _answer(readers: _Readers, request: Request, files: socket.socket) -> Answer:
+def _answer(readers: _Readers, request: Request, files: socket.socket, progress: Callable[[], None]) -> Answer:
     try:
-        document = _received(files) if request.document else None
-        with document or nullcontext():
+        with ExitStack() as opened:
+            arguments: list[Any] = []
+            if request.document:
+                document, pipe = _received(files, 2 if request.output else 1)
+                arguments.append(opened.enter_context(document))
+                if request.output:
+                    arguments.append(Output(opened.enter_context(pipe), progress))
             read = readers.get(request.reader)
-            arguments = () if document is None else (document,)
             return Answer(msgspec.msgpack.encode(read(*arguments, **request.arguments)))
     except StepError as error:
         return Answer(b"", error.reason, str(error), error.page, not isinstance(error, Transient))
@@ -127,11 +133,15 @@ def _answer(readers: _Readers, request: Request, files: socket.socket) -> Answer
         return Answer(b"", "parser_error", f"{type(error).__name__}: {error}\n{trace}", permanent=False)
 
 
-def _received(files: socket.socket) -> BinaryIO:
-    _, descriptors, _, _ = socket.recv_fds(files, 1, 1)
-    if not descriptors:
+def _received(files: socket.socket, count: int) -> tuple[BinaryIO, BinaryIO]:
+    """The document, and the pipe for its members if there is one."""
+    _, descriptors, _, _ = socket.recv_fds(files, 1, count)
+    if len(descriptors) != count:
+        for descriptor in descriptors:
+            os.close(descriptor)
         raise Transient("the stored file could not be passed to the parser", reason="raw_unreadable")
-    return os.fdopen(descriptors[0], "rb")
+    document = os.fdopen(descriptors[0], "rb")
+    return document, os.fdopen(descriptors[1], "wb", buffering=0) if count == 2 else document
 
 
 def _limit_time(seconds: int) -> None:

@@ -10,11 +10,12 @@ HEADER = struct.Struct("<I")
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
     """Run the reading function `reader` with `arguments`. If `document` is true, an open file comes through the
-    socket."""
+    socket; if `output` is true, the writing end of a pipe comes with it."""
 
     reader: str
     arguments: dict[str, Any]
     document: bool = False
+    output: bool = False
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):

@@ -3,14 +3,18 @@ replaced, and only the call that it was executing fails."""
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from penstock.errors import Transient
 from penstock.extractors.base import Raw
+from penstock.extractors.members import Frame
 from penstock.worker.fair_queue import FairQueue, FlowKey
 from penstock.worker.parsers.messages import Request, packed
 from penstock.worker.parsers.process import Call, Child, Program
+from penstock.worker.parsers.sink import Sink
 
 OCR = "ocr"
 """The reader whose calls go to children that execute Tesseract."""
@@ -64,10 +68,35 @@ class ParserPool:
             return await call.answer
         finally:
             source.parsed(call.seconds)
-            self._waiting.remove(call.flow, call)
-            for child in self._children:
-                child.abandon(call)
-            call.close()
+            self._give_up(call)
+
+    @asynccontextmanager
+    async def members(
+        self, reader: str, arguments: dict[str, Any], *, source: Raw, document: Path
+    ) -> AsyncIterator["MemberStream"]:
+        source.may_parse()
+        request = packed(Request(reader, arguments, document=True, output=True))
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        # Members that were received cannot be taken back: the call must not be stopped in favour of others.
+        call = Call(request, source, FlowKey(*source.flow), answer, document, was_stopped=True, sink=Sink())
+        self._waiting.add(call.flow, call)
+        self._idle[id(source)] = call
+        self.distribute()
+        try:
+            yield MemberStream(call)
+        finally:
+            answer.cancel()
+            if not answer.cancelled():
+                answer.exception()
+            self._give_up(call)
+
+    def _give_up(self, call: Call) -> None:
+        self._waiting.remove(call.flow, call)
+        for child in self._children:
+            child.abandon(call)
+        call.close()
+        if call.sink is not None:
+            call.sink.close()
 
     def _for_ocr(self, arguments: dict[str, Any]) -> "ParserPool":
         if self._executing is None:
@@ -190,3 +219,35 @@ class ParserPool:
         children += self._leaving
         await asyncio.gather(*(child.task for child in children), return_exceptions=True)
         self._children.clear()
+
+
+class MemberStream:
+    """The members of a file, as a parser process sends them."""
+
+    def __init__(self, call: Call) -> None:
+        assert call.sink is not None
+        self._call = call
+        self._sink = call.sink
+
+    async def next(self) -> Frame | None:
+        """The next frame; None when the parser process has sent everything."""
+        while True:
+            version = self._sink.version
+            frame, seconds = await self._sink.next()
+            self._call.source.parsed(seconds)
+            if frame is not None:
+                self._call.source.may_parse()
+                return frame
+            if version == self._sink.version and not self._call.answer.done():
+                # The child has not got the call yet, or its answer is on the way, or another child gets the call.
+                self._sink.renewed.clear()
+                renewed = asyncio.ensure_future(self._sink.renewed.wait())
+                either: set[asyncio.Future[Any]] = {self._call.answer, renewed}
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                renewed.cancel()
+            if version == self._sink.version:
+                return None
+
+    async def result(self) -> bytes:
+        """The encoded result of the reader, after the last frame. Raises what ended it."""
+        return await asyncio.shield(self._call.answer)

@@ -20,6 +20,7 @@ from penstock.errors import ParserBreach, Permanent, Transient
 from penstock.extractors.base import Raw
 from penstock.worker.fair_queue import FlowKey
 from penstock.worker.parsers.messages import HEADER, Answer
+from penstock.worker.parsers.sink import Sink
 
 CHILD = "penstock.worker.parsers.child"
 START_S = 60.0
@@ -60,6 +61,8 @@ class Call:
     """The call was stopped in favour of a short document and has to start again."""
     is_void: bool = False
     """The call was taken back from its child, which may still answer it."""
+    sink: Sink | None = None
+    """Receives the members of the file, if the call reads them."""
 
     @property
     def abandoned(self) -> bool:
@@ -72,6 +75,8 @@ class Call:
     def open(self) -> None:
         """Open the file. Each child reads it from its beginning, and an earlier child may still have it open."""
         self.close()
+        if self.sink is not None:
+            self.sink.renew()
         if self.path is not None:
             try:
                 self.document = FileIO(self.path)
@@ -83,6 +88,8 @@ class Call:
     def close(self) -> None:
         if self.document is not None:
             self.document.close()
+        if self.sink is not None:
+            self.sink.close_input()
 
 
 class Program(NamedTuple):
@@ -217,18 +224,21 @@ class Child:
         assert self._process is not None
         assert self._process.stdin is not None
         if call.document is not None:
-            self._send_file(call.document)
+            self._send_file(call.document, call.sink)
         self._process.stdin.write(call.request)
 
-    def _send_file(self, document: FileIO) -> None:
-        """Send one byte for each document, with the open file. The file is left out if the call was abandoned or the
-        system refuses to send it."""
+    def _send_file(self, document: FileIO, sink: Sink | None) -> None:
+        """Send one byte for each document, with the open file and the pipe for its members. They are left out if the
+        call was abandoned or the system refuses to send them."""
         assert self._documents is not None
         with suppress(BlockingIOError, ConnectionError):
             try:
-                socket.send_fds(self._documents, [b"f"], [document.fileno()])
+                pipe = [] if sink is None else [sink.input]
+                socket.send_fds(self._documents, [b"f"], [document.fileno(), *pipe])
             except (OSError, ValueError):
                 self._documents.send(b"-")
+        if sink is not None:
+            sink.close_input()
 
     async def _receive(self, answers: asyncio.StreamReader) -> None:
         while True:
@@ -272,7 +282,7 @@ class Child:
             if self.calls[0].began is None:
                 self.calls[0].began = asyncio.get_running_loop().time()
             seconds = GRACE_S if self.calls[0].abandoned else self._pool.timeout_s
-            self._timer = asyncio.get_running_loop().call_later(seconds, self._kill)
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
         else:
             self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._retire)
 
@@ -280,6 +290,16 @@ class Child:
         """End an idle child, because its memory may be needed elsewhere. A new one starts quickly."""
         self._pool.exclude(self)
         self.task.cancel()
+
+    def _expire(self) -> None:
+        """End a call that exceeds its time. One that sends members has the whole time for each piece, and the time
+        that the worker needs to store them does not count."""
+        call = self.calls[0] if self.calls else None
+        left = 0.0 if call is None or call.sink is None or call.abandoned else call.sink.left_s(self._pool.timeout_s)
+        if left > 0:
+            self._timer = asyncio.get_running_loop().call_later(left, self._expire)
+        else:
+            self._kill()
 
     def _kill(self) -> None:
         self._breach = "parser_timeout"

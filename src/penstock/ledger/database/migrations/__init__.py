@@ -25,6 +25,7 @@ from penstock.ledger.database.migrations import (
     m0020_answers,
     m0021_refused,
     m0022_revisions,
+    m0023_children,
 )
 
 MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
@@ -50,5 +51,6 @@ MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0020_answers.statements,
     m0021_refused.statements,
     m0022_revisions.statements,
+    m0023_children.statements,
 )
 LATEST = len(MIGRATIONS)
