@@ -96,11 +96,7 @@ async def list_documents(
         last = found[-1].id if len(found) == limit else None
         more = await scope.count_documents(**where, after=last) if last else None
         total = await scope.count_documents(**where) if after or more is not None else None
-    names = distinct([(_title(d), d.source) for d in found])
-    rows = [
-        [d.id, d.status, d.pages, d.chunks, visible(name) + _remark(d)] for d, name in zip(found, names, strict=True)
-    ]
-    lines = table([["ID", "STATUS", "PAGES", "CHUNKS", "NAME"], *rows]) if rows else ["no documents"]
+    lines = _listed(found)
     if more is not None and (more.count or not more.exact):
         lines.append(f"{len(found):,} shown, {_at_least(more)} more: --after {last}")
     data = {
@@ -111,6 +107,14 @@ async def list_documents(
         "exact": (more is None or more.exact) and (total is None or total.exact),
     }
     return Answer(data, "\n".join(lines))
+
+
+def _listed(found: "Sequence[DocumentView]") -> list[str]:
+    names = distinct([(_title(d), d.source) for d in found])
+    rows = [
+        [d.id, d.status, d.pages, d.chunks, visible(name) + _remark(d)] for d, name in zip(found, names, strict=True)
+    ]
+    return table([["ID", "STATUS", "PAGES", "CHUNKS", "NAME"], *rows]) if rows else ["no documents"]
 
 
 def _at_least(found: "Counted") -> str:
