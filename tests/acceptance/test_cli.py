@@ -189,7 +189,7 @@ def test_check_finds_a_healthy_home_ok(library: Cli) -> None:
 
 
 def test_check_exits_1_when_a_blob_is_gone(cli: Cli, tmp_path: Path) -> None:
-    assert cli("ingest", write(tmp_path / "docs", a__txt="a text")).code == 0
+    assert cli("ingest", write(tmp_path / "docs", a__txt="a text " * 1000)).code == 0
     for blob in (cli.home / "blobs").rglob("*"):
         if blob.is_file():
             blob.unlink()
@@ -298,7 +298,7 @@ def test_closed_streams_are_no_error(library: Cli) -> None:
 
 
 def test_a_damaged_segment_is_a_sentence_and_no_half_answer(cli: Cli, tmp_path: Path) -> None:
-    cli("ingest", write(tmp_path / "docs", a__txt="a text"))
+    cli("ingest", write(tmp_path / "docs", a__txt="a text " * 1000))
     for blob in (cli.home / "blobs").rglob("*"):
         if blob.is_file():
             blob.write_bytes(b"")

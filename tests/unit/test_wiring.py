@@ -64,9 +64,9 @@ def test_an_entry_point_of_an_installed_package_adds_an_adapter() -> None:
 @pytest.mark.usefixtures("package")
 def test_an_unknown_name_is_refused_with_all_that_are_known() -> None:
     with pytest.raises(
-        ConfigError, match=r"embedder 'openai:x': unknown name 'openai'; use one of .*fake.*own.*wordllama"
+        ConfigError, match=r"embedder 'other:x': unknown name 'other'; use one of .*fake.*own.*wordllama"
     ):
-        embedder("openai:x")
+        embedder("other:x")
     with pytest.raises(ConfigError, match=r"blobs 's3://user:…@host/b': unknown name 's3'; use one of file"):
         wiring.make_blobs(Config(blobs="s3://user:secret@host/b"), Runtime())
     with pytest.raises(ConfigError, match=r"index 'nowhere': unknown name 'nowhere'; use one of lancedb"):
