@@ -42,7 +42,7 @@ TABLES = (
     "locks", "dead_letters", "purges", "workers", "idempotency_keys", "paces", "lock_releases", "groups", "events",
     "deliveries", "index_checksums", "histories", "targets", "limits", "limit_slots",
     "answer_segments", "answers", "operations",
-    "index_versions", "placements", "small_blobs", "forgotten",
+    "index_versions", "placements", "small_blobs", "forgotten", "run_settings",
 )  # fmt: skip
 
 

@@ -56,7 +56,8 @@ async def test_a_value_of_an_earlier_release_is_compared_as_a_whole(desk: Desk) 
     await ended(desk, "/pdf", PDF, "FAILED", settings="whole-1")
     assert (await desk.submit("/pdf", settings=OLD)).outcome == "skipped"
     assert (await desk.submit("/pdf", settings=NEW_HTML)).outcome == "submitted"
-    assert await desk.rows("SELECT settings FROM runs ORDER BY generation_id") == [("whole-1",), (NEW_HTML,)]
+    assert await desk.rows("SELECT settings FROM runs ORDER BY generation_id") == [("whole-1",), ("whole-2",)]
+    assert (NEW_HTML,) in await desk.rows("SELECT body FROM run_settings")
 
 
 async def test_a_retry_resumes_the_runs_of_other_formats(desk: Desk) -> None:

@@ -63,7 +63,8 @@ HOT: Verbs = {
     "checkpoint": (checkpoints._FORGIVE, {"lease_s": 1.0, "limit": 9}, [(7, "t", None, 1)]),
 }
 _NEW = {
-    "owner": "anna", "collection": "default", "snapshot": "s", "body": "{}", "settings": "s", "priority": 0,
+    "owner": "anna", "collection": "default", "snapshot": "s", "body": "{}", "settings": "s", "settings_body": "s:",
+    "priority": 0,
     "batch": None, "step": "one", "kind": "extract", "pool": None, "key": None, "family": "g", "workflow": "w",
     "params": None, "tells_end": 0, "sealed": 1, "submit_s": 300.0, "notifies": False,
 }  # fmt: skip

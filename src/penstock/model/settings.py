@@ -20,6 +20,11 @@ def join(whole: str, base: str, formats: Mapping[str, str]) -> str:
     return f"{whole}:{','.join((base[:_BASE], *parts))}"
 
 
+def whole(text: str) -> str:
+    """The fingerprint that covers everything. It stands for the text, which is stored once."""
+    return text.partition(":")[0]
+
+
 def same(old: str, new: str, media_type: str | None, *, scanned: bool = True) -> bool:
     """True if both have the same outcome for a document of this media type. None: the type is not known yet, so the
     versions of all extractors count. `scanned`: it may have scanned pages, so the version of OCR counts too."""

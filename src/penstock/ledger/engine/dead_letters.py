@@ -10,6 +10,7 @@ from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine.documents import Origin
 from penstock.ledger.engine.lifecycle import event_id
+from penstock.ledger.engine.steps import SETTINGS
 from penstock.model.nouns import DocumentId, Json, Owner, Workflow
 
 _INSERT = Statement(
@@ -75,7 +76,7 @@ _LETTER = (
     "LEFT JOIN events e ON e.id = l.event_id LEFT JOIN snapshots s ON s.hash = coalesce(x.snapshot, e.snapshot) "
     "WHERE l.owner = :owner AND l.state = 'OPEN' "
 )
-_ORIGIN = "d.collection, x.snapshot, x.settings, x.priority, d.status, d.media_type"
+_ORIGIN = f"d.collection, x.snapshot, {SETTINGS}, x.priority, d.status, d.media_type"
 _OPEN = (
     "LEFT JOIN documents d ON d.id = l.document_id LEFT JOIN runs x ON x.id = l.run_id "
     "WHERE l.owner = :owner AND l.state = 'OPEN' "

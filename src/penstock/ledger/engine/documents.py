@@ -7,6 +7,7 @@ import msgspec
 
 from penstock.ledger.database.connection import Connection, Row
 from penstock.ledger.database.statements import Statement
+from penstock.ledger.engine.steps import SETTINGS
 from penstock.model.metadata import merged
 from penstock.model.nouns import Document, DocumentId, Generation, GenerationId, Owner, StepView
 from penstock.model.states import DocumentStatus, StepStatus
@@ -329,7 +330,7 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 _ORIGINS = Statement(
-    "SELECT d.id, d.collection, x.snapshot, x.settings, x.priority, d.status, d.media_type FROM {rows} "
+    f"SELECT d.id, d.collection, x.snapshot, {SETTINGS}, x.priority, d.status, d.media_type FROM {{rows}} "
     "JOIN documents d ON d.id = r.document AND d.owner = :owner AND d.deleted_at IS NULL "
     "JOIN runs x ON x.document_id = d.id "
     "AND x.generation_id = (SELECT max(generation_id) FROM runs WHERE runs.document_id = d.id)",

@@ -69,6 +69,9 @@ named AS (
 kept AS (
   INSERT INTO snapshots (hash, body, added_at) VALUES (:snapshot, :body, {now}) ON CONFLICT DO NOTHING
 ),
+settled AS (
+  INSERT INTO run_settings (fingerprint, body) VALUES (:settings, :settings_body) ON CONFLICT DO NOTHING
+),
 made AS (
   INSERT INTO generations (id, document_id, owner, collection, index_version, state, raw_key, size, sha256, created_at)
   SELECT r.generation, r.document, :owner, :collection,

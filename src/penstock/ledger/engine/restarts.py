@@ -11,12 +11,13 @@ from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine.runs import Known, hold, keep_password, replay_runs, start_runs
+from penstock.ledger.engine.steps import SETTINGS
 from penstock.ledger.engine.submissions import FirstStep, NewDocument, Submission
 from penstock.model.nouns import DocumentId, Owner, RunId
 from penstock.model.states import TEXTLESS
 
 _RUNS = (
-    "SELECT d.id, d.sha256, d.status, x.id, x.settings, x.generation_id, g.raw_key, x.group_id, d.media_type, "
+    f"SELECT d.id, d.sha256, d.status, x.id, {SETTINGS}, x.generation_id, g.raw_key, x.group_id, d.media_type, "
     "d.source, d.name, d.size, d.metadata, g.found FROM {rows} JOIN documents d ON d.id = r.document AND {d.owner} "
     "AND d.deleted_at IS NULL JOIN runs x ON x.document_id = d.id "
     "AND x.generation_id = (SELECT max(generation_id) FROM runs WHERE runs.document_id = d.id) "
@@ -118,7 +119,7 @@ class Remake(msgspec.Struct, frozen=True):
 
 
 _LOST = Statement(
-    "SELECT d.id, d.sha256, d.status, x.id, x.settings, g.id, g.raw_key, d.source, d.name, d.size, d.metadata, "
+    f"SELECT d.id, d.sha256, d.status, x.id, {SETTINGS}, g.id, g.raw_key, d.source, d.name, d.size, d.metadata, "
     "d.collection, x.snapshot, x.priority, s.name, s.kind, s.pool, s.resource_key FROM {rows} "
     "JOIN documents d ON d.id = r.document AND {d.owner} AND d.deleted_at IS NULL "
     "AND d.status IN ('COMPLETED', 'NOT_INDEXABLE', 'UNSUPPORTED') "

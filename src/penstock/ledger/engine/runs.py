@@ -10,12 +10,13 @@ from penstock.ledger.database.statements import Statement
 from penstock.ledger.engine import children, dead_letters, generations, groups, metadata, outbox, submissions
 from penstock.ledger.engine.generations import GRACE_S
 from penstock.ledger.engine.resource_keys import ready_steps
+from penstock.ledger.engine.steps import SETTINGS
 from penstock.ledger.engine.submissions import Beginning, NewDocument, Submission
 from penstock.model import settings
 from penstock.model.nouns import DocumentId, Owner, RunId, StepId
 
 _KNOWN = Statement(
-    "SELECT d.id, d.source, d.sha256, d.status, x.id, x.settings, x.generation_id, g.raw_key, x.group_id, "
+    f"SELECT d.id, d.source, d.sha256, d.status, x.id, {SETTINGS}, x.generation_id, g.raw_key, x.group_id, "
     "d.media_type, CASE WHEN d.status = 'FAILED' THEN EXISTS (SELECT 1 FROM dead_letters l WHERE l.run_id = x.id "
     "AND l.reason IN ('raw_missing', 'raw_damaged', 'short_read')) ELSE false END, g.found, d.size, d.parent_id "
     "FROM {rows} "

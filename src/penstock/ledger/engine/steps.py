@@ -45,6 +45,9 @@ LIVE = ", ".join(f"'{status}'" for status in (DocumentStatus.PENDING, *WORKING))
 # What unlocks a document is forgotten once its pages are there.
 KEPT_PASSWORD = "CASE WHEN {} IN ('PENDING', 'EXTRACTING') THEN documents.password END"
 
+SETTINGS = "coalesce((SELECT b.body FROM run_settings b WHERE b.fingerprint = x.settings), x.settings)"
+"""The settings of a run x. The row of a run has only their fingerprint, and rows of earlier versions have the text."""
+
 _SHOW = Statement(
     f"UPDATE documents SET status = r.status, password = {KEPT_PASSWORD.format('r.status')}, "
     "updated_at = {now} FROM {rows} "

@@ -11,6 +11,7 @@ from penstock.ledger.database.statements import Statement
 from penstock.ledger.engine import groups, outbox, postgres_statements, small_blobs
 from penstock.ledger.engine.children import Parent
 from penstock.ledger.engine.resource_keys import ready
+from penstock.model import settings
 from penstock.model.events import EventKind
 from penstock.model.nouns import DocumentId, Json, Owner, RunId
 
@@ -78,6 +79,9 @@ _COLLECTION = Statement(
 )
 _SNAPSHOT = Statement(
     "INSERT INTO snapshots (hash, body, added_at) VALUES (:snapshot, :body, {now}) ON CONFLICT DO NOTHING"
+)
+_SETTINGS = Statement(
+    "INSERT INTO run_settings (fingerprint, body) VALUES (:settings, :settings_body) ON CONFLICT DO NOTHING"
 )
 _ENTER = Statement(
     "INSERT INTO documents (id, owner, collection, source, name, size, sha256, metadata, status, batch, created_at, "
@@ -163,6 +167,7 @@ def begin(connection: Connection, s: Submission, runs: Sequence[Beginning], *, s
 def _begin(connection: Connection, s: Submission, runs: Sequence[Beginning], seal: bool) -> None:
     values = _values(s, seal)
     connection.run(_SNAPSHOT, **values)
+    connection.run(_SETTINGS, **values)
     contents = [(run.document_id, run.raw_key, run.size, run.sha256) for run in runs]
     made: dict[DocumentId, int] = dict(connection.run(_GENERATION, contents, **values))
     small_blobs.keep(connection, [(run.raw_key, run.data) for run in runs if run.data is not None])
@@ -199,7 +204,8 @@ def _values(s: Submission, seal: bool) -> dict[str, object]:
         "collection": s.collection,
         "snapshot": s.snapshot,
         "body": s.body,
-        "settings": s.settings,
+        "settings": settings.whole(s.settings),
+        "settings_body": s.settings,
         "priority": s.priority,
         "batch": s.batch,
         "step": s.first.name,

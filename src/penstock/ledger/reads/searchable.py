@@ -6,6 +6,7 @@ import msgspec
 
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.statements import Statement
+from penstock.ledger.engine.steps import SETTINGS
 from penstock.model.nouns import DocumentId, GenerationId, Owner
 
 
@@ -50,7 +51,8 @@ class MadeSegment(msgspec.Struct, frozen=True):
 
 
 _SEARCHABLE = Statement(
-    "SELECT d.id, d.source, d.name, d.metadata, d.media_type, g.id, g.raw_key, g.size, g.sha256, g.chunks, x.settings, "
+    "SELECT d.id, d.source, d.name, d.metadata, d.media_type, g.id, g.raw_key, g.size, g.sha256, g.chunks, "
+    f"{SETTINGS}, "
     "CASE WHEN g.artifacts_dropped_at IS NULL THEN 0 ELSE 1 END "
     "FROM documents d JOIN generations g ON g.document_id = d.id AND g.state = 'ACTIVE' AND g.chunks > 0 "
     "LEFT JOIN runs x ON x.generation_id = g.id "

@@ -26,6 +26,7 @@ from penstock.ledger.database.migrations import (
     m0021_refused,
     m0022_revisions,
     m0023_children,
+    m0024_run_settings,
 )
 
 MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
@@ -52,5 +53,6 @@ MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0021_refused.statements,
     m0022_revisions.statements,
     m0023_children.statements,
+    m0024_run_settings.statements,
 )
 LATEST = len(MIGRATIONS)
