@@ -42,6 +42,7 @@ TEXTS = st.text(max_size=600) | st.lists(
 
 @given(TEXTS, TEXTS, st.integers(1, 400))
 @example("dam", "dam " * 200, 320)
+@example("", "00 0", 3)
 @example("水坝", "水坝" * 300, 320)
 @example("ß ﬁ İ", "STRASSE ﬁne İstanbul ß", 5)
 def test_a_snippet_is_a_part_of_its_text_and_highlights_are_words_within_it(query: str, text: str, length: int) -> None:

@@ -229,7 +229,7 @@ def _extended(text: str, units: list[Span], first: int, last: int, length: int) 
             start = units[first][0]
     if end - start < 0.7 * length and last + 1 < len(units):
         end = _word_end(text, units[last + 1][0], min(start + length, units[last + 1][1]))
-    return start, max(end, units[last][1])
+    return start, max(start + len(text[start:end].rstrip()), units[last][1])
 
 
 def _merged(places: list[tuple[int, int, int]]) -> Iterator[Span]:
