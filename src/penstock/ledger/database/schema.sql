@@ -498,3 +498,8 @@ CREATE TABLE operations (
 CREATE INDEX operations_started ON operations (started_at);
 
 CREATE INDEX documents_parent ON documents (parent_id, id) WHERE parent_id IS NOT NULL AND deleted_at IS NULL;
+
+CREATE TABLE run_settings (
+  fingerprint TEXT PRIMARY KEY,
+  body TEXT NOT NULL
+);
