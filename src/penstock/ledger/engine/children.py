@@ -8,6 +8,7 @@ import msgspec
 from penstock.errors import Permanent
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.statements import Statement
+from penstock.ledger.engine.steps import SETTINGS
 from penstock.model.nouns import DocumentId, GenerationId, Lease, Owner, RunId
 
 
@@ -43,7 +44,7 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 _ORIGIN = Statement(
-    "SELECT x.settings, x.priority, x.group_id, d.batch, coalesce(d.root_id, d.id), d.depth, t.unpacked_members, "
+    f"SELECT {SETTINGS}, x.priority, x.group_id, d.batch, coalesce(d.root_id, d.id), d.depth, t.unpacked_members, "
     "t.unpacked_bytes FROM runs x JOIN documents d ON d.id = x.document_id "
     "JOIN documents t ON t.id = coalesce(d.root_id, d.id) WHERE x.id = :run AND x.owner = :owner"
 )
