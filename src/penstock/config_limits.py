@@ -18,10 +18,11 @@ class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Maximum number of pages."""
     parser_s: Annotated[float, Meta(gt=0, le=MOST)] = 7200.0
     """Maximum total time of parser processes, over all attempts, in seconds."""
-    unpacked_mb: Annotated[int, Meta(ge=1, le=MOST)] = 500
+    office_megabytes: Annotated[int, Meta(ge=1, le=MOST)] = 500
     """Maximum size of an Office file, a spreadsheet or an e-book when it is unpacked, in megabytes."""
     unpacked_ratio: Annotated[int, Meta(ge=1, le=MOST)] = 300
-    """How many times larger such a file may become. It is compared if the file unpacks to more than 20 megabytes."""
+    """How many times larger such a file, or a file in an archive, may become. Only large files are compared: those that
+    unpack to more than 20 megabytes, or 16 megabytes in an archive."""
     megapixels: Annotated[int, Meta(ge=1, le=100_000)] = 200
     """Maximum size of an image, in millions of pixels. A larger one is not decoded. A page of a PDF is rendered smaller
     instead."""
@@ -32,7 +33,5 @@ class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Maximum depth of documents inside documents: 1 for the files in an archive, 2 for those in an archive in it."""
     members: Annotated[int, Meta(ge=1, le=MOST)] = 100_000
     """Maximum number of documents inside a document, at all depths."""
-    unpacked_megabytes: Annotated[int, Meta(ge=1, le=MOST)] = 20_000
+    members_megabytes: Annotated[int, Meta(ge=1, le=MOST)] = 20_000
     """Maximum total size of the documents inside a document, at all depths."""
-    ratio: Annotated[int, Meta(ge=1, le=MOST)] = 250
-    """Maximum ratio of the size of a file in an archive to its compressed size, for files above 16 megabytes."""

@@ -414,7 +414,7 @@ def make_ports(config: Config, runtime: Runtime, parsers: "ParserPool") -> "Port
         lambda: TRANSCRIBERS.make(config.transcriber, config, runtime),
         tessdata=config.ocr.tessdata,
         megapixels=config.limits.megapixels,
-        unpacked_mb=config.limits.unpacked_mb,
+        office_megabytes=config.limits.office_megabytes,
         unpacked_ratio=config.limits.unpacked_ratio,
         limits=config.limits,
     )

@@ -120,7 +120,7 @@ async def test_i9_every_bomb_ends_within_its_limits_and_affects_no_other(start_a
     """The limits are lower than the default ones, so that small bombs reach them."""
     app = await start_app(
         parsers={"children": 2, "memory_mb": 128, "timeout_s": 60.0},
-        limits={"unpacked_mb": 30, "pages": 10_000},
+        limits={"office_megabytes": 30, "pages": 10_000},
     )
     made = bombs()
     folder = files(**{name: content for name, (content, _) in made.items()}, **{"good.txt": "a harmless word"})
@@ -132,7 +132,7 @@ async def test_i9_every_bomb_ends_within_its_limits_and_affects_no_other(start_a
     assert summary.pending == 0
     assert await found(app, "harmless") == {"good.txt"}
     for reason, setting in (
-        ("unpacked_too_large", "limits.unpacked_mb"),
+        ("unpacked_too_large", "limits.office_megabytes"),
         ("too_many_pixels", "limits.megapixels"),
         ("too_many_pages", "limits.pages"),
         ("parser_memory", "parsers.memory_mb"),

@@ -185,9 +185,9 @@ async def test_nesting_and_sizes_have_limits(start_app: StartApp, files: Files) 
     bomb = make_zip({"big.txt": b"\0" * (40 << 20)})
     many = make_zip({f"{i}.txt": "" for i in range(60)})
     folder = files(**{"nested.zip": nested, "bomb.zip": bomb, "many.zip": many})
-    app = await start_app(limits={"nesting": 3, "members": 50, "ratio": 100})
+    app = await start_app(limits={"nesting": 3, "members": 50, "unpacked_ratio": 100})
     summary = await app.ingest([folder])
-    assert summary.reasons.get("nested_too_deep") == summary.reasons.get("unpacked_too_large") == 1, summary.reasons
+    assert summary.reasons.get("children_too_deep") == summary.reasons.get("unpacked_too_large") == 1, summary.reasons
     assert summary.reasons["too_many_members"] == 1
     assert len([name for name in await sources(app) if name.startswith("nested")]) == 4
     assert not [name for name in await sources(app) if name.startswith("bomb.zip!")]

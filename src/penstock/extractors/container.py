@@ -40,7 +40,11 @@ class ContainerExtractor:
         self._reader = row.members.name
         self._version = row.whole_version
         limits = parts.limits or LimitsConfig()
-        self._limits = {"members": limits.members, "megabytes": limits.unpacked_megabytes, "ratio": limits.ratio}
+        self._limits = {
+            "members": limits.members,
+            "megabytes": limits.members_megabytes,
+            "ratio": limits.unpacked_ratio,
+        }
 
     def version(self, media_type: str, params: Mapping[str, Any]) -> str:
         return self._version

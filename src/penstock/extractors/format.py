@@ -104,7 +104,7 @@ class Parts(NamedTuple):
     """The folder with languages for OCR, if it is not the one that comes with Tesseract."""
     megapixels: int = 200
     """The largest image that is decoded."""
-    unpacked_mb: int = 500
+    office_megabytes: int = 500
     unpacked_ratio: int = 300
     """The largest zip file, and how many times larger it may become."""
     limits: "LimitsConfig | None" = None

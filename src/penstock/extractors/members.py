@@ -187,13 +187,13 @@ class Sender:
         if self._bytes > most:
             raise _beyond(
                 f"its files have more than {self._limits.megabytes:,} megabytes",
-                "unpacked_megabytes",
+                "members_megabytes",
                 reason="unpacked_too_large",
             )
         unpacked, source = (self._bytes, self._size) if packed is None else (size, packed)
         if unpacked > RATIO_FREE and unpacked > self._limits.ratio * max(source, 1):
             what = f"{visible_path(path)!r} is more than {self._limits.ratio:,} times as large as its compressed form"
-            raise _beyond(what, "ratio", reason="unpacked_too_large")
+            raise _beyond(what, "unpacked_ratio", reason="unpacked_too_large")
 
 
 def _beyond(what: str, setting: str, *, reason: str) -> Permanent:

@@ -55,7 +55,7 @@ def refuse_large(archive: zipfile.ZipFile, label: str, megabytes: int, ratio: in
     size = sum(member.file_size for member in archive.infolist())
     packed = sum(member.compress_size for member in archive.infolist())
     if size > megabytes * 1_000_000:
-        limit = f"{megabytes:,} megabytes (limits.unpacked_mb)"
+        limit = f"{megabytes:,} megabytes (limits.office_megabytes)"
     elif size > _SMALL and size > ratio * max(packed, 1):
         limit = f"{ratio:,} times its size (limits.unpacked_ratio)"
     else:

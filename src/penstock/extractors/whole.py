@@ -14,7 +14,7 @@ BATCH = 16
 
 
 def make(row: Format, parts: Parts) -> "WholeFileExtractor":
-    unpacked = [parts.unpacked_mb, parts.unpacked_ratio] if isinstance(row.sign, Office | Named) else None
+    unpacked = [parts.office_megabytes, parts.unpacked_ratio] if isinstance(row.sign, Office | Named) else None
     return WholeFileExtractor(parts.parsers, row, unpacked)
 
 

@@ -106,7 +106,7 @@ class StepChildren:
             origin.depth,
             origin.group_id,
             limits.members,
-            limits.unpacked_megabytes * children.MEGABYTE,
+            limits.members_megabytes * children.MEGABYTE,
         )
 
     def _check_depth(self, depth: int) -> None:
@@ -115,5 +115,5 @@ class StepChildren:
             raise Permanent(
                 f"it contains documents at depth {depth:,}, and the limit is {limit:,} (limits.nesting). If it is "
                 f"genuine, raise the limit, then `penstock retry {self._ctx.document.id}`",
-                reason="nested_too_deep",
+                reason="children_too_deep",
             )

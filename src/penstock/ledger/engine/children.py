@@ -86,7 +86,7 @@ def check_limits(owner: Owner, parent: Parent, members: int, size: int, more: in
         raise _beyond("documents", parent.most_members, "members", reason="too_many_members")
     if size > parent.most_bytes:
         most = parent.most_bytes // MEGABYTE
-        raise _beyond("megabytes", most, "unpacked_megabytes", reason="unpacked_too_large")
+        raise _beyond("megabytes", most, "members_megabytes", reason="unpacked_too_large")
 
 
 def _beyond(what: str, limit: int, setting: str, *, reason: str) -> Permanent:
