@@ -57,11 +57,14 @@ class BoughtAnswers:
 
     async def start(self, owner: Owner, key: str, begin: Callable[[], Awaitable[str]]) -> str:
         """Begin an operation and store its id durably. If one was begun before, return that one."""
-        if (known := await self.operation(owner, key)) is not None:
-            return known
+        if (before := await self.operation(owner, key)) is not None:
+            return before
 
         async def begin_and_store() -> str:
             async with self._starting:
+                # A step that was cancelled may have begun it meanwhile.
+                if (known := await self.operation(owner, key)) is not None:
+                    return known
                 operation = await begin()
                 await self._ledger.write(answers.START, answers.Started(owner, key, operation))
                 return operation

@@ -123,11 +123,13 @@ class CallLimits:
                 return await self._paid.finish(lambda: self._run(known, function))
             except RateLimited as error:
                 refused += 1
-                if isinstance(error, OutOfQuota) or await self._refused(known, error) > PATIENCE_S or refused >= AGAIN:
+                held_s = known.held_until - self._runtime.clock()
+                if isinstance(error, OutOfQuota) or held_s > PATIENCE_S or refused >= AGAIN:
                     raise
 
     async def _run(self, known: _Target, function: Callable[[], Awaitable[T]]) -> T:
-        """Make the call. The caller has a slot, which is free afterwards."""
+        """Make the call. The caller has a slot, which is free afterwards. A refusal is recorded here, because a paid
+        call may be refused after its step was cancelled."""
         try:
             result = await function()
             if known.early:
@@ -135,6 +137,10 @@ class CallLimits:
             else:
                 known.accepted += 1
             return result
+        except RateLimited as error:
+            if not isinstance(error, OutOfQuota):
+                await self._refused(known, error)
+            raise
         finally:
             known.in_use -= 1
             known.changed.set()
@@ -185,7 +191,7 @@ class CallLimits:
         except asyncio.CancelledError:
             if waiter in known.waiters:
                 known.waiters.remove(waiter)
-            elif waiter.started.done() and not waiter.started.cancelled():
+            elif not waiter.started.cancelled() and waiter.started.exception() is None:
                 known.in_use -= 1
                 known.changed.set()
             raise
@@ -198,6 +204,10 @@ class CallLimits:
         while known.permits and known.permits[0].start < now - STALE_S:
             known.permits.popleft()
         while known.waiters and known.in_use < known.slots and now < known.valid_until and now >= known.held_until:
+            if known.waiters[0].started.done():
+                # Its caller was cancelled, and has not run since then.
+                known.waiters.popleft()
+                continue
             if known.paced:
                 if not known.permits or known.permits[0].tokens < known.waiters[0].tokens:
                     return None
@@ -277,8 +287,8 @@ class CallLimits:
         pause = 0.05 + 0.1 * self._runtime.random() if known.in_use >= grant.slots else grant.ready_s
         known.ask_at = now + pause if short and known.waiters else now
 
-    async def _refused(self, known: _Target, error: RateLimited) -> float:
-        """Record that the target refused a request. Return for how many seconds it must not be called."""
+    async def _refused(self, known: _Target, error: RateLimited) -> None:
+        """Record that the target refused a request."""
         accepted, known.accepted = known.accepted, 0
         known.permits.clear()
         known.paced = True
@@ -287,7 +297,6 @@ class CallLimits:
         known.permits.clear()
         known.held_until = max(known.held_until, self._runtime.clock() + held_s)
         self._metrics.incr("call_throttled", target=known.name.partition(":")[0])
-        return held_s
 
 
 class StepCalls:
