@@ -115,3 +115,19 @@ async def test_an_operation_is_begun_once_whoever_asks_meanwhile(
     leave.set()
     assert await asyncio.wait_for(again, 60) == "operation 1"
     assert begun == 1
+
+
+async def test_nobody_waits_here_for_a_target_that_asks_for_a_long_pause(calls: CallLimits) -> None:
+    """The step of the refused call waits as in an outage. So do those whose calls waited for their turn."""
+
+    async def refused() -> None:
+        await asyncio.sleep(0.05)
+        raise RateLimited("the provider answered 429", retry_after=3600.0)
+
+    results = await asyncio.wait_for(
+        asyncio.gather(*(calls.call(API, refused) for _ in range(4)), return_exceptions=True), 60
+    )
+    assert [type(result) for result in results] == [RateLimited] * 4
+    assert all(3500 < getattr(result, "retry_after", 0) <= 3601 for result in results)
+    with pytest.raises(RateLimited, match="pause"):
+        await asyncio.wait_for(calls.call(API, refused), 60)

@@ -180,6 +180,7 @@ class CallLimits:
         waiter = _Waiter(tokens, asyncio.get_running_loop().create_future())
         known.waiters.append(waiter)
         self._dispatch(known)
+        self._give_up(known)
         if not waiter.started.done():
             if known.task is None or known.task.done():
                 known.task = asyncio.create_task(self._tend(known))
@@ -218,6 +219,17 @@ class CallLimits:
             waiter = known.waiters.popleft()
             waiter.started.set_result(None)
         return None
+
+    def _give_up(self, known: _Target) -> None:
+        """If the target asks for a long pause, no call waits for it here: the steps wait for it, as in an outage."""
+        held_s = known.held_until - self._runtime.clock()
+        if held_s <= PATIENCE_S:
+            return
+        said = f"{known.name.partition(':')[0]} asks for a pause of {held_s:,.0f} s"
+        for waiter in known.waiters:
+            if not waiter.started.done():
+                waiter.started.set_exception(RateLimited(said, retry_after=held_s))
+        known.waiters.clear()
 
     async def _tend(self, known: _Target) -> None:
         """Lease and renew while calls wait or slots are held."""
@@ -286,6 +298,7 @@ class CallLimits:
         short = known.in_use >= grant.slots or not grant.starts
         pause = 0.05 + 0.1 * self._runtime.random() if known.in_use >= grant.slots else grant.ready_s
         known.ask_at = now + pause if short and known.waiters else now
+        self._give_up(known)
 
     async def _refused(self, known: _Target, error: RateLimited) -> None:
         """Record that the target refused a request."""
@@ -296,6 +309,7 @@ class CallLimits:
         held_s = await self._ledger.write(limits.REFUSE, refusal)
         known.permits.clear()
         known.held_until = max(known.held_until, self._runtime.clock() + held_s)
+        self._give_up(known)
         self._metrics.incr("call_throttled", target=known.name.partition(":")[0])
 
 
