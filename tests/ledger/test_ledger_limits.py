@@ -78,6 +78,18 @@ async def test_a_single_slot_goes_round(desk: Desk, monkeypatch: pytest.MonkeyPa
     assert (await lease(desk, "w2", 2, known=one)).slots == 1
 
 
+async def test_workers_without_a_slot_get_one_in_the_order_in_which_they_asked(desk: Desk) -> None:
+    one = Known(1)
+    assert (await lease(desk, "w1", 1, known=one)).slots == 1
+    assert (await lease(desk, "w2", 1, known=one)).slots == 0
+    assert (await lease(desk, "w3", 1, known=one)).slots == 0
+    # It asks again while it waits, and keeps its place.
+    assert (await lease(desk, "w2", 1, known=one)).slots == 0
+    await lease(desk, "w1", 0, known=one)
+    assert (await lease(desk, "w3", 1, known=one)).slots == 0
+    assert (await lease(desk, "w2", 1, known=one)).slots == 1
+
+
 async def test_permits_of_two_workers_never_share_a_time(desk: Desk, second: Desk) -> None:
     known = Known(8, requests_per_minute=600)
     starts: list[float] = []

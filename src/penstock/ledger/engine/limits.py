@@ -90,7 +90,8 @@ _TAKE = Statement(
     "INSERT INTO limit_slots (name, worker_id, slots, wanted, since, lease_until) "
     "VALUES (:name, :worker, :slots, :wanted, {now}, {now} + :lease_s) ON CONFLICT (name, worker_id) DO UPDATE SET "
     "slots = excluded.slots, wanted = excluded.wanted, lease_until = excluded.lease_until, "
-    "since = CASE WHEN limit_slots.slots = 0 OR :turn = 1 THEN excluded.since ELSE limit_slots.since END"
+    "since = CASE WHEN (limit_slots.slots = 0 AND excluded.slots > 0) OR :turn = 1 THEN excluded.since "
+    "ELSE limit_slots.since END"
 )
 _GIVE_BACK = Statement("DELETE FROM limit_slots WHERE name = :name AND worker_id = :worker")
 FREE = Statement("DELETE FROM limit_slots WHERE worker_id IN (SELECT r.id FROM {rows})", rows="id text")
