@@ -11,6 +11,8 @@ import pytest
 from tests.kit.ledger import ANNA, BERT, Desk
 from tests.kit.postgres import execute
 
+from penstock.blobs.local import LocalBlobs
+from penstock.ledger.blobs import LedgerBlobs
 from penstock.ledger.database.database import Database
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import documents
@@ -70,3 +72,18 @@ async def test_what_lies_in_a_folder_is_found_in_any_language(english: Desk) -> 
     await english.submit(*SOURCES)
     found = await english.ledger.read(lambda c: documents.under(ANNA, c, "default", "/data/a/"))
     assert [source for _, source in found] == ["/data/a/Y.txt", "/data/a/x.txt"]
+
+
+async def test_small_blobs_are_listed_by_owner_in_any_language(english: Desk, tmp_path: Path) -> None:
+    """What is not listed is never pruned."""
+    names = ("01J", "7-1-a_B-000000")
+    keys = [f"{owner}/small/{name}" for owner in ("anna", "an-na", "anna2", "bert") for name in names]
+    rows = ", ".join(f"('{key}', 'some'::bytea, 0)" for key in keys)
+    await english.ledger.read(lambda c: c.script(f"INSERT INTO small_blobs (key, data, added_at) VALUES {rows}"))
+    blobs = LedgerBlobs(english.ledger, LocalBlobs(tmp_path, english.runtime), 4096)
+
+    async def listed(prefix: str) -> list[str]:
+        return [info.key async for info in blobs.list(prefix)]
+
+    assert await listed("") == sorted(keys)
+    assert await listed("anna") == ["anna/small/01J", "anna/small/7-1-a_B-000000"]

@@ -19,7 +19,8 @@ _SIZES = Statement(
     "SELECT b.key, length(b.data), b.added_at FROM {rows} JOIN {small_blobs b: b.key = r.key}", rows="key text"
 )
 _LIST = Statement(
-    "SELECT key, length(data), added_at FROM small_blobs WHERE key > :after AND key < :until ORDER BY key LIMIT :count"
+    "SELECT key, length(data), added_at FROM small_blobs WHERE key {bytes} > :after AND key {bytes} < :until "
+    "ORDER BY key {bytes} LIMIT :count"
 )
 _DELETE = Statement("DELETE FROM small_blobs WHERE key IN (SELECT r.key FROM {rows})", rows="key text")
 

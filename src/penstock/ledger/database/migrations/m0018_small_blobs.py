@@ -1,11 +1,14 @@
-"""Small blobs are kept in the ledger."""
+"""Small blobs are kept in the ledger. Their keys are listed in the order of bytes, whatever the collation is."""
 
 
 def statements(dialect: str) -> list[str]:
-    data, real = {"sqlite": ("BLOB", "REAL"), "postgres": ("BYTEA", "DOUBLE PRECISION")}[dialect]
+    key, data, real = {
+        "sqlite": ("TEXT", "BLOB", "REAL"),
+        "postgres": ('TEXT COLLATE "C"', "BYTEA", "DOUBLE PRECISION"),
+    }[dialect]
     return [
         f"""CREATE TABLE small_blobs (
-  key TEXT PRIMARY KEY,
+  key {key} PRIMARY KEY,
   data {data} NOT NULL,
   added_at {real} NOT NULL
 )"""
