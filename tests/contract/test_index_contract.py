@@ -131,11 +131,11 @@ async def test_appended_rows_are_found_by_vector_and_by_text(table: IndexTable) 
     hit = (await table.search(VectorQuery(vector_of(1, 4)), 3))[0]
     assert hit[:3] == (1, 4, "doc1")
     assert hit.score == pytest.approx(1.0, abs=1e-4)
-    assert Chunk(hit.ordinal, *hit[4:]) == chunk_of(1, 4)
+    assert Chunk(hit.ordinal, *hit[4:10]) == chunk_of(1, 4)
 
     found = await table.search(TextQuery("only2x1"), 3)
     assert [(hit.generation, hit.ordinal) for hit in found] == [(2, 1)]
-    assert Chunk(found[0].ordinal, *found[0][4:]) == chunk_of(2, 1)
+    assert Chunk(found[0].ordinal, *found[0][4:10]) == chunk_of(2, 1)
     assert await table.count() == 8
     assert table.dimensions == D
 
@@ -223,6 +223,30 @@ async def test_dedupe_keeps_one_row_of_each_id_that_of_the_highest_epoch(table: 
     assert len([row for row in found if row[0] == 2]) == 4
     assert await kept.dedupe([1], held) == 0
     assert await kept.dedupe([2, 3], held) == 2
+
+
+async def test_hits_are_filled_wherever_their_rows_are_by_then(table: IndexTable) -> None:
+    await table.put([rows(1, 4)], held, fresh=True)
+    await table.put([rows(2, 4)], held, fresh=True)
+    await table.put([rows(3, 4)], held, fresh=True)
+    query = TextQuery("common")
+    wanted = await table.search(query, 20)
+    assert len(wanted) == 12
+    bare = await table.search(query, 20, whole=False)
+    assert [(hit[:2], hit.score) for hit in bare] == [(hit[:2], hit.score) for hit in wanted]
+    assert await table.fill(bare) == wanted
+    assert await table.fill(bare[3:1:-1]) == [wanted[3], wanted[2]]
+    assert await table.fill([]) == []
+
+    await table.delete([2], held)
+    if (kept := maintained(table)) is not None:
+        # All rows move to another file.
+        await kept.compact(held)
+    left = [hit for hit in wanted if hit.generation != 2]
+    assert [hit for hit in await table.fill(bare) if hit.generation != 2] == left
+    if kept is not None:
+        assert await table.fill(bare) == left
+    assert {hit.text for hit in await table.search(VectorQuery(vector_of(3, 1)), 20)} == {hit.text for hit in left}
 
 
 async def test_rows_that_came_after_the_last_optimize_are_found(table: IndexTable) -> None:

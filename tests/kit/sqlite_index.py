@@ -94,7 +94,10 @@ class SqliteTable:
 
         await self._index.run("index", delete)
 
-    async def search(self, query: Query, k: int, where: Filter = EVERYTHING) -> list[IndexHit]:
+    async def fill(self, hits: Sequence[IndexHit]) -> list[IndexHit]:
+        return list(hits)
+
+    async def search(self, query: Query, k: int, where: Filter = EVERYTHING, *, whole: bool = True) -> list[IndexHit]:
         hidden = json.dumps([int(one) for one in where.hidden] if "generation" in self._index.traits.filters else [])
         k = min(k, self._index.traits.max_hits or k)
         if isinstance(query, VectorQuery):
@@ -181,7 +184,7 @@ class SqliteTable:
         for generation, ordinal, score in best:
             document, chunk = connection.execute(statement, (self._name, generation, ordinal)).fetchone()
             *seen, headings = json.loads(chunk)
-            hits.append(IndexHit._make([generation, ordinal, document, score, *seen, tuple(headings)]))
+            hits.append(IndexHit._make([generation, ordinal, document, score, *seen, tuple(headings), None]))
         return hits
 
     def _page(self, connection: sqlite3.Connection, last: tuple[int, int]) -> list[StoredRow]:

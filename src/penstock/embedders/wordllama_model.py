@@ -70,7 +70,7 @@ def load(weights_file: Path, tokenizer_file: Path) -> Weights:
 
 def _product(left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np.float32]:
     """The product with the transpose of `right`, in parts that are too small for the threads of the BLAS library. Its
-    threads wait for each other in a loop: with them, a search took twice the processor time."""
+    threads wait for each other in a loop, which takes processor time from the other threads of a search."""
     columns = max(1, _ONE_THREAD // max(1, left.size))
     parts = [left @ right[start : start + columns].T for start in range(0, len(right), columns)]
     return np.concatenate(parts, axis=1)

@@ -68,6 +68,8 @@ class IndexHit(NamedTuple):
     start: int
     end: int
     headings: tuple[str, ...]
+    place: int | None = None
+    """None: the hit is whole. Else only the id and the score are valid, and this tells the adapter where the row is."""
 
 
 class StoredRow(NamedTuple):
@@ -140,8 +142,12 @@ class RowSpan(NamedTuple):
 
 
 class Searchable(Protocol):
-    async def search(self, query: Query, k: int, where: Filter = EVERYTHING) -> list[IndexHit]:
-        """Return the k best rows, best first, each id once."""
+    async def search(self, query: Query, k: int, where: Filter = EVERYTHING, *, whole: bool = True) -> list[IndexHit]:
+        """Return the k best rows, best first, each id once. `whole=False`: the adapter may leave out all but the ids
+        and scores, if this is cheaper."""
+
+    async def fill(self, hits: Sequence[IndexHit]) -> list[IndexHit]:
+        """Return the hits of a search whole, in the same order. Rows that were removed meanwhile are left out."""
 
 
 class TableState(NamedTuple):

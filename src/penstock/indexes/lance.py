@@ -145,11 +145,20 @@ class LanceTable:
         await fence()
         await self._commit("restore", lambda: self._writer.restore(version))
 
-    async def search(self, query: Query, k: int, where: Filter = EVERYTHING) -> list[IndexHit]:
+    async def search(self, query: Query, k: int, where: Filter = EVERYTHING, *, whole: bool = True) -> list[IndexHit]:
         if isinstance(query, VectorQuery):
             vector = np.asarray(query.vector, dtype=np.float32)
-            return await self._run("read", lambda: self._reader.search_vector(vector, k, where))
-        return await self._run("read", lambda: self._reader.search_text(query, k, where))
+            found = await self._run("read", lambda: self._reader.search_vector(vector, k, where))
+        else:
+            found = await self._run("read", lambda: self._reader.search_text(query, k, where))
+            if self._reader.wants_warming():
+                self._runtime.executor("upkeep").submit(self._reader.warm)
+        return await self.fill(found) if whole else found
+
+    async def fill(self, hits: Sequence[IndexHit]) -> list[IndexHit]:
+        if all(hit.place is None for hit in hits):
+            return list(hits)
+        return await self._run("read", lambda: self._reader.fill(hits))
 
     async def rows(self, spans: Sequence[RowSpan]) -> list[IndexHit]:
         return await self._run("read", lambda: self._reader.spans(spans))

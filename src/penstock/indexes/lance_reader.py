@@ -1,10 +1,13 @@
 """Searches and scans of one Lance dataset. The functions block and run on the read pool."""
 
+import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from penstock.errors import IndexBroken, StorageError, is_panic
 from penstock.indexes import lance_checksum as checksum
@@ -12,7 +15,9 @@ from penstock.indexes import lance_files as files
 from penstock.indexes import lance_rows as rows
 from penstock.indexes.base import Filter, IndexHit, RowSpan, TableState, TextQuery
 from penstock.indexes.grams import distinct_grams
+from penstock.indexes.lance_ids import RowIds
 from penstock.indexes.lance_upkeep import PROBES, text_column
+from penstock.indexes.lance_warmth import Warmth, text_indexes
 from penstock.model.items import Vectors
 
 QUERY_LENGTH = 4_000
@@ -74,6 +79,9 @@ class LanceReader:
         self._dataset: Any = None
         # Lance does not allow one thread to refresh a handle while another creates a scanner from it.
         self._lock = threading.Lock()
+        self._ids = RowIds()
+        self._warmth = Warmth()
+        self._fragments: tuple[int, dict[int, Any]] = (-1, {})
 
     def dimensions(self) -> int | None:
         found: int | None = self._latest(rows.dimensions_of)
@@ -116,7 +124,7 @@ class LanceReader:
                 "nearest": {"column": "vector", "q": vector, "k": fetch, "metric": "dot", "minimum_nprobes": PROBES}
             }
 
-        return self._best(nearest, "_distance", lambda distance: 1.0 - distance, k, where)
+        return self._best(nearest, "_distance", k, where)
 
     def search_text(self, query: TextQuery, k: int, where: Filter) -> list[IndexHit]:
         from lance.query import MatchQuery
@@ -125,14 +133,32 @@ class LanceReader:
         words = " ".join(dict.fromkeys(readable.split()))[:QUERY_LENGTH]
         if query.field == "grams":
             words = distinct_grams(words)
-        column: str | None = self._latest(lambda dataset: text_column(dataset, query.field))
+        column: str | None = self._latest(functools.partial(self._column, query.field))
         if not words or column is None:
             return []
 
         def match(fetch: int) -> dict[str, Any]:
             return {"full_text_query": MatchQuery(words, column), "limit": fetch}
 
-        return self._best(match, "_score", float, k, where)
+        return self._best(match, "_score", k, where)
+
+    def wants_warming(self) -> bool:
+        """Whether the text indexes are used, but were not loaded whole since they have changed. True only once."""
+        with self._lock:
+            return self._warmth.is_due()
+
+    def warm(self) -> None:
+        """Load the text indexes. A search would load only the parts that it needs, which takes twice the time of the
+        search. Loading parts that are loaded already takes no time."""
+        # Another handle of the same session, so that searches do not wait. A damaged table is reported by searches.
+        with contextlib.suppress(OSError, ValueError, RuntimeError, IndexBroken):
+            dataset = open_dataset(self._path, self._session())
+            for name in [] if dataset is None else text_indexes(dataset):
+                dataset.prewarm_index(name)
+
+    def _column(self, field: str, dataset: Any) -> str | None:
+        self._warmth.use(dataset)
+        return text_column(dataset, field)
 
     def spans(self, spans: Sequence[RowSpan]) -> list[IndexHit]:
         found: list[IndexHit] = []
@@ -141,19 +167,36 @@ class LanceReader:
             scanner = self._latest(functools.partial(_scanner, asked))
             table = None if scanner is None else self._read(scanner.to_table)
             if table is not None:
-                found += rows.hits(table, [0.0] * table.num_rows)
+                found += rows.rows_of(table)
         return list({(hit.generation, hit.ordinal): hit for hit in found}.values())
+
+    def fill(self, hits: Sequence[IndexHit]) -> list[IndexHit]:
+        """The hits whole. Reads the rows at their places. If these have changed since the search, it looks for the
+        rows by their ids."""
+        wanted = [hit for hit in hits if hit.place is not None]
+        table = self._latest(functools.partial(_rows_at, [hit.place for hit in hits if hit.place is not None]))
+        found = {} if table is None else {(row.generation, row.ordinal): row for row in rows.rows_of(table)}
+        if moved := [hit for hit in wanted if (hit.generation, hit.ordinal) not in found]:
+            spans = self.spans([RowSpan(hit.generation, hit.ordinal, hit.ordinal) for hit in moved])
+            found |= {(row.generation, row.ordinal): row for row in spans}
+        filled = (hit if hit.place is None else found.get((hit.generation, hit.ordinal)) for hit in hits)
+        return [row._replace(score=hit.score) for row, hit in zip(filled, hits, strict=True) if row is not None]
+
+    def _prepared(self, asked: dict[str, Any], dataset: Any) -> tuple[Any, dict[int, Any]]:
+        """A scanner, and the fragments of its version. They can be read after the handle has changed to another."""
+        if self._fragments[0] != dataset.version:
+            self._fragments = dataset.version, {part.fragment_id: part for part in dataset.get_fragments()}
+        return dataset.scanner(**asked), self._fragments[1]
 
     def _best(
         self,
         options: Callable[[int], dict[str, Any]],
         measure: str,
-        score: Callable[[float], float],
         k: int,
         where: Filter,
     ) -> list[IndexHit]:
-        """The k best hits. Fetches more rows until there are k different ids or no more rows."""
-        shown: dict[str, Any] = {"columns": [*rows.HIT_COLUMNS, measure], "fast_search": False}
+        """The k best hits, not whole. Fetches more rows until there are k different ids or no more rows."""
+        shown: dict[str, Any] = {"columns": [measure], "with_row_id": True, "fast_search": False}
         if where.only is not None and not where.only:
             return []
         if condition := rows.condition(where.hidden, where.only):
@@ -161,11 +204,16 @@ class LanceReader:
         fetch = k
         while fetch > 0:
             asked = shown | options(fetch)
-            scanner = self._latest(functools.partial(_scanner, asked))
-            table = None if scanner is None else self._read(scanner.to_table)
-            if table is None:
+            made = self._latest(functools.partial(self._prepared, asked))
+            table = None if made is None else self._read(made[0].to_table)
+            if made is None or table is None:
                 break
-            hits = rows.hits(table, [score(value) for value in table[measure].to_pylist()])
+            places = table["_rowid"].to_numpy()
+            ids = self._read(functools.partial(self._ids.of, places, made[1]))
+            if ids is None:
+                break
+            scores = table[measure].to_numpy().astype(np.float64)
+            hits = rows.best(ids, scores if measure == "_score" else 1.0 - scores, places)
             if len(hits) >= k or table.num_rows < fetch:
                 return hits[:k]
             fetch *= 2
@@ -205,3 +253,11 @@ class LanceReader:
 
 def _scanner(options: dict[str, Any], dataset: Any) -> Any:
     return dataset.scanner(**options)
+
+
+def _rows_at(places: Sequence[int], dataset: Any) -> Any:
+    """The rows at these addresses; None if one of the addresses does not exist any more."""
+    try:
+        return dataset._take_rows(list(places), columns=rows.HIT_COLUMNS)
+    except (OSError, ValueError, RuntimeError):
+        return None

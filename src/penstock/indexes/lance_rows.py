@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import Permanent
 from penstock.indexes.base import IndexHit, IndexRows, RowSpan, StoredRow, row_digest
@@ -172,19 +173,27 @@ def mismatch(table: int, vectors: int) -> Permanent:
     )
 
 
-def hits(table: Any, scores: Sequence[float]) -> list[IndexHit]:
-    """The hits, best first, one for each (generation, ordinal). Duplicate rows, which a stale worker wrote late, have
-    the same text."""
-    columns = [table[name].to_pylist() for name in HIT_COLUMNS]
-    best: dict[tuple[int, int], IndexHit] = {}
-    for row in zip(*columns, scores, strict=True):
-        generation, ordinal, document_id, text, page, page_end, start, end, headings, score = row
-        known = best.get((generation, ordinal))
+def best(
+    ids: tuple[NDArray[np.int64], NDArray[np.int32]], scores: NDArray[np.float64], at: NDArray[np.uint64]
+) -> list[IndexHit]:
+    """The hits, best first, one for each (generation, ordinal). They are not whole. Duplicate rows, which a stale
+    worker wrote late, have the same text."""
+    found: dict[tuple[int, int], IndexHit] = {}
+    columns = (ids[0].tolist(), ids[1].tolist(), scores.tolist(), at.tolist())
+    for generation, ordinal, score, place in zip(*columns, strict=True):
+        known = found.get((generation, ordinal))
         if known is None or known.score < score:
-            best[generation, ordinal] = IndexHit(
-                generation, ordinal, document_id, score, text, page, page_end, start, end, tuple(headings)
-            )
-    return sorted(best.values(), key=lambda hit: (-hit.score, hit.generation, hit.ordinal))
+            found[generation, ordinal] = IndexHit(generation, ordinal, "", score, "", 0, 0, 0, 0, (), place)
+    return sorted(found.values(), key=lambda hit: (-hit.score, hit.generation, hit.ordinal))
+
+
+def rows_of(table: Any) -> list[IndexHit]:
+    """The rows of a table that has the HIT_COLUMNS, with the score 0."""
+    columns = [table[name].to_pylist() for name in HIT_COLUMNS]
+    return [
+        IndexHit(generation, ordinal, document_id, 0.0, text, page, page_end, start, end, tuple(headings))
+        for generation, ordinal, document_id, text, page, page_end, start, end, headings in zip(*columns, strict=True)
+    ]
 
 
 def stored_rows(batches: Iterator[Any]) -> list[StoredRow]:

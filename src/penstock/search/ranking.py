@@ -99,13 +99,13 @@ async def rank(
         rankings = await asyncio.gather(*fetching)
         ranked = _fused(dict(zip(queries, rankings, strict=True)), weights)
         if not found:
-            found = await _reranked(ranked, asked, weights, relevance)
+            found = await _reranked(ranked, asked, weights, relevance, table)
         else:
             found += _following(found, ranked)
         if len(found) >= want or all(not ranking.more for ranking in rankings):
             break
         depth *= 4
-    return await _with_relevance(found[:want], asked.text, relevance)
+    return await _with_relevance(await _filled(found[:want], table), asked.text, relevance)
 
 
 async def explain_weights(asked: Asked, traits: Traits, relevance: Relevance) -> tuple[dict[str, float], bool]:
@@ -151,7 +151,7 @@ async def _top(
     most = traits.max_hits
     count = depth if most is None else min(depth, most)
     while True:
-        fetched = await table.search(query, count, where)
+        fetched = await table.search(query, count, where, whole=False)
         documents = await visible(sorted({GenerationId(hit.generation) for hit in fetched}))
         hits = [hit for hit in fetched if hit.generation in documents]
         more = len(fetched) >= count and count != most
@@ -198,12 +198,27 @@ def min_max(scores: Sequence[float]) -> list[float]:
     return [(score - low) / span if span else 1.0 for score in scores]
 
 
-async def _reranked(ranked: list[Candidate], asked: Asked, weights: Weights, relevance: Relevance) -> list[Candidate]:
+async def _filled(found: list[Candidate], table: Searchable) -> list[Candidate]:
+    """The candidates with their texts. A row that was removed meanwhile is left out."""
+    missing = [one.hit for one in found if one.hit.place is not None]
+    if not missing:
+        return found
+    rows = {_id(hit): hit for hit in await table.fill(missing)}
+    return [
+        one if one.hit.place is None else one._replace(hit=rows[_id(one.hit)])
+        for one in found
+        if one.hit.place is None or _id(one.hit) in rows
+    ]
+
+
+async def _reranked(
+    ranked: list[Candidate], asked: Asked, weights: Weights, relevance: Relevance, table: Searchable
+) -> list[Candidate]:
     """Order the first hits of a hybrid search by both scores. The others follow."""
     head = ranked[:RERANKED]
     if asked.mode != "hybrid" or not weights.relevance or len(head) < 2:
         return ranked
-    head = await _with_relevance(head, asked.text, relevance)
+    head = await _with_relevance(await _filled(head, table), asked.text, relevance)
     fused = min_max([one.score for one in head])
     covered = min_max([one.relevance or 0.0 for one in head])
     share = weights.relevance

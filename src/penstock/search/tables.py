@@ -34,16 +34,25 @@ class Tables:
         self._of: dict[int, Member] = {}
         self.hidden = sum(member.hidden for member in members)
 
-    async def search(self, query: Query, k: int, where: Filter = EVERYTHING) -> list[IndexHit]:
+    async def search(self, query: Query, k: int, where: Filter = EVERYTHING, *, whole: bool = True) -> list[IndexHit]:
         """The filter is that of each member. `where` is not used."""
-        found = await asyncio.gather(*(self._search(member, query, k) for member in self._members))
+        found = await asyncio.gather(*(self._search(member, query, k, whole) for member in self._members))
         hits = [hit for some in found for hit in some]
         if len(found) > 1:
             hits.sort(key=lambda hit: (-hit.score, hit.generation, hit.ordinal))
         return hits[:k]
 
-    async def _search(self, member: Member, query: Query, k: int) -> list[IndexHit]:
-        hits = await member.table.search(query, k, await self._where(member, k))
+    async def fill(self, hits: Sequence[IndexHit]) -> list[IndexHit]:
+        if len(self._members) == 1:
+            return await self._members[0].table.fill(hits)
+        found: dict[tuple[int, int], IndexHit] = {}
+        for member in self._members:
+            mine = await member.table.fill([hit for hit in hits if self._of[hit.generation] is member])
+            found |= {(hit.generation, hit.ordinal): hit for hit in mine}
+        return [found[hit[:2]] for hit in hits if hit[:2] in found]
+
+    async def _search(self, member: Member, query: Query, k: int, whole: bool) -> list[IndexHit]:
+        hits = await member.table.search(query, k, await self._where(member, k), whole=whole)
         self._of |= {hit.generation: member for hit in hits}
         return hits
 
