@@ -1,8 +1,9 @@
 """A ledger that cannot be written, because it is on a read-only file system or the permissions are missing.
 
 SQLite reads a database with a WAL only with the help of its -shm file, which it cannot create here. So a ledger without
-a WAL is opened as a file that does not change. A ledger that was copied with its WAL, but without -shm, is copied into
-a temporary folder, because its last commits are in the WAL."""
+a WAL is opened as a file that does not change. A connection is used for one read only, because a process with other
+permissions may change the file between two reads. A ledger that was copied with its WAL, but without -shm, is copied
+into a temporary folder, because its last commits are in the WAL."""
 
 import os
 import shutil
@@ -34,11 +35,12 @@ class ReadOnlyFile:
             has_wal = wal.stat().st_size > 0
         except OSError:
             has_wal = False
+        live = _uri(self._path, "mode=ro")
+        # A -shm file means that a process writes, even if it has just emptied the WAL.
+        if (has_wal or os.path.exists(f"{self._path}-shm")) and _works(live):
+            return live
         if not has_wal:
             return _uri(self._path, "mode=ro&immutable=1")
-        live = _uri(self._path, "mode=ro")
-        if _works(live):
-            return live
         self._copy = _copied(self._path, wal)
         return self.uri()
 

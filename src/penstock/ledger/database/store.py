@@ -126,9 +126,10 @@ class Ledger:
         self.database.close()
 
     def _give_back(self, connection: Connection) -> None:
-        """Keep a connection for the next read. A read whose caller was cancelled may end after `close`."""
+        """Keep a connection for the next read, unless the ledger is read-only (see read_only.py). A read whose caller
+        was cancelled may end after `close`."""
         with self._closing:
-            if not self._closed:
+            if not self._closed and not self.database.read_only:
                 self._idle.put(connection)
                 return
         connection.close()
