@@ -297,6 +297,20 @@ def test_the_filter_refuses_what_is_listed_and_allows_the_rest(machine: str) -> 
     assert {decide(program, this.code, number) for number in others - rules} == {filters.ALLOW}
 
 
+@pytest.mark.parametrize("machine", filters.MACHINES)
+def test_a_process_that_executes_a_program_makes_no_namespaces(machine: str) -> None:
+    this = filters.MACHINES[machine]
+    program = filters.program(machine, 4711, executes=True)
+    clone, prctl, unshare = (56, 157, 272) if machine == "x86_64" else (220, 167, 97)
+    refused = filters.REFUSE | 1
+    assert decide(program, this.code, clone, 0x01200011) == filters.ALLOW, "as fork does it"
+    for flag in (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000):
+        assert decide(program, this.code, clone, flag | 17) == refused
+    assert decide(program, this.code, prctl, 1, 9) == filters.ALLOW
+    assert decide(program, this.code, prctl, 1, 0) == decide(program, this.code, prctl, 22, 2) == refused
+    assert decide(program, this.code, unshare, 0x10000000) == refused
+
+
 HEADERS = {"x86_64": "/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "aarch64": "/usr/include/asm-generic/unistd.h"}
 
 

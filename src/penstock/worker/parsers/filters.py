@@ -115,6 +115,8 @@ def _rules(pid: int) -> dict[str, _Rule]:
 _STARTING = ("fork", "vfork", "clone", "execve", "prctl")
 """The calls that are allowed to a process that executes another program. Landlock decides which one."""
 _PR_SET_PDEATHSIG = 1
+_NAMESPACES = 0x7E020000
+"""The flags of clone that make new namespaces, as unshare does. In those a process would have rights of root."""
 
 
 def refused(machine: str) -> dict[str, int]:
@@ -136,6 +138,7 @@ def program(machine: str, pid: int, *, executes: bool = False) -> bytes:
     rules = list(_rules(pid).values())
     if executes:
         rules.append(_Rule(157, 167, 0, only=_PR_SET_PDEATHSIG, also=(1, signal.SIGKILL)))
+        rules.append(_Rule(56, 220, 0, bits=_NAMESPACES))
         calls = {name: number for name, number in calls.items() if name not in _STARTING}
     for number in sorted(calls.values()):
         code += [(_EQUAL, 0, 1, number), no]
