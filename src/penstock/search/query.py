@@ -1,6 +1,7 @@
 """Search. It uses one read snapshot of the ledger, excludes hidden generations, and keeps the hits whose generation is
 active in the snapshot (I5)."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
@@ -8,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from penstock.embedders.base import Embedder, Model, Relevance
 from penstock.errors import NotFound, UsageError
-from penstock.indexes.base import EVERYTHING, Filter, Index, IndexHit, RowSpan, TableId, Traits
+from penstock.indexes.base import Filter, Index, IndexHit, RowSpan, TableId, Traits
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.store import Ledger, Snapshot
 from penstock.ledger.engine import collections, generations, index_versions
@@ -73,14 +74,21 @@ async def search(
 
         accepts = _reading(request.accepts)
 
+        # The rankings have many documents in common. Each is read and tested once.
+        known: dict[GenerationId, generations.Visible | None] = {}
+        reading = asyncio.Lock()
+
         async def visible(found: list[GenerationId]) -> dict[GenerationId, generations.Visible]:
-            active: dict[GenerationId, generations.Visible] = {}
-            for version, some in tables.by_version(found).items():
-                active |= await snapshot.read(partial(generations.visible, owner), version, some)
-            return active if accepts is None else {key: one for key, one in active.items() if accepts(one)}
+            async with reading:
+                new = [one for one in found if one not in known]
+                known.update(dict.fromkeys(new))
+                for version, some in tables.by_version(new).items():
+                    active = await snapshot.read(partial(generations.visible, owner), version, some)
+                    known.update((key, one) for key, one in active.items() if accepts is None or accepts(one))
+            return {key: one for key in found if (one := known[key]) is not None}
 
         async def best(count: int) -> list[Candidate]:
-            return await rank(tables, index.traits, asked, count, EVERYTHING, visible, relevance)
+            return await rank(tables, index.traits, asked, count, visible, relevance)
 
         need = begin.position + request.k + 1
         ranked = await ranked_to(need, best, request.min_score, by_document=request.group == "document")

@@ -12,10 +12,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from penstock.embedders.base import Relevance
-from penstock.indexes.base import Filter, IndexHit, Query, Searchable, TextQuery, Traits, VectorQuery
+from penstock.indexes.base import IndexHit, Query, Searchable, TextQuery, Traits, VectorQuery
 from penstock.ledger.engine import generations
 from penstock.model.items import Vector
 from penstock.model.nouns import GenerationId
+from penstock.search.tables import Tables
 
 Mode = Literal["hybrid", "vector", "text"]
 Part = Literal["words", "grams", "cosine"]
@@ -81,11 +82,10 @@ Id = tuple[int, int]
 
 
 async def rank(
-    table: Searchable,
+    table: Tables,
     traits: Traits,
     asked: Asked,
     want: int,
-    where: Filter,
     visible: Visible,
     relevance: Relevance,
 ) -> list[Candidate]:
@@ -95,8 +95,7 @@ async def rank(
     found: list[Candidate] = []
     depth = DEPTH
     while True:
-        fetching = (_top(table, traits, query, depth, where, visible) for query in queries.values())
-        rankings = await asyncio.gather(*fetching)
+        rankings = await _rankings(table, traits, list(queries.values()), depth, visible)
         ranked = _fused(dict(zip(queries, rankings, strict=True)), weights)
         if not found:
             found = await _reranked(ranked, asked, weights, relevance, table)
@@ -144,14 +143,24 @@ class _Ranking(NamedTuple):
     """Whether the index may have more rows."""
 
 
-async def _top(
-    table: Searchable, traits: Traits, query: Query, depth: int, where: Filter, visible: Visible
-) -> _Ranking:
+async def _rankings(
+    table: Tables, traits: Traits, queries: Sequence[Query], depth: int, visible: Visible
+) -> list[_Ranking]:
+    """With a filter, the first query shows how many rows the filter accepts, before the others begin. It is that of
+    words, which is the cheapest."""
+    first = [await _top(table, traits, queries[0], depth, visible)] if table.filtered and not table.narrowed else []
+    others = (_top(table, traits, query, depth, visible) for query in queries[len(first) :])
+    return first + await asyncio.gather(*others)
+
+
+async def _top(table: Tables, traits: Traits, query: Query, depth: int, visible: Visible) -> _Ranking:
     """The best active rows, at most `depth`."""
     most = traits.max_hits
-    count = depth if most is None else min(depth, most)
+    # With a filter, some more, so that the hits of a filter that many documents match are found at once.
+    start = max(depth, min(4 * depth, table.unfiltered)) if table.filtered and not table.narrowed else depth
+    count = start if most is None else min(start, most)
     while True:
-        fetched = await table.search(query, count, where, whole=False)
+        fetched = await table.search(query, count, whole=False)
         documents = await visible(sorted({GenerationId(hit.generation) for hit in fetched}))
         hits = [hit for hit in fetched if hit.generation in documents]
         more = len(fetched) >= count and count != most
@@ -160,6 +169,9 @@ async def _top(
         # As many as are needed if the share of hits that can be shown stays the same.
         share = max(len(hits), 1) / max(len(fetched), 1)
         count = max(4 * count, int(1.3 * depth / share))
+        if count > table.unfiltered and table.filtered and not table.narrowed:
+            await table.narrow()
+            count = depth
         count = count if most is None else min(count, most)
 
 

@@ -28,10 +28,14 @@ class Tables:
     def __init__(self, members: Sequence[Member], unfiltered: int = 0) -> None:
         """`unfiltered`: up to this many hits are fetched without `narrow`."""
         self._members = members
-        self._unfiltered = unfiltered
+        self.unfiltered = unfiltered
         self._narrowed: dict[str, Filter] = {}
         self._narrowing = asyncio.Lock()
         self._of: dict[int, Member] = {}
+        self.filtered = any(member.narrow is not None for member in members)
+        """Whether the caller removes hits that its filter rejects."""
+        self.narrowed = False
+        """Whether the index removes them."""
         self.hidden = sum(member.hidden for member in members)
 
     async def search(self, query: Query, k: int, where: Filter = EVERYTHING, *, whole: bool = True) -> list[IndexHit]:
@@ -57,12 +61,18 @@ class Tables:
         return hits
 
     async def _where(self, member: Member, k: int) -> Filter:
-        if member.narrow is None or (k <= self._unfiltered and member.collection not in self._narrowed):
+        if member.narrow is None or (k <= self.unfiltered and not self.narrowed):
             return member.where
-        async with self._narrowing:
-            if member.collection not in self._narrowed:
-                self._narrowed[member.collection] = await member.narrow()
+        await self.narrow()
         return self._narrowed[member.collection]
+
+    async def narrow(self) -> None:
+        """List the rows that the filter accepts. From now on, the index finds only these."""
+        async with self._narrowing:
+            for member in self._members:
+                if member.narrow is not None and member.collection not in self._narrowed:
+                    self._narrowed[member.collection] = await member.narrow()
+            self.narrowed = True
 
     async def rows(self, spans: Sequence[RowSpan]) -> list[IndexHit]:
         """The rows of generations that a search has found."""
