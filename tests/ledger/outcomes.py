@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from msgspec.structs import replace
-from tests.kit.ledger import ANNA, EXPIRED_S, KEY, LEASE_S, Desk, output
+from tests.kit.ledger import ANNA, EXPIRED_S, KEY, LEASE_S, Desk, output, sha
 from tests.ledger.test_ledger_outbox import body, dispatch, submit, take, to
 from tests.ledger.test_ledger_retention import age, purge, searchable
 
@@ -12,30 +12,38 @@ from penstock.ledger.database import histories, workers
 from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine import (
     adoptions,
+    answers,
     cancellations,
     checkpoints,
     claims,
+    collections,
     completions,
     dead_letters,
     deletions,
     failures,
     flips,
+    forgotten,
     generations,
     groups,
     index_versions,
     leasing,
+    limits,
     locks,
     metadata,
     outbox,
     refusals,
     releases,
     restarts,
+    revisions,
     runs,
+    small_blobs,
     submits,
     targets,
     work,
 )
-from penstock.ledger.upkeep import checksums, repairs, retention
+from penstock.ledger.engine.children import Parent
+from penstock.ledger.engine.pacing import Known
+from penstock.ledger.upkeep import checksums, evictions, repairs, retention
 from penstock.ledger.upkeep.audit_index import TablePlace
 from penstock.model.nouns import DocumentId, RunId, Step, WorkerId
 from penstock.model.states import DocumentStatus
@@ -96,6 +104,36 @@ async def submit_changed(desk: Desk) -> Any:
     return desk.submission(desk.document("/a", "v2"), desk.document("/b"))
 
 
+@scenario(submits.SUBMIT)
+async def submit_small(desk: Desk) -> Any:
+    """The bytes come with the rows."""
+    return desk.submission(replace(desk.document("/a"), data=b"small"))
+
+
+@scenario(submits.SUBMIT)
+async def submit_children(desk: Desk) -> Any:
+    return await _children(desk, await desk.started("/a.zip"))
+
+
+@scenario(deletions.SWEEP)
+async def sweep(desk: Desk) -> Any:
+    """The second version contains neither of the two."""
+    first = await desk.started("/a.zip")
+    await desk.ledger.write(submits.SUBMIT, await _children(desk, first))
+    await desk.submit("/a.zip", content="v2")
+    [again] = [step for step in await desk.claim(9) if step.document_id == first.document_id]
+    return deletions.Sweep(ANNA, _parent(again), 1)
+
+
+async def _children(desk: Desk, step: Step) -> Any:
+    found = (desk.document("/a.zip#one", "one"), desk.document("/a.zip#two", "two"))
+    return desk.submission(*found, parent=_parent(step))
+
+
+def _parent(step: Step) -> Parent:
+    return Parent(step.document_id, step.generation_id, step.lease, step.document_id, 0, None, 100, 1000)
+
+
 @scenario(cancellations.CANCEL)
 async def cancel(desk: Desk) -> Any:
     return runs.Selected(ANNA, ((await desk.started()).document_id,))
@@ -115,6 +153,45 @@ async def adopt(desk: Desk) -> Any:
 @scenario(deletions.DELETE)
 async def delete(desk: Desk) -> Any:
     return runs.Selected(ANNA, ((await desk.flipped()).document_id,))
+
+
+@scenario(deletions.DELETE)
+async def delete_and_forget(desk: Desk) -> Any:
+    return runs.Selected(ANNA, ((await desk.flipped()).document_id,), forget=True)
+
+
+@scenario(forgotten.REMEMBER)
+async def remember(desk: Desk) -> Any:
+    await desk.ledger.write(deletions.DELETE, await delete_and_forget(desk))
+    assert await desk.one("SELECT source FROM forgotten") == "/a"
+    return (ANNA, "default", "/a")
+
+
+@scenario(revisions.REVISE)
+async def revise(desk: Desk) -> Any:
+    document = (await desk.flipped()).document_id
+    return revisions.Revised(ANNA, (revisions.NewRevision(document, sha("v1"), "etag"),))
+
+
+@scenario(collections.BEGIN_DROP)
+async def begin_drop(desk: Desk) -> Any:
+    await desk.submit("/a", "/b")
+    return (ANNA, "default")
+
+
+@scenario(collections.END_DROP)
+async def end_drop(desk: Desk) -> Any:
+    document = (await desk.flipped()).document_id
+    dropped = await desk.ledger.write(collections.BEGIN_DROP, (ANNA, "default"))
+    assert dropped.upto == document
+    await desk.delete(document)
+    return dropped
+
+
+@scenario(small_blobs.DELETE)
+async def delete_small_blobs(desk: Desk) -> Any:
+    await desk.ledger.write(submits.SUBMIT, await submit_small(desk))
+    return [await desk.one("SELECT key FROM small_blobs")]
 
 
 @scenario(restarts.RETRY)
@@ -189,6 +266,12 @@ async def checkpoint(desk: Desk) -> Any:
     return desk.flush(step, made, 0)
 
 
+@scenario(checkpoints.CHECKPOINT)
+async def checkpoint_small(desk: Desk) -> Any:
+    flush = await checkpoint(desk)
+    return replace(flush, segments=tuple(replace(segment, data=b"small") for segment in flush.segments))
+
+
 @scenario(checkpoints.REWIND)
 async def rewind(desk: Desk) -> Any:
     step, made = await _artifact(desk)
@@ -201,6 +284,17 @@ async def rewind(desk: Desk) -> Any:
 async def complete_chained(desk: Desk) -> Any:
     step, made = await _artifact(desk)
     return desk.completion(step, chain=True, output=output(made, 1))
+
+
+@scenario(completions.COMPLETE)
+async def complete_with_small_output(desk: Desk) -> Any:
+    step, made = await _artifact(desk)
+    return desk.completion(step, chain=True, output=_small(output(made, 1)))
+
+
+def _small(made: checkpoints.Output) -> checkpoints.Output:
+    """The segments bring their bytes."""
+    return replace(made, segments=tuple(replace(segment, data=b"small") for segment in made.segments))
 
 
 @scenario(completions.COMPLETE)
@@ -230,6 +324,13 @@ async def complete_of_a_lost_lease(desk: Desk) -> Any:
 @scenario(flips.FLIP)
 async def flip(desk: Desk) -> Any:
     return flips.Flip(await desk.indexing(), DocumentStatus.COMPLETED, 2, 3, "{}")
+
+
+@scenario(flips.FLIP)
+async def flip_with_small_output(desk: Desk) -> Any:
+    step = await desk.indexing()
+    made = (await desk.open(step)).artifact.id
+    return flips.Flip(step, DocumentStatus.COMPLETED, 2, 3, "{}", _small(output(made, 1)))
 
 
 @scenario(flips.FLIP)
@@ -415,6 +516,80 @@ async def drop_checksum(desk: Desk) -> Any:
     return PLACE
 
 
+# limits of targets, and answers that were bought from them
+
+
+@scenario(limits.LEASE)
+async def lease_limit(desk: Desk) -> Any:
+    """What was accepted is added, and permits move the time of the next request."""
+    return limits.Request("api", W1, Known(3, 60.0, 1000.0), 1, 2, LEASE_S, accepted=2, permits=(10, 10))
+
+
+@scenario(limits.LEASE)
+async def lease_limit_beside_another(desk: Desk) -> Any:
+    await desk.ledger.write(limits.LEASE, await lease_limit(desk))
+    return limits.Request("api", WorkerId("w2"), Known(3), 0, 3, LEASE_S)
+
+
+@scenario(limits.REFUSE)
+async def refuse_limit(desk: Desk) -> Any:
+    """A second refusal would double the wait: it counts them."""
+    await desk.ledger.write(limits.LEASE, await lease_limit(desk))
+    return limits.Refusal("api", Known(3, 60.0), 0.5, None, accepted=1)
+
+
+@scenario(limits.STATE)
+async def state_limit(desk: Desk) -> Any:
+    return limits.Stated("api", 60.0, None)
+
+
+BOUGHT = answers.Bought(ANNA, "anna/answers/one", "hash", 30, (("d1", 10), ("d2", 20)))
+
+
+@scenario(answers.START)
+async def start_operation(desk: Desk) -> Any:
+    return answers.Started(ANNA, "d1", "operation")
+
+
+@scenario(answers.KEEP)
+async def keep_answers(desk: Desk) -> Any:
+    """The operation has ended with it."""
+    await desk.ledger.write(answers.START, await start_operation(desk))
+    return BOUGHT
+
+
+async def _bought(desk: Desk) -> int:
+    await desk.ledger.write(answers.KEEP, await keep_answers(desk))
+    await desk.rows("UPDATE answer_segments SET used_at = 1.0 RETURNING 1")
+    return int(await desk.one("SELECT id FROM answer_segments"))
+
+
+@scenario(answers.KEEP)
+async def keep_answers_again(desk: Desk) -> Any:
+    """A damaged segment is replaced; of the old one, an answer is left."""
+    await _bought(desk)
+    return answers.Bought(ANNA, "anna/answers/two", "hash", 20, (("d2", 20),))
+
+
+@scenario(answers.TOUCH)
+async def touch_answers(desk: Desk) -> Any:
+    return (await _bought(desk),)
+
+
+@scenario(answers.FORGET)
+async def forget_answers(desk: Desk) -> Any:
+    await _bought(desk)
+    return answers.Forget(ANNA, ("d1", "d2"))
+
+
+@scenario(evictions.EVICT)
+async def evict_answers(desk: Desk) -> Any:
+    await _bought(desk)
+    await desk.ledger.write(answers.START, answers.Started(ANNA, "d3", "operation"))
+    await desk.rows("UPDATE operations SET started_at = 1.0 RETURNING 1")
+    return evictions.Evict(3600.0, 100)
+
+
 # events
 
 
@@ -526,6 +701,13 @@ async def add_dead_letter(desk: Desk) -> Any:
     step = await _failed(desk)
     await desk.rows("DELETE FROM dead_letters RETURNING 1")
     return step.document_id
+
+
+@scenario(repairs.DELETE_ORPHAN)
+async def delete_orphan(desk: Desk) -> Any:
+    await desk.ledger.write(submits.SUBMIT, await submit_children(desk))
+    await desk.rows("UPDATE documents SET parent_id = 'gone' WHERE source = '/a.zip#one' RETURNING 1")
+    return await desk.one("SELECT id FROM documents WHERE parent_id = 'gone'")
 
 
 @scenario(repairs.CUT)
