@@ -17,7 +17,9 @@ from penstock.app import App
 from penstock.embedders.fake import FakeEmbedder
 from penstock.errors import Away, LeaseLost, Transient
 from penstock.indexes.lance import LanceTable
+from penstock.ledger.engine import refusals
 from penstock.model.items import Vectors
+from penstock.upkeep import drop
 from penstock.worker import admission
 
 LARGE = 2300
@@ -75,10 +77,10 @@ def submit(name: str, data: bytes, *, wait: bool = True) -> Operation:
     return Operation(lambda app: app.ingest(data=data, name=name, wait=wait), adds=frozenset({name}))
 
 
-def submit_folder(names: Sequence[str] = tuple(FILES), *, wait: bool = True) -> Operation:
+def submit_folder(names: Sequence[str] = tuple(FILES), *, wait: bool = True, again: bool = False) -> Operation:
     async def do(app: App) -> None:
         folder = app.config.home_path.parent / "files"
-        await app.ingest([folder / name for name in names], wait=wait)
+        await app.ingest([folder / name for name in names], wait=wait, again=again)
 
     return Operation(do, adds=frozenset(names))
 
@@ -127,11 +129,25 @@ def retry(name: str) -> Operation:
     return Operation(do)
 
 
-def delete(name: str) -> Operation:
+def delete(name: str, *, forget: bool = False) -> Operation:
     async def do(app: App) -> None:
-        await app.delete(await ids(app, name))
+        await app.delete(await ids(app, name), forget=forget)
 
     return Operation(do, removes=frozenset({name}))
+
+
+async def submit_forgotten(app: App) -> None:
+    """What was forgotten stays away."""
+    folder = app.config.home_path.parent / "files"
+    await app.ingest([folder / "alpha.txt", folder / "same.txt"])
+    assert await ids(app, "alpha.txt") == []
+
+
+async def drop_collection(app: App) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        # Several transactions.
+        patch.setattr(drop, "BATCH", 2)
+        await app.drop_collection("default")
 
 
 def submit_archive(contents: Mapping[str, bytes], *gone: str) -> Operation:
@@ -295,6 +311,25 @@ async def outage(app: App) -> None:
         await app.ingest(data=text("lateword"), name="late.txt")
 
 
+async def refused(app: App) -> None:
+    """The embedder refuses a document twice, and answers a small call in between. Then it accepts the document."""
+    embedder = app.ports.embedder
+    assert isinstance(embedder, FakeEmbedder)
+    answer, refusals_left = embedder.embed_documents, 2
+
+    async def embed(texts: Sequence[str]) -> Vectors:
+        nonlocal refusals_left
+        if refusals_left and any("lateword" in one for one in texts):
+            refusals_left -= 1
+            raise Away("answered 503", target="fake")
+        return await answer(texts)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(refusals, "AGAIN_S", 0.1)
+        patch.setitem(vars(embedder), "embed_documents", embed)
+        await app.ingest(data=text("lateword"), name="late.txt")
+
+
 def _failing_once(function: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
     failed = False
 
@@ -375,6 +410,24 @@ SCENARIOS = (
     ),
     Scenario("faltering", [Operation(end_grace), Operation(falter, adds=frozenset({"late.txt"}))], start="full"),
     Scenario("outage", [Operation(outage, adds=frozenset({"late.txt"}))], start="full"),
+    Scenario("refused", [Operation(refused, adds=frozenset({"late.txt"}))], start="full"),
+    Scenario(
+        "forgotten",
+        [
+            submit_folder(("alpha.txt", "beta.md")),
+            delete("alpha.txt", forget=True),
+            Operation(submit_forgotten, adds=frozenset({"same.txt"})),
+            submit_folder(("alpha.txt", "beta.md"), again=True),
+        ],
+    ),
+    Scenario(
+        "dropped",
+        [
+            submit_folder(),
+            Operation(drop_collection, removes=frozenset(FILES)),
+            submit_folder(("alpha.txt",)),
+        ],
+    ),
     Scenario("orphaned", [Operation(work)], start="orphaned"),
     Scenario("suspected", [Operation(work)], start="suspected"),
     Scenario("torn", [Operation(work)], start="torn", damaged=True),

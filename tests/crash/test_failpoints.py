@@ -52,8 +52,6 @@ _PAID = (
     "forget_answers",
 )
 UNREACHED: dict[str, str] = {"ledger.adopt.before": _TRIAL, "ledger.adopt.after": _TRIAL}
-_DROP = "only when a collection is dropped: tests/integration/test_collections.py kills it there"
-UNREACHED |= {f"ledger.{verb}.{side}": _DROP for verb in ("begin_drop", "end_drop") for side in ("before", "after")}
 UNREACHED |= {f"ledger.{verb}.{side}": _PROVIDER for verb in _PAID for side in ("before", "after")}
 _REMOTE = "only for documents from elsewhere: tests/integration/test_web_source.py kills it there"
 UNREACHED |= dict.fromkeys(("ledger.revise.before", "ledger.revise.after"), _REMOTE)
