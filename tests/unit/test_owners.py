@@ -36,6 +36,7 @@ ENGINE = {
 CROSSING = {
     "documents.live": "the documents of claimed steps, whoever owns them",
     "documents.live_row": "the same",
+    "children.check_limits": "compares numbers",
     "dead_letters.insert": "inside the transaction that fails a step",
     "generations.activate": "inside the transaction of a flip",
     "generations.place": "the same",

@@ -69,7 +69,7 @@ class StepChildren:
         origin, parent = await self._look()
         self._check_depth(origin.depth + 1)
         # Before anything is stored. The submit checks it again, because other steps may submit children meanwhile.
-        children.check_limits(ctx.step.owner, parent, origin.members, origin.bytes, len(found))
+        children.check_limits(parent, origin.members, origin.bytes, len(found))
         password = await ctx.source.password()
         order = FoundChildren(ctx.document, self._workflow, origin, parent, password, found)
         try:

@@ -68,19 +68,21 @@ _LEASED = Statement("SELECT id FROM steps WHERE id = :step AND lease_token = :to
 
 
 def hold_lease(owner: Owner, connection: Connection, parent: Parent, more: int = 0) -> bool:
-    """Whether the step that found the children still has its lease. Until this transaction ends it keeps it, and
-    nobody deletes or replaces the parent. Raises Permanent if `more` children are too many for the outermost
-    document."""
+    """Whether the parent is the owner's, and the step that found the children still has its lease. Until this
+    transaction ends it keeps it, and nobody deletes or replaces the parent. Raises Permanent if `more` children are too
+    many for the outermost document."""
     rows = [(document,) for document in sorted({parent.root_id, parent.document_id})]
     held = {row[0]: (row[1], row[2]) for row in connection.run(_HOLD, rows, owner=owner)}
+    if parent.document_id not in held:
+        return False
     if not connection.run(_LEASED, step=parent.lease.step_id, token=parent.lease.token):
         return False
     if more and parent.root_id in held:
-        check_limits(owner, parent, *held[parent.root_id], more)
+        check_limits(parent, *held[parent.root_id], more)
     return True
 
 
-def check_limits(owner: Owner, parent: Parent, members: int, size: int, more: int) -> None:
+def check_limits(parent: Parent, members: int, size: int, more: int) -> None:
     """Raise Permanent if the outermost document contains too much for `more` children."""
     if members + more > parent.most_members:
         raise _beyond("documents", parent.most_members, "members", reason="too_many_members")
