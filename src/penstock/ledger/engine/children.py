@@ -146,19 +146,19 @@ _GONE = Statement(
 )
 _WORKED_ON = Statement(
     "SELECT c.id, c.size FROM {rows} JOIN documents c ON c.parent_id = r.document AND c.deleted_at IS NULL "
-    "AND c.owner = :owner WHERE c.updated_at >= (SELECT max(x.created_at) FROM runs x "
+    "AND {c.owner} WHERE c.updated_at >= (SELECT max(x.created_at) FROM runs x "
     "WHERE x.document_id = r.document)",
     rows="document text",
     plan_anew=True,
 )
 _UNFINISHED = Statement(
     "SELECT c.id, c.size FROM {rows} JOIN documents c ON c.parent_id = r.document AND c.deleted_at IS NULL "
-    "AND c.owner = :owner WHERE c.status IN ('PENDING', 'EXTRACTING', 'CHUNKING', 'EMBEDDING', 'INDEXING')",
+    "AND {c.owner} WHERE c.status IN ('PENDING', 'EXTRACTING', 'CHUNKING', 'EMBEDDING', 'INDEXING')",
     rows="document text",
     plan_anew=True,
 )
 _COUNTS = Statement(
-    "SELECT status, count(*) FROM documents WHERE owner = :owner AND parent_id = :parent AND deleted_at IS NULL "
+    "SELECT status, count(*) FROM documents WHERE {owner} AND parent_id = :parent AND deleted_at IS NULL "
     "GROUP BY status ORDER BY status"
 )
 _LEVEL = Statement(
