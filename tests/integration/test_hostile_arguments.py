@@ -59,6 +59,7 @@ WRONG: tuple[Any, ...] = (
     object(),
 )
 NO_TEXT = {
+    "watch": "keeps on; passes the arguments of ingest to the same functions",
     "events": "takes a task",
     "stop": "takes nothing",
     "count_workers": "takes nothing; says nothing of an owner",

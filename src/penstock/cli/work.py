@@ -12,7 +12,7 @@ import click
 
 from penstock.cli.call import Call, body
 from penstock.cli.metadata import assignments, metadata_options
-from penstock.cli.output import Answer, count, cut, duration, visible
+from penstock.cli.output import Answer, count, cut, duration, note, visible
 from penstock.cli.passwords import chosen, passwords
 from penstock.cli.plan import plan
 from penstock.cli.progress import ProgressDisplay
@@ -74,6 +74,7 @@ def choices(function: Callable[..., Any]) -> Callable[..., Any]:
 @BUDGET
 @STRICT
 @click.option("--no-wait", is_flag=True, help="Only submit; `penstock run` processes the documents.")
+@click.option("--watch", is_flag=True, help="Keep on: ingest new and changed files until Ctrl-C or SIGTERM.")
 @body
 async def ingest(
     call: Call,
@@ -84,6 +85,7 @@ async def ingest(
     budget: str | None,
     strict: bool,
     no_wait: bool,
+    watch: bool,
     dry_run: bool,
     password: str | None,
     password_file: str | None,
@@ -96,26 +98,49 @@ async def ingest(
     files are skipped. Folders are read recursively, without hidden files and without links that lead out of the folder.
     """
     files, standard_input = _sort((*paths, *listed(lists)), name, key, options["manifest"])
+    if watch:
+        _refuse_with_watch({"--dry-run": dry_run, "--budget": budget, "--key": key, "--strict": strict, "-": name})
     if dry_run:
         return await plan(call, files, standard_input, options)
     word = chosen(password, password_file, standard_input=standard_input)
-    options |= {"budget_s": parse_duration(budget), "metadata": assignments(meta)[0]}
+    options |= {"metadata": assignments(meta)[0]}
+    if watch:
+        return await _watch(call, files, password=word, wait=not no_wait, **options)
+    data = io.BufferedReader(StandardInput(call)) if standard_input else None
+    options |= {"data": data, "name": name, "key": key, "budget_s": parse_duration(budget)}
+    return await _ingest(call, files, strict, password=word, wait=not no_wait, **options)
+
+
+async def _ingest(call: Call, files: list[str], strict: bool, **options: Any) -> Answer:
     async with call.working_app() as app:
         progress = ProgressDisplay()
         try:
-            summary = await call.scoped(app).ingest(
-                files,
-                data=io.BufferedReader(StandardInput(call)) if standard_input else None,
-                name=name,
-                key=key,
-                password=word,
-                wait=not no_wait,
-                report=None if call.quiet else progress,
-                **options,
-            )
+            summary = await call.scoped(app).ingest(files, report=None if call.quiet else progress, **options)
         finally:
             progress.close()
     return _answer(call, summary, strict=strict)
+
+
+async def _watch(call: Call, files: list[str], **options: Any) -> Answer:
+    call.signals.is_service = True
+
+    def problem(text: str) -> None:
+        note(cut(visible(text), LONGEST))
+
+    async with call.working_app(for_ever=True) as app:
+        if not call.json and not call.quiet:
+            note("Watching; stop with Ctrl-C or SIGTERM.")
+        report = None if call.quiet else note
+        summary = await call.scoped(app).watch(files, report=report, on_problem=problem, **options)
+    return _answer(call, summary)
+
+
+def _refuse_with_watch(given: dict[str, Any]) -> None:
+    from penstock.errors import UsageError
+
+    for option, value in given.items():
+        if value:
+            raise UsageError(f"{option} cannot be used with --watch, which keeps on until it is stopped")
 
 
 @click.command()
@@ -229,7 +254,7 @@ def _answer(call: Call, summary: "Summary", *, strict: bool = False) -> Answer:
             f"{summary.stale_settings:,} {done} made with other settings and not changed: "
             "re-indexing is not supported yet; use `penstock delete` and ingest again."
         )
-    if call.signals.received is not None:
+    if call.signals.received is not None and not call.signals.is_service:
         summary.interrupted = True
         hints.append("Accepted documents are kept: run the same `penstock ingest`, or `penstock run`, to continue.")
     elif summary.pending or summary.budget_spent:
@@ -245,7 +270,7 @@ def _left(summary: "Summary") -> str:
 
 def _code(call: Call, summary: "Summary", strict: bool) -> int:
     if call.signals.received is not None:
-        return call.signals.code
+        return call.signals.code_of_stop
     if summary.budget_spent:
         return 3
     return 1 if summary.failed or summary.refused or (strict and summary.unsupported) else 0

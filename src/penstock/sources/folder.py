@@ -97,10 +97,10 @@ class FolderSource:
                     size += len(piece)
                     if size > before.st_size:
                         # The file may grow without end.
-                        raise SourceChanged(_CHANGING)
+                        raise SourceChanged(CHANGING)
                     yield piece
                 if not _same(before, os.fstat(file.fileno())):
-                    raise SourceChanged(_CHANGING)
+                    raise SourceChanged(CHANGING)
         except OSError as error:
             raise SourceError(error.strerror or str(error)) from error
 
@@ -118,7 +118,7 @@ class FolderSource:
             raise SourceError(error.strerror or str(error)) from error
 
 
-_CHANGING = "it keeps changing while it is read: try again when its writer is done"
+CHANGING = "it keeps changing while it is read: try again when its writer is done"
 
 
 def _take(files: Iterator[Found]) -> list[Found]:
@@ -268,7 +268,7 @@ def _steady(place: _Place, most: int) -> bytes | None:
             return data
         if len(data) > most:
             return None
-    raise SourceChanged(_CHANGING)
+    raise SourceChanged(CHANGING)
 
 
 def _same(before: os.stat_result, after: os.stat_result) -> bool:

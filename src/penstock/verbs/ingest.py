@@ -1,11 +1,11 @@
 """`ingest` and `submit`: make documents of files, folders and streams."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from msgspec.structs import replace
 
@@ -27,6 +27,11 @@ from penstock.verbs.jobs import Job, OnReceipt, Report, Summary
 from penstock.verbs.manifests import Manifest
 from penstock.verbs.scope import Scope, chosen_collection
 from penstock.verbs.working import start_worker
+
+if TYPE_CHECKING:
+    from penstock.worker.pool import Worker
+
+PRUNE_LEFT_OUT = "--prune was left out, because not everything could be read"
 
 
 async def ingest(
@@ -62,27 +67,41 @@ async def ingest(
     scope.ledger.database.refuse_read_only()
     began = scope.runtime.clock()
     arguments.seconds("budget_s", budget_s)
-    known = _InCollection(scope, chosen_collection(scope, collection), prune)
+    known = InCollection(scope, chosen_collection(scope, collection), prune)
     given_paths, info = arguments.paths(paths), arguments.metadata(metadata)
-    given = _Given(scope, given_paths, include, exclude, data, name, source, key, info, known, manifest)
-    spec = _run_spec(scope, collection, workflow, params, priority, batch, retry, password)
+    given = Given(scope, given_paths, include, exclude, data, name, source, key, info, known, manifest)
+    spec = run_spec(scope, collection, workflow, params, priority, batch, retry, password)
+    start = (lambda: start_worker(scope.resources, budget_s, began)) if wait else None
+    return await ingest_given(scope, given, spec, again=again, start=start, report=report, on_receipt=on_receipt)
+
+
+async def ingest_given(
+    scope: Scope,
+    given: "Given",
+    spec: RunSpec,
+    *,
+    again: bool,
+    start: "Callable[[], Worker] | None" = None,
+    report: Report | None = None,
+    on_receipt: OnReceipt | None = None,
+) -> Summary:
+    """Submit the input of a call, process it if `start` makes a worker, and delete what is gone if that was asked
+    for."""
     await finish_drops_of(scope.ledger, scope.owner, spec.collection)
     await given.recall(spec.collection, again=again)
     job = Job(scope.owner, scope.ledger, scope.runtime)
-
-    start = (lambda: start_worker(scope.resources, budget_s, began)) if wait else None
     intake = Intake(scope.ledger, scope.blobs, scope.runtime)
-    items = _reported(given, job, wait, on_receipt)
+    items = _reported(given, job, start is not None, on_receipt)
     async with given:
         summary = await jobs.ingest(job, intake, spec, items, start, report, on_receipt)
-        if prune and not scope.resources.stopping:
-            summary.deleted = await _prune(scope, known, given, summary)
+        if given.known.prune and not scope.resources.stopping:
+            summary.deleted = await _prune(scope, given, summary)
     summary.gone = 0 if summary.deleted else len(given.gone)
     return summary
 
 
 async def _reported(
-    given: "_Given", job: Job, work: bool, on_receipt: OnReceipt | None
+    given: "Given", job: Job, work: bool, on_receipt: OnReceipt | None
 ) -> AsyncGenerator[SubmitItem, None]:
     """Yield the items, then count what could not be read in the summary of the job."""
     async with aclosing(given.items(work=work)) as found:
@@ -121,10 +140,10 @@ async def submit(
     app.submit(…)`. It yields one receipt for each document when the document is durable, in batches of up to 256. If
     the caller ends the iteration early, later files are not submitted."""
     scope.ledger.database.refuse_read_only()
-    known = _InCollection(scope, chosen_collection(scope, collection))
+    known = InCollection(scope, chosen_collection(scope, collection))
     given_paths, info = arguments.paths(paths), arguments.metadata(metadata)
-    given = _Given(scope, given_paths, include, exclude, data, name, source, key, info, known, manifest)
-    spec = _run_spec(scope, collection, workflow, params, priority, batch, retry, password)
+    given = Given(scope, given_paths, include, exclude, data, name, source, key, info, known, manifest)
+    spec = run_spec(scope, collection, workflow, params, priority, batch, retry, password)
     await finish_drops_of(scope.ledger, scope.owner, spec.collection)
     await given.recall(spec.collection, again=again)
     intake = Intake(scope.ledger, scope.blobs, scope.runtime)
@@ -158,8 +177,8 @@ async def plan_ingest(
     """Return what `ingest` would do with these files and folders: how many are new, changed or unchanged, by type, with
     their sizes. Known files are read and compared; of new ones, only the beginning is read. Nothing is written."""
     where = chosen_collection(scope, collection)
-    known = _InCollection(scope, where)
-    given = _Given(scope, arguments.paths(paths), include, exclude, None, None, None, None, {}, known, manifest)
+    known = InCollection(scope, where)
+    given = Given(scope, arguments.paths(paths), include, exclude, None, None, None, None, {}, known, manifest)
     await given.recall(where, again=False)
     if again:
         given.forgotten = frozenset()
@@ -168,7 +187,7 @@ async def plan_ingest(
     return replace(plan, forgotten=given.kept_away, problems=[*plan.problems, *given.problems])
 
 
-def _run_spec(
+def run_spec(
     scope: Scope,
     collection: str | None,
     workflow: str | None,
@@ -187,7 +206,7 @@ def _run_spec(
 
 
 @dataclass
-class _Given:
+class Given:
     """The input of a call: files and folders, or one document given as bytes."""
 
     scope: Scope
@@ -200,9 +219,11 @@ class _Given:
     source: str | None
     key: str | None
     metadata: dict[str, Any]
-    known: "_InCollection"
+    known: "InCollection"
     """The documents that new, changed and gone ones are computed from."""
     manifest: str | Path | None = None
+    is_due: Callable[[Found, Mapping[str, Any]], bool] | None = None
+    """Decides by the metadata and the revision which of the found documents (also gone ones) are yielded."""
     problems: list[str] = field(default_factory=list)
     """Files that could not be read. The list is complete when all items were yielded."""
     gone: dict[str, Source] = field(default_factory=dict)
@@ -255,10 +276,12 @@ class _Given:
             known = self.known if remote or self.known.prune else NOTHING
             async with aclosing(source.discover(known)) as discovered:
                 async for found in discovered:
+                    if self._manifest is not None and found.uri == self._manifest.uri:
+                        continue
+                    if self.is_due is not None and not self.is_due(found, self._metadata(found)):
+                        continue
                     if found.change is Change.GONE:
                         self.gone[found.uri] = source
-                        continue
-                    if self._manifest is not None and found.uri == self._manifest.uri:
                         continue
                     if await self._stays_away(found.uri):
                         continue
@@ -317,7 +340,7 @@ class _Given:
         return StreamSource(self.source or self.name, self.name, data, self.scope.runtime)
 
 
-class _InCollection:
+class InCollection:
     """The documents of a collection that the ledger knows."""
 
     def __init__(self, scope: Scope, collection: str, prune: bool = False) -> None:
@@ -342,14 +365,14 @@ class _InCollection:
             yield source
 
 
-async def _prune(scope: Scope, known: _InCollection, given: _Given, summary: Summary) -> int:
+async def _prune(scope: Scope, given: Given, summary: Summary) -> int:
     """Delete documents that no longer exist in these sources. If something could not be read, delete nothing."""
     if summary.problems:
-        summary.problems.append("--prune was left out, because not everything could be read")
+        summary.problems.append(PRUNE_LEFT_OUT)
         return 0
     # A file may exist again by now.
     gone = [
-        known.documents[uri]
+        given.known.documents[uri]
         for uri, source in given.gone.items()
         if not (isinstance(source, FolderSource) and Path(uri).exists())
     ]

@@ -1,6 +1,6 @@
 """`OwnerScope`: the methods for one owner."""
 
-from penstock.verbs import collections, dead_letters, documents, evaluation, groups, ingest, maintenance, search
+from penstock.verbs import collections, dead_letters, documents, evaluation, groups, ingest, maintenance, search, watch
 from penstock.verbs.scope import Scope
 
 
@@ -11,6 +11,7 @@ class OwnerScope(Scope):
     submit = ingest.submit
     plan_ingest = ingest.plan_ingest
     ingest = ingest.ingest
+    watch = watch.watch
 
     search = search.search
     evaluate = evaluation.evaluate
