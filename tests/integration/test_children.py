@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import StartApp
 from tests.kit.apps import found, named, slow, until
-from tests.kit.archives import make_mail, make_tar_gz, make_zip
+from tests.kit.archives import make_mail, make_partly_encrypted_zip, make_tar_gz, make_zip
 
 from penstock.app import App
 from penstock.ledger.engine import children, submits
@@ -176,6 +176,24 @@ async def test_a_damaged_archive_keeps_what_could_be_read(both: App, files: File
     files(**{"torn.tar": whole})
     await both.ingest([folder])
     assert len(await found(both, "alphaword", 50)) == 40
+
+
+async def test_a_password_completes_an_archive_of_which_the_rest_was_read(
+    app: App, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cursor says which member could not be read. It is stored if reading takes longer than this."""
+    monkeypatch.setattr("penstock.artifacts.checkpoint.FLUSH_S", 0.0)
+    data = make_partly_encrypted_zip({"a.txt": "The alphaword."}, "secret.txt", b"The secretword.", b"sesame")
+    folder = files(**{"docs.zip": data})
+    summary = await app.ingest([folder])
+    assert (summary.completed, summary.failed) == (1, 1)
+    [letter] = (await app.list_dead_letters()).letters
+    assert (letter.reason, letter.page) == ("encrypted", None)
+    await app.retry([letter.document_id or ""], password="sesame")
+    await app.run()
+    assert (await app.list_dead_letters()).letters == []
+    assert {d.status for d in await app.list_documents()} == {COMPLETED}
+    assert await found(app, "secretword") == {"secret.txt"}
 
 
 async def test_nesting_and_sizes_have_limits(start_app: StartApp, files: Files) -> None:

@@ -2,8 +2,10 @@
 
 import gzip
 import io
+import struct
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from email.message import EmailMessage
 from typing import Any
@@ -29,6 +31,40 @@ def make_zip(contents: Contents, method: int = zipfile.ZIP_DEFLATED) -> bytes:
             info.compress_type = method
             archive.writestr(info, data)
     return out.getvalue()
+
+
+def make_partly_encrypted_zip(contents: Contents, name: str, data: bytes, password: bytes) -> bytes:
+    """A zip file whose first member `name` is encrypted, as old programs do it."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
+        crc = zlib.crc32(data)
+        archive.writestr(name, _encrypted(bytes(11) + bytes([crc >> 24]) + data, password))
+        first = archive.getinfo(name)
+        first.flag_bits, first.CRC, first.file_size = 1, crc, len(data)
+        for other, content in _pairs(contents):
+            archive.writestr(other, content)
+    packed = bytearray(out.getvalue())
+    packed[6:8] = struct.pack("<H", 1)
+    packed[14:26] = struct.pack("<III", crc, len(data) + 12, len(data))
+    return bytes(packed)
+
+
+def _encrypted(data: bytes, password: bytes) -> bytes:
+    keys = [0x12345678, 0x23456789, 0x34567890]
+
+    def update(byte: int) -> None:
+        keys[0] = zlib.crc32(bytes([byte]), keys[0] ^ 0xFFFFFFFF) ^ 0xFFFFFFFF
+        keys[1] = ((keys[1] + (keys[0] & 0xFF)) * 134775813 + 1) & 0xFFFFFFFF
+        keys[2] = zlib.crc32(bytes([keys[1] >> 24]), keys[2] ^ 0xFFFFFFFF) ^ 0xFFFFFFFF
+
+    for byte in password:
+        update(byte)
+    out = bytearray()
+    for byte in data:
+        mixed = (keys[2] & 0xFFFF) | 2
+        out.append(byte ^ ((mixed * (mixed ^ 1)) >> 8) & 0xFF)
+        update(byte)
+    return bytes(out)
 
 
 def make_tar(contents: Contents, *more: tarfile.TarInfo) -> bytes:

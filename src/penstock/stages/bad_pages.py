@@ -9,8 +9,8 @@ from penstock.model.nouns import Json
 
 LISTED = 200
 """Skipped pages that are listed with their reason. Further ones are counted."""
-COUNT, LIST = "bad", "skipped"
-"""The cursor keys of both."""
+COUNT, LIST = "bad_pages", "skipped"
+"""The cursor keys of both. `bad` is a key of the extractor of archives."""
 SKIPPED = "pages_skipped"
 """The key in the result of the step, and in the metadata of the document."""
 
