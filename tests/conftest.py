@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from tests.kit import s3
 from tests.kit.ledger import TABLES, Desk
 from tests.kit.postgres import a_server, create_database, execute, migrate
+from tests.kit.s3 import S3Server
 
 from penstock.app import App, open_app
 from penstock.ledger.database.database import Database
@@ -31,6 +33,13 @@ def postgres_server() -> Iterator[str]:
     """The URL of a server that lives as long as the tests."""
     with a_server() as server:
         yield server.url
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """An S3 server that lives as long as the tests."""
+    with s3.serving() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,8 @@ from msgspec import Meta
 
 
 class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How `ingest https://…` fetches documents. `limits.megabytes` is the largest that it fetches."""
+    """How `ingest https://…` fetches documents. `limits.megabytes` is the largest that it fetches. `timeout_s` and
+    `patience_s` also apply to buckets (`s3://…`)."""
 
     allow_private: bool = False
     """Whether private addresses are allowed: those of private networks (10.0.0.1), of this machine (127.0.0.1) and

@@ -215,6 +215,21 @@ def _http_source(urls: Sequence[str], config: Config, runtime: Runtime) -> "Sour
     return HttpSource(urls, runtime, config.http, megabytes=config.limits.megabytes)
 
 
+def _bucket(choice: Choice) -> "Source":
+    from penstock.sources.bucket import BucketSource
+
+    return BucketSource(
+        choice.name,
+        choice.argument,
+        choice.runtime,
+        choice.config.http,
+        os.environ,
+        megabytes=choice.config.limits.megabytes,
+        include=choice.include,
+        exclude=choice.exclude,
+    )
+
+
 def _auto(choice: Choice) -> "Transcriber | None":
     from penstock.transcribers import moonshine
 
@@ -262,12 +277,15 @@ TRANSCRIBERS: "Registry[Transcriber | None]" = Registry(
     "penstock.transcribers",
     {"auto": _auto, "moonshine": _moonshine, "whisper": _whisper, "off": _no_transcriber},
 )
-SOURCES: "Registry[Source]" = Registry("source", "penstock.sources", {"file": _folder, "http": _http, "https": _http})
-
-
 WEB = ("http", "https")
-PATTERNED = ("file",)
+BUCKETS = ("s3", "gs", "az")
+PATTERNED = ("file", *BUCKETS)
 """Sources that can include and exclude documents by patterns."""
+SOURCES: "Registry[Source]" = Registry(
+    "source",
+    "penstock.sources",
+    {"file": _folder, **dict.fromkeys(WEB, _http), **dict.fromkeys(BUCKETS, _bucket)},
+)
 
 
 EXTRACTORS: "Registry[Extractor]" = Registry("extractor", "penstock.extractors", {})
@@ -386,7 +404,7 @@ def make_sources(
     web = [url for url in urls if split(url)[0] in WEB]
     one = next((url for url in urls if split(url)[0] not in PATTERNED), None)
     if one is not None and (include or exclude):
-        raise UsageError(f"include and exclude choose among the files of a folder, not of {masked(one)}")
+        raise UsageError(f"include and exclude choose among the files of a folder or bucket, not of {masked(one)}")
     made = [SOURCES.make(url, config, runtime, include, exclude) for url in urls if split(url)[0] not in WEB]
     return [*made, _http_source(web, config, runtime)] if web else made
 

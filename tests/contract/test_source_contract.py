@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-from tests.kit import web
+from tests.kit import s3, web
+from tests.kit.s3 import S3Server
 
 from penstock.config_http import HttpConfig
 from penstock.errors import SourceChanged, SourceError, UsageError
 from penstock.runtime import Runtime
 from penstock.sources import folder
 from penstock.sources.base import NOTHING, Change, Closable, Found, Known, Local, Remembered, Revised, Source, compared
+from penstock.sources.bucket import BucketSource
 from penstock.sources.folder import FolderSource
 from penstock.sources.http import HttpSource
 from penstock.sources.stream import StreamSource
@@ -57,7 +59,7 @@ class FolderShelf:
 
 
 class MemorySource:
-    """The smallest source there is: what a bucket would be."""
+    """The smallest source there is."""
 
     problems: Sequence[str] = ()
     repeatable = True
@@ -124,11 +126,44 @@ class WebShelf:
         self._stack.close()
 
 
-SHELVES: dict[str, type[Shelf]] = {"folder": FolderShelf, "memory": MemoryShelf, "web": WebShelf}
+class BucketShelf:
+    """A prefix in a bucket of a real S3 server."""
+
+    server: S3Server
+
+    def __init__(self, place: Path, runtime: Runtime) -> None:
+        self._prefix = s3.Prefix(self.server)
+        self._runtime = runtime
+        self._patch = pytest.MonkeyPatch()
+        for name, value in self.server.environment.items():
+            self._patch.setenv(name, value)
+
+    def open(self) -> Source:
+        rest = self._prefix.url.removeprefix("s3://")
+        return BucketSource("s3", rest, self._runtime, HttpConfig(), os.environ, megabytes=100)
+
+    def put(self, name: str, data: bytes) -> None:
+        self._prefix.put(name, data)
+
+    def remove(self, name: str) -> None:
+        self._prefix.remove(name)
+
+    def close(self) -> None:
+        self._patch.undo()
+
+
+SHELVES: dict[str, type[Shelf]] = {
+    "bucket": BucketShelf,
+    "folder": FolderShelf,
+    "memory": MemoryShelf,
+    "web": WebShelf,
+}
 
 
 @pytest.fixture(params=sorted(SHELVES))
 async def shelf(request: pytest.FixtureRequest, tmp_path: Path, runtime: Runtime) -> AsyncIterator[Shelf]:
+    if request.param == "bucket":
+        BucketShelf.server = request.getfixturevalue("s3_server")
     shelf = SHELVES[request.param](tmp_path, runtime)
     open_source, opened = shelf.open, list[Source]()
 

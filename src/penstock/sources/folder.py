@@ -2,7 +2,6 @@
 folder."""
 
 import errno
-import fnmatch
 import io
 import os
 import stat
@@ -15,6 +14,7 @@ from penstock.errors import SourceChanged, SourceError, UsageError
 from penstock.runtime import Runtime
 from penstock.sources import sidecars
 from penstock.sources.base import Change, Found, Known, compared
+from penstock.sources.patterns import is_wanted
 
 PIECE = 1 << 20
 TRIES = 3
@@ -152,7 +152,7 @@ def _walk(
             path = Path(folder, name)
             if sidecars.subject(name) in names:
                 continue
-            if name.startswith(".") or not _wanted(path.relative_to(root), include, exclude):
+            if name.startswith(".") or not is_wanted(path.relative_to(root), include, exclude):
                 continue
             if path.is_symlink() and not _is_inside(path, inside):
                 continue
@@ -186,24 +186,6 @@ def _sidecar(file: Path, root: Path | None) -> dict[str, Any]:
 def _is_inside(path: Path, root: str) -> bool:
     target = os.path.realpath(path)
     return target.startswith(root + os.sep) and os.path.exists(target)
-
-
-def _wanted(path: Path, include: Sequence[str], exclude: Sequence[str]) -> bool:
-    if include and not any(_matches(path, pattern) for pattern in include):
-        return False
-    return not any(_matches(path, pattern) for pattern in exclude)
-
-
-def _matches(path: Path, pattern: str) -> bool:
-    """Whether a pattern matches the name, the path relative to the folder, or a parent folder within it."""
-    text = path.as_posix()
-    bare = pattern.rstrip("/")
-    return (
-        fnmatch.fnmatchcase(path.name, pattern)
-        or fnmatch.fnmatchcase(text, pattern)
-        or any(fnmatch.fnmatchcase(parent.as_posix(), bare) for parent in path.parents if parent.name)
-        or any(fnmatch.fnmatchcase(parent.name, bare) for parent in path.parents if parent.name)
-    )
 
 
 def source_of(path: Path) -> str:

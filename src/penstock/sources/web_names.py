@@ -50,10 +50,10 @@ def _hashed(value: str) -> str:
 def name_of(url: str, headers: Mapping[str, str], final: str | None = None) -> str:
     """The name of the document: from `Content-Disposition`, the path of the URL, or the path of the URL that it
     redirects to, whichever has a file name first. The content type adds an ending where there is none."""
-    disposition = _base_name(_disposition(headers.get("content-disposition", "")))
+    disposition = base_name(_disposition(headers.get("content-disposition", "")))
     if disposition:
         return disposition
-    paths = [_base_name(unquote(urlsplit(one).path)) for one in (url, final or url)]
+    paths = [base_name(unquote(urlsplit(one).path)) for one in (url, final or url)]
     chosen = next((path for path in paths if "." in path), "") or next(filter(None, paths), "")
     chosen = chosen or (urlsplit(url).hostname or "document").replace(".", "-")
     if "." not in chosen:
@@ -71,7 +71,7 @@ def _disposition(value: str) -> str:
         return ""
 
 
-def _base_name(text: str) -> str:
+def base_name(text: str) -> str:
     """The last part of a path, without characters that disturb a terminal or a file system."""
     name = _UNSAFE.sub("", re.split(r"[/\\]", text)[-1]).strip().strip(".")
     if len(name) > LONGEST:

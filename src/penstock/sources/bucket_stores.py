@@ -1,0 +1,148 @@
+"""Access to the buckets of object stores: from the usual environment variables, and what their errors mean."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
+
+from penstock.config_http import HttpConfig
+from penstock.errors import Away, ConfigError, PenstockError, RateLimited, SourceChanged, SourceError, UsageError
+from penstock.redaction import MASK, masked
+
+if TYPE_CHECKING:
+    from obstore.store import AzureStore, GCSStore, S3Store
+
+    Store = S3Store | GCSStore | AzureStore
+
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
+_SECRET_NAMES = re.compile(r"(AWS|AZURE|GOOGLE)_.*(KEY|SECRET|TOKEN|CONNECTION_STRING).*")
+_LONGEST = 300
+_FOREVER = timedelta(days=7)
+
+
+@dataclass(frozen=True)
+class _Service:
+    credentials: str
+    """The variables to set, for messages."""
+    endpoints: tuple[str, ...]
+    """The variables that name another server, most important first."""
+
+
+_SERVICES = {
+    "s3": _Service(
+        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+    ),
+    "gs": _Service("GOOGLE_APPLICATION_CREDENTIALS", ()),
+    "az": _Service(
+        "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY (or AZURE_STORAGE_SAS_TOKEN)",
+        ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+    ),
+}
+SCHEMES = tuple(_SERVICES)
+
+
+class Bucket(NamedTuple):
+    scheme: str
+    name: str
+    secrets: tuple[str, ...]
+    """Values of the environment that no message may show."""
+
+    def __repr__(self) -> str:
+        return f"{self.scheme}://{self.name}"
+
+    def error(self, error: Exception) -> PenstockError:
+        """What an error of the library means: Away if another attempt may succeed, otherwise SourceError."""
+        text = str(error)
+        if isinstance(error, FileNotFoundError) and "NoSuchBucket" not in text:
+            return SourceError("there is no such object")
+        if type(error).__name__ == "PreconditionError":
+            return SourceChanged("it changed while it was read")
+        if "169.254." in text or "metadata.google.internal" in text:
+            return SourceError(f"no credentials were found: set {_SERVICES[self.scheme].credentials}")
+        status = int(found[1]) if (found := _STATUS.search(text)) else None
+        return self._trouble(text) if status is None else self._refusal(status, text)
+
+    def _refusal(self, status: int, text: str) -> PenstockError:
+        code = f" ({found[1]})" if (found := _CODE.search(text)) else ""
+        said = f"the server answered {status}{code}"
+        if status in (401, 403):
+            return SourceError(f"{said}: it refuses access; check {_SERVICES[self.scheme].credentials}")
+        if status == 404:
+            return SourceError(f"{said}: there is no such bucket, or no such object")
+        if status == 429 or "SlowDown" in code:
+            return RateLimited(said)
+        return Away(said) if status == 408 or status >= 500 else SourceError(said)
+
+    def _trouble(self, text: str) -> PenstockError:
+        if "redirect" in text:
+            return SourceError("the bucket is in another region: set AWS_REGION")
+        if "illegal character sequence" in text or "empty path segment" in text:
+            return SourceError(f"a key in it cannot be used: {self.shown(text)}")
+        if "builder error" in text:
+            return SourceError("plain http is allowed only for an endpoint that the environment names")
+        if "HTTP error" in text or "Interrupted" in text or "Timeout" in text:
+            reached = "error sending request" not in text
+            return Away("the connection was cut" if reached else "the server cannot be reached")
+        return SourceError(self.shown(text))
+
+    def shown(self, text: str) -> str:
+        """The first line of a message, without secrets."""
+        line = text.partition("\n\nDebug source")[0].replace("\n", " ").strip()
+        for secret in self.secrets:
+            line = line.replace(secret, MASK)
+        return masked(line)[:_LONGEST]
+
+
+def parse(scheme: str, rest: str, environment: Mapping[str, str]) -> tuple[Bucket, str]:
+    """The bucket and the prefix of `scheme://BUCKET/PREFIX`. A key may contain any character, so nothing is decoded."""
+    name, _, prefix = rest.partition("/")
+    if not _BUCKET.fullmatch(name):
+        # It may contain a secret: it is not shown.
+        raise UsageError(
+            f"{scheme}://…: the name of the bucket is missing or wrong: use {scheme}://BUCKET or "
+            f"{scheme}://BUCKET/PREFIX (credentials come from the environment: {_SERVICES[scheme].credentials})"
+        )
+    if "//" in prefix or any(part in (".", "..") for part in prefix.split("/")):
+        raise UsageError(f"{scheme}://{name}/…: the prefix has an empty part, or one of only dots")
+    secrets = {value for key, value in environment.items() if _SECRET_NAMES.fullmatch(key) and len(value) > 3}
+    return Bucket(scheme, name, tuple(sorted(secrets, key=len, reverse=True))), prefix.lstrip("/")
+
+
+def open_store(bucket: Bucket, environment: Mapping[str, str], config: HttpConfig, *, retries: bool) -> "Store":
+    """Access to a bucket. The library reads the credentials from the environment. `retries`: it repeats a request for
+    as long as `http.patience_s` says. Raises ConfigError."""
+    try:
+        from obstore import store as stores
+    except ImportError:
+        raise ConfigError(f"{bucket.scheme}:// needs another package: pip install 'penstock-rag[objects]'") from None
+    service = _SERVICES[bucket.scheme]
+    named = next((name for name in service.endpoints if name in environment), None)
+    endpoint = None if named is None else environment[named].strip()
+    if endpoint is not None and not (urlsplit(endpoint).scheme in ("http", "https") and urlsplit(endpoint).hostname):
+        # The library would panic.
+        raise ConfigError(f"{bucket!r}: the environment variable {named} is not a URL: correct it, or unset it")
+    options: dict[str, Any] = {
+        "client_options": {
+            # A total limit would cut the download of a large object.
+            "timeout": _FOREVER,
+            "connect_timeout": timedelta(seconds=config.timeout_s),
+            "read_timeout": timedelta(seconds=config.timeout_s),
+            "allow_http": endpoint is not None and urlsplit(endpoint).scheme == "http",
+        },
+        "retry_config": {
+            "max_retries": 10_000 if retries else 0,
+            "retry_timeout": timedelta(seconds=config.patience_s),
+            "backoff": {"max_backoff": timedelta(seconds=5)},
+        },
+        **({"endpoint": endpoint} if endpoint is not None else {}),
+    }
+    made: dict[str, Any] = {"s3": stores.S3Store, "gs": stores.GCSStore, "az": stores.AzureStore}
+    try:
+        store: Store = made[bucket.scheme](bucket.name, **options)
+    except Exception as error:
+        raise ConfigError(f"{bucket!r}: {bucket.shown(str(error))}: check {service.credentials}") from None
+    return store
