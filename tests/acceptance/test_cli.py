@@ -226,7 +226,7 @@ def test_db_migrate_says_the_version(cli: Cli) -> None:
 
 
 USAGE = [
-    "nonsense", "ingest", "ingest /no/such/path", "ingest https://example.org/a.pdf", "ingest -", "ingest . --name x",
+    "nonsense", "ingest", "ingest /no/such/path", "ingest ftp://example.org/a.pdf", "ingest -", "ingest . --name x",
     "ingest . --key k", "ingest . --priority x", "run --budget soon", "run --budget 0", "list --status DONE",
     "list --limit 0", "list --owner ../up", "search x -k 0", "search x --mode psychic", "search x --collection a/b",
     "status NOSUCH", "show NOSUCH --pages", "retry NOSUCH", "cancel NOSUCH", "delete NOSUCH", "dlq", "dlq show 7",

@@ -152,7 +152,7 @@ def test_a_document_can_be_cancelled_retried_and_deleted(cli: Cli, tmp_path: Pat
     assert counts(cli("run", "--json")) == {"completed": 1}
     assert cli("delete", a, "NOSUCH", "--json").code == 2
     assert cli("search", "a", "--mode", "text", "--json").json["hits"]
-    assert cli("delete", a, "--json").json == {"deleted": [a], "unchanged": []}
+    assert cli("delete", a, "--json").json == {"deleted": [a], "unchanged": [], "count": 1, "dry_run": False}
     assert cli("search", "a", "--mode", "text", "--json").json["hits"] == []
     assert set(cli.documents()) == {"b.txt"}
     assert a in cli("status", a).err

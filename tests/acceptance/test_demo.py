@@ -152,12 +152,12 @@ def test_the_demo_takes_no_folder_or_settings_that_are_in_use(cli: Cli, options:
 
 
 def test_a_claim_that_does_not_hold_fails_the_demo(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def tell(story: DemoRun) -> dict[str, Any]:
+    async def run(story: DemoRun) -> dict[str, Any]:
         story._claim(True, "Water is wet.")
         story._claim(False, "Fire is wet.")
         return {"ok": story.ok, "claims": story.claims}
 
-    monkeypatch.setattr(DemoRun, "tell", tell)
+    monkeypatch.setattr(DemoRun, "run", run)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     result = cli("demo")
     assert result.code == 1

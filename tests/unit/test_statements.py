@@ -23,7 +23,8 @@ SCRIPTS = {
         "_NAMED",
         "f'SELECT count(*) FROM ({_NAMED})'",
         "f\"SELECT raw_key FROM generations WHERE state <> 'PURGED' AND raw_key IN ({places}) "
-        'UNION SELECT key FROM segments WHERE key IN ({places})"',
+        "UNION SELECT key FROM segments WHERE key IN ({places}) "
+        'UNION SELECT key FROM answer_segments WHERE key IN ({places})"',
         "f'DECLARE copied NO SCROLL CURSOR FOR SELECT {columns} FROM {name}'",
         "f'FETCH {PAGE} FROM copied'",
         "f'SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {table}_id_seq'",
