@@ -112,10 +112,14 @@ class Place:
         self._next: Pool | None = None
         self.refused = False
         """The pool of the next step had no free place."""
+        self._left_to_group = False
 
     def reach(self, queue: str) -> bool:
-        """Reserve a place for the next step. Return False if there is none."""
+        """Reserve a place for the next step. Return False if there is none, or the step is claimed with its group."""
         pool = self._pools.of(queue)
+        if pool is not None and pool.grouped:
+            self._left_to_group = True
+            return False
         if pool is not self._pool:
             if pool is None or pool.free <= 0:
                 self.refused = True
@@ -126,11 +130,12 @@ class Place:
 
     def move(self, claimed: bool) -> bool:
         """Move to the reserved place if the next step was `claimed`, or else give the reservation back. Return whether
-        a place became free."""
+        a place became free, or a step waits to be claimed with its group."""
         before, following = self._pool, self._next
+        left_to_group, self._left_to_group = self._left_to_group, False
         self._next = None
         if following is None or following is before:
-            return False
+            return left_to_group
         if claimed:
             self._pool = following
         (before if claimed else following).leave()
