@@ -343,15 +343,21 @@ def all_crowds(connection: Connection, count: int) -> None:
 
 @pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
 def test_i11_a_verb_costs_the_same_beside_a_crowd(dialect: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """`make bench ARGS=flat` made short; what is not flat costs ten times as much already here."""
-    few, many = (f"sqlite:///{tmp_path / name}" for name in ("few.db", "many.db"))
-    if dialect == "postgres":
-        make = request.getfixturevalue("make_postgres")
-        few, many = make(), make()
-    found = flat.compare(flat.make(few), flat.make(many), all_crowds, CROWD, calls=30, warm_up=5)
-    for verb, times in found.items():
-        before, after = (statistics.median(side) for side in (times.few, times.many))
-        assert after < 3 * before + 0.001, f"{verb}: {before * 1000:.2f} ms became {after * 1000:.2f} ms"
+    """`make bench ARGS=flat` made short; what is not flat costs ten times as much already here, each time that it is
+    measured. A busy machine disturbs one measurement."""
+
+    def make(name: str) -> str:
+        made: str = request.getfixturevalue("make_postgres")() if dialect == "postgres" else ""
+        return made or f"sqlite:///{tmp_path / name}.db"
+
+    for measurement in range(3):
+        few, many = make(f"few{measurement}"), make(f"many{measurement}")
+        found = flat.compare(flat.make(few), flat.make(many), all_crowds, CROWD, calls=30, warm_up=5)
+        medians = {verb: [statistics.median(side) for side in (times.few, times.many)] for verb, times in found.items()}
+        slower = {verb: times for verb, times in medians.items() if times[1] >= 3 * times[0] + 0.001}
+        if not slower:
+            return
+    raise AssertionError(f"seconds beside few and many others: {slower}")
 
 
 def test_the_kit_names_every_table_of_the_ledger(tmp_path: Path, connect: Connect) -> None:
