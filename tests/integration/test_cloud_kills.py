@@ -3,8 +3,10 @@
 import os
 import random
 import signal
+import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -83,10 +85,14 @@ def test_i4_a_kill_buys_at_most_one_operation_again(tmp_path: Path, desk: Desk) 
 
 
 @pytest.mark.parametrize(
-    "failpoint", ["ledger.start_operation.after", "ledger.keep_answers.before", "ledger.keep_answers.after",
-                  "ledger.forget_answers.before", "ledger.forget_answers.after", "ledger.lease_limit.after"],
+    "failpoint", ["ledger.start_operation.before", "ledger.start_operation.after", "ledger.keep_answers.before",
+                  "ledger.keep_answers.after", "ledger.forget_answers.before", "ledger.forget_answers.after",
+                  "ledger.lease_limit.before", "ledger.lease_limit.after", "ledger.refuse_limit.before",
+                  "ledger.refuse_limit.after"],
 )  # fmt: skip
 def test_i4_what_is_stored_is_not_bought_again(tmp_path: Path, desk: Desk, failpoint: str) -> None:
+    if failpoint.startswith("ledger.refuse"):
+        desk.fault = throttling(0.5)
     command = cli(tmp_path, desk)
     submit(command, 1, 4 * PER_CALL)
     killed = cli(tmp_path, desk, FAILPOINTS=f"{failpoint}=kill@2").start("run")
@@ -98,3 +104,20 @@ def test_i4_what_is_stored_is_not_bought_again(tmp_path: Path, desk: Desk, failp
     assert desk.paid_pages <= 5 * PER_CALL
     if failpoint.startswith("ledger.forget"):
         assert desk.paid_pages == 4 * PER_CALL
+
+
+@pytest.mark.parametrize("failpoint", ["ledger.touch_answers.before", "ledger.touch_answers.after"])
+def test_i4_an_answer_that_is_used_again_after_a_long_time_is_not_bought_again(
+    tmp_path: Path, desk: Desk, failpoint: str
+) -> None:
+    command = cli(tmp_path, desk)
+    submit(command, 1, 4 * PER_CALL)
+    for point in ("ledger.keep_answers.after=kill@2", f"{failpoint}=kill@1"):
+        killed = cli(tmp_path, desk, FAILPOINTS=point).start("run")
+        finish(killed, timeout=60)
+        assert killed.returncode == -signal.SIGKILL, point
+        with closing(sqlite3.connect(command.home / "ledger.db")) as ledger, ledger:
+            assert ledger.execute("UPDATE answer_segments SET used_at = 1").rowcount >= 1
+    assert finish(command.start("run"), timeout=120).code == 0
+    assert {document["status"] for document in command.documents().values()} == {"COMPLETED"}
+    assert desk.paid_pages <= 5 * PER_CALL
