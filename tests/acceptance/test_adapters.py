@@ -123,7 +123,7 @@ def test_a_new_version_of_an_extractor_of_a_package_concerns_only_documents_that
 def test_the_url_of_an_unknown_source_is_refused_without_its_password(cli: Cli) -> None:
     result = cli.process("ingest", "attic://me:hidden@top", "--json")
     assert (result.code, "hidden" in result.out + result.err) == (2, False)
-    assert "use one of file, http, https, shelf" in result.json["error"]
+    assert "use one of az, file, gs, http, https, s3, shelf" in result.json["error"]
 
 
 def test_a_folder_can_be_named_by_its_url(cli: Cli) -> None:
