@@ -28,6 +28,8 @@ MOST_BYTES = 4_000_000
 """Pages of a PDF with more bytes are sent as images."""
 WAIT_S = 1.0
 """Time between two polls, if the provider asks for none."""
+SHORTEST_S = 0.05
+"""Time between two polls, even if the provider asks for less."""
 POLLS, LONGEST_S = 10, 30.0
 """How often in a row a poll may be refused, and how long a pause may be, before the step waits for the provider."""
 REDUCED = "reduced_pages"
@@ -238,4 +240,4 @@ class _Reading:
                 if refused > POLLS or (wait_s or 0.0) > LONGEST_S:
                     raise
             wait_s = (WAIT_S * 1.5**refused if wait_s is None else wait_s) + refused * 0.2 * self._runtime.random()
-            await self._runtime.sleep(min(wait_s, LONGEST_S))
+            await self._runtime.sleep(min(max(wait_s, SHORTEST_S), LONGEST_S))
