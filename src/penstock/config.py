@@ -244,6 +244,7 @@ class ConfigKeywords(TypedDict, total=False):
     small_bytes: int
     index: str
     embedder: str
+    prices: Mapping[str, float]
     extractor: str
     owner: str
     collection: str
@@ -256,7 +257,6 @@ class ConfigKeywords(TypedDict, total=False):
     workflows: str | Path
     parameter_sets: str | Path
     worker: WorkerConfig | Mapping[str, Any]
-    prices: Mapping[str, float]
     transcriber: str
     parsers: ParsersConfig | Mapping[str, Any]
     limits: LimitsConfig | Mapping[str, Any]

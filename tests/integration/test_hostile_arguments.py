@@ -109,6 +109,7 @@ def verbs(document: str) -> list[Verb]:
         "group": (_plain("group"), {"name": document}),
         "hold_index": (_hold, {"max_wait": 0.0}),
         "ingest": (_plain("ingest"), {"data": b"words of bert", "name": "b.txt", "wait": False}),
+        "plan_ingest": (_plain("plan_ingest"), {"paths": [__file__]}),
         "release_lock": (_plain("release_lock"), {"key": "index:bert/default/1"}),
         "retry": (_plain("retry"), {"names": [document]}),
         "retry_group": (_plain("retry_group"), {"name": document}),
