@@ -234,7 +234,8 @@ async def test_a_dry_run_says_what_would_go_and_takes_nothing(app: App, home: Pa
     assert dead.exists()
     did = await app.prune()
     assert (would.purged, would.dropped, would.workers) == (1, 7, 1)
-    assert would == did
+    # What was removed makes one more blob unreferenced, which waits for a day.
+    assert msgspec.structs.replace(would, waiting=0) == msgspec.structs.replace(did, waiting=0)
     assert not dead.exists()
 
 

@@ -33,7 +33,7 @@ def call_for(database_url: str, provider: LimitedProvider, seconds: float, per_m
 
 # The times are a fifteenth of those of a real provider, and the machine may be busy: with a window of a minute, 98 % of
 # the limit were used (docs/how-to/outages.md).
-@pytest.mark.parametrize(("known", "used", "refused"), [(True, 0.8, 0.01), (False, 0.6, 0.05)])
+@pytest.mark.parametrize(("known", "used", "refused"), [(True, 0.3, 0.01), (False, 0.2, 0.05)])
 def test_a_limit_is_kept_and_used_by_four_processes(
     database_url: str, known: bool, used: float, refused: float
 ) -> None:

@@ -37,7 +37,7 @@ def test_defaults() -> None:
     assert ChunkSettings() == ChunkSettings("characters", 1000, 200)
     assert ChunkSettings(unit="tokens") == ChunkSettings("tokens", 512, 50)
     assert ChunkSettings(size=100).overlap == 20
-    assert msgspec.convert({"unit": "tokens", "size": 100}, ChunkSettings) == ChunkSettings("tokens", 100, 10)
+    assert msgspec.convert({"unit": "tokens", "size": 100}, ChunkSettings) == ChunkSettings("tokens", 100, 20)
 
 
 @pytest.mark.parametrize("wrong", [{"size": 100, "overlap": 100}, {"size": 0}, {"overlap": -2}, {"unit": "words"}])
