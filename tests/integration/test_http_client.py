@@ -240,7 +240,7 @@ async def test_a_redirect_to_another_host_is_refused(client: Client, location: s
         writer.write(redirect(location.format(port=server.port)))
 
     async with serving(answer) as server:
-        with pytest.raises(Permanent, match="another host") as caught:
+        with pytest.raises(Permanent, match=r"to another host|not a URL of http") as caught:
             await client.request("GET", server.url, redirects=3)
         assert caught.value.reason == "bad_redirect"
         assert len(server.heads) == 1

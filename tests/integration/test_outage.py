@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,11 @@ def fill(place: Path) -> Path:
     return place / "filler"
 
 
+def grow(place: Path) -> None:
+    """Make sure that the disk cannot be full again."""
+    subprocess.run(["mount", "-o", "remount,size=400m", str(place)], check=True)
+
+
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """While `left` is above 0, every segment that is written fails, and counts down."""
@@ -83,6 +89,7 @@ async def test_a_worker_waits_for_room_on_a_full_disk_and_goes_on(small_disk: Pa
         assert len(said) == 1, said
         assert "Waiting for it; what is done is kept." in said[0]
         filler.unlink()
+        grow(small_disk)
         await completed(app, 4)
         assert said[1:] == ["It can be written again: going on."]
         app.stop()
