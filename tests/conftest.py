@@ -127,8 +127,10 @@ class StartApp(Protocol):
 
 
 @pytest.fixture
-async def start_app(tmp_path: Path) -> AsyncIterator[StartApp]:
+async def start_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[StartApp]:
     """Opens apps with the fake embedder, by default on one home; closes them after the test."""
+    # It begins like a setting, and is none.
+    monkeypatch.delenv("PENSTOCK_LONG", raising=False)
     async with AsyncExitStack() as stack:
 
         async def start(home: str = "home", **settings: Any) -> App:

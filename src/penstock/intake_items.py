@@ -98,7 +98,9 @@ class Read:
             problem = self.problem or self.item.uri
             return Receipt(None, self.item.uri, self.name, "refused", None, self.size, problem)
         if answer.outcome == "taken":
-            problem = f"{self.item.uri}: this is the source of another document, {answer.document_id}"
+            problem = (
+                f"{self.item.uri}: this is the source of another document, {answer.document_id}: rename one of them"
+            )
             return Receipt(None, self.item.uri, self.item.name, "refused", None, self.size, problem)
         changed = answer.outcome == "submitted" and answer.document_id != self.id
         return Receipt(

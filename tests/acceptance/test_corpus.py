@@ -61,7 +61,7 @@ def temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 @pytest.mark.timeout(7200 if LONG else 600)
 async def test_damaged_copies_crash_no_worker_and_leave_nothing_behind(
-    start_app: StartApp, tmp_path: Path, temporary_files: Path, monkeypatch: pytest.MonkeyPatch
+    start_app: StartApp, tmp_path: Path, temporary_files: Path
 ) -> None:
     """Damage is random with fixed seeds. Large files are left out: they say no more than small ones."""
     sources = [path for path in corpus.files() if 0 < path.stat().st_size < 400_000]
@@ -71,7 +71,6 @@ async def test_damaged_copies_crash_no_worker_and_leave_nothing_behind(
         path = sources[number * 7 % len(sources)]
         data = corpus.mutated(path.read_bytes(), f"{number} {path.name}")
         (folder / f"{number:04}{path.suffix}").write_bytes(data)
-    monkeypatch.delenv("PENSTOCK_LONG", raising=False)
     app = await start_app(parsers={"timeout_s": 20, "memory_mb": 512})
     async with asyncio.timeout(7000 if LONG else 550):
         summary = await app.ingest(folder)

@@ -76,6 +76,8 @@ HANDFUL = [
 ]
 """Tried on PostgreSQL, too, in the short run."""
 
+CHILDREN = ["ledger.submit.before", "ledger.submit.after", "ledger.sweep.before", "ledger.sweep.after"]
+
 
 @dataclass
 class Atlas:
@@ -150,6 +152,13 @@ def test_a_kill_here_changes_nothing(atlas: Atlas, failpoint: str) -> None:
 def test_a_kill_here_changes_nothing_on_postgres(atlas_postgres: Atlas, failpoint: str) -> None:
     scenario, _ = next(atlas_postgres.where(failpoint), ("nobody", 0))
     atlas_postgres.kill(failpoint, scenario, 1)
+
+
+@pytest.mark.parametrize("failpoint", CHILDREN)
+def test_a_kill_while_an_archive_is_read_changes_nothing_on_postgres(atlas_postgres: Atlas, failpoint: str) -> None:
+    """The second submit is that of the children."""
+    passages = atlas_postgres.play("archive")[failpoint]
+    atlas_postgres.kill(failpoint, "archive", min(2, passages))
 
 
 def test_every_failpoint_is_passed_by_somebody_and_listed_by_its_door(atlas: Atlas) -> None:

@@ -55,9 +55,7 @@ def _zip(document: BinaryIO, sender: Sender, password: str | None) -> None:
     with archive:
         for info in archive.infolist():
             name = _zip_name(info)
-            if info.is_dir():
-                sender.skip("folder")
-            elif (info.external_attr >> 16) & 0o170000 == 0o120000:
+            if (info.external_attr >> 16) & 0o170000 == 0o120000:
                 sender.skip("link")
             else:
                 sender.send(name, _zip_member(archive, info, password), info.compress_size)

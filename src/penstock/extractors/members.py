@@ -259,15 +259,17 @@ class Names:
     """The paths of the members of one file. A path that was used before gets a number."""
 
     def __init__(self) -> None:
-        self._used: set[str] = set()
+        self._used: dict[str, int] = {}
+        """With the last number that was given to a copy of the path."""
 
     def unique(self, name: str) -> str:
         wanted = path = safe_path(name)
-        number = 1
+        number = self._used.get(wanted, 1)
         while path in self._used:
             number += 1
             folder, slash, last = wanted.rpartition("/")
             stem, dot, suffix = last.rpartition(".")
             path = folder + slash + (f"{stem} ({number}).{suffix}" if stem and dot else f"{last} ({number})")
-        self._used.add(path)
+        self._used[wanted] = number
+        self._used.setdefault(path, 1)
         return path

@@ -22,23 +22,32 @@ def send(document: BinaryIO, sender: Sender, password: str | None) -> None:
     # It would decompress as much at once as the memory of the machine allows.
     setattr(inner, "get_memory_limit", lambda: PIECE)  # noqa: B010
     broken = (exceptions.ArchiveError, exceptions.AbsolutePathError, *UNREADABLE)
-    locked = Permanent(
-        "the archive is encrypted: give its password, as in `penstock retry ID --password-file FILE`",
-        reason="encrypted",
-    )
+    unreadable = (*broken, AttributeError, TypeError, AssertionError, RuntimeError, NotImplementedError)
     try:
         archive = py7zr.SevenZipFile(document, password=password)
     except exceptions.PasswordRequired as error:
-        raise locked from error
-    except broken as error:
-        # With a wrong password, an encrypted list of files is garbage.
-        raise locked if password is not None else damaged(error, "7Z") from error
-    except (AttributeError, TypeError, AssertionError, RuntimeError, NotImplementedError) as error:
+        raise _locked() from error
+    except unreadable as error:
+        if password is not None:
+            # With a wrong password, an encrypted list of files is garbage.
+            document.seek(0)
+            with suppress(*unreadable):
+                try:
+                    py7zr.SevenZipFile(document)
+                except exceptions.PasswordRequired:
+                    raise _locked() from error
         raise damaged(error, "7Z") from error
     with archive:
         reading = _Reading(archive, document, sender, (exceptions.PasswordRequired, RuntimeError), broken)
         reading.locked = archive.needs_password()
         reading.send_all()
+
+
+def _locked() -> Permanent:
+    return Permanent(
+        "the archive is encrypted: give its password, as in `penstock retry ID --password-file FILE`",
+        reason="encrypted",
+    )
 
 
 class _Reading:

@@ -17,7 +17,7 @@ from penstock.model.nouns import DocumentId
 from penstock.model.states import TEXTLESS
 
 Outcome = Literal["submitted", "resumed", "updated", "skipped", "taken"]
-"""`taken`: the source of a child is the source of a document that is not a child of the same parent."""
+"""`taken`: the source belongs to a document that is no child of this parent, or to a child, and this is none."""
 
 ENTER_TRIES = 5
 
@@ -78,7 +78,7 @@ def _submit_one(connection: Connection, s: Submission) -> list[Submitted]:
         if old is None or (document.raw_key is None and (old.raw_lost or old.sha256 != document.sha256)):
             answers[document.source] = Submitted(document.id, "skipped", "PENDING", needs_bytes=True)
             continue
-        if s.parent is not None and old.parent_id != s.parent.document_id:
+        if old.parent_id != (s.parent.document_id if s.parent is not None else None):
             answers[document.source] = Submitted(old.id, "taken", old.status)
             continue
         verdict = _again(document, old, s)
@@ -100,7 +100,8 @@ def _submit_one(connection: Connection, s: Submission) -> list[Submitted]:
     )
     _keep_keys(connection, s, answers, keyed)
     if s.batch is not None and len(new) < len(s.documents):
-        connection.run(_BATCH, [(a.document_id,) for a in answers.values()], owner=s.owner, batch=s.batch)
+        ours = [(answer.document_id,) for answer in answers.values() if answer.outcome != "taken"]
+        connection.run(_BATCH, ours, owner=s.owner, batch=s.batch)
     _adopt(connection, s, answers)
     is_sealed = start or (new and whole)
     if s.group is not None and s.group.seal and not is_sealed and not again:
