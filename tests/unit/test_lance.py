@@ -100,8 +100,10 @@ async def test_the_first_commit_fsyncs_the_new_folders_up_to_the_one_that_was_th
     everything = tree(tmp_path / "index")
     files = {path for path in everything if Path(path).is_file()}
     folders = set(everything) - files | {str(tmp_path)}
-    # The highest generation is read only by who opens a ledger that may be older: after a power cut none is.
-    built_as = {str(Path(path).relative_to(table.path)) for path in files - {str(tmp_path / "index" / "highest")}}
+    # The highest generation is read only by who opens a ledger that may be older: after a power cut none is. The file
+    # that readers lock is made again.
+    files -= {str(tmp_path / "index" / "highest"), str(table.path / "readers.lock")}
+    built_as = {str(Path(path).relative_to(table.path)) for path in files}
     workshop = {path.split("/", path.count("/"))[-1] for path in synced}
     assert {Path(name).name for name in built_as} <= workshop
     assert {str(table.path.parent), str(tmp_path / "index"), str(tmp_path / "index" / "anna"), str(tmp_path)} <= set(
@@ -165,18 +167,82 @@ async def test_a_version_is_kept_for_its_readers_after_it_was_replaced_however_o
         await table.put([rows(generation, 3)], held, fresh=True)
     for manifest in (table.path / "_versions").glob("*.manifest"):
         os.utime(manifest, (runtime.now() - 3600, runtime.now() - 3600))
-    reader = lance.dataset(str(table.path))
-    first = reader.version
-    await table.compact(held)
-    assert reader.to_table().num_rows == 12
-    assert min(version["version"] for version in reader.versions()) == first
+    async with table.reading():
+        reader = lance.dataset(str(table.path))
+        first = reader.version
+        await table.compact(held)
+        assert reader.to_table().num_rows == 12
+        assert min(version["version"] for version in reader.versions()) == first
 
-    later = runtime.now() + 2 * adapter.READER_GRACE
-    monkeypatch.setattr(runtime, "now", lambda: later)
-    await table.compact(held)
+        later = runtime.now() + 2 * adapter.READER_GRACE
+        monkeypatch.setattr(runtime, "now", lambda: later)
+        await table.compact(held)
     assert len(reader.versions()) == 1
     assert len(list((table.path / "data").iterdir())) == 1
     assert await table.count() == 12
+
+
+async def test_old_versions_go_at_once_if_nobody_reads_the_table(table: LanceTable) -> None:
+    for generation in range(1, 5):
+        await table.put([rows(generation, 3)], held, fresh=True)
+    await table.compact(held)
+    assert len(list((table.path / "_versions").glob("*.manifest"))) == 1
+    assert len(list((table.path / "data").iterdir())) == 1
+    assert (await table.search(TextQuery("common"), 3))[0].text
+    assert await table.count() == 12
+
+
+async def test_a_scan_keeps_the_version_that_it_reads(table: LanceTable, runtime: Runtime, tmp_path: Path) -> None:
+    """A handle of another process, for which the in-process state of this one is nothing."""
+    for generation in range(1, 5):
+        await table.put([rows(generation, 3)], held, fresh=True)
+    scan = (await lance_table(LanceIndex(tmp_path / "index", runtime), D)).scan()
+    count = len(await anext(scan))
+    await table.compact(held)
+    async for some in scan:
+        count += len(some)
+    assert count == 12
+
+
+READ = """
+import asyncio, sys
+from pathlib import Path
+from penstock.indexes.base import TableId, TextQuery
+from penstock.indexes.lance import LanceIndex
+from penstock.runtime import Runtime
+
+async def main():
+    table = await LanceIndex(Path(sys.argv[1]), Runtime()).open(TableId("anna", "default", 1))
+    read = 0
+    print("begun", flush=True)
+    while not Path(sys.argv[2]).exists():
+        assert len(await table.search(TextQuery("common"), 3)) == 3
+        assert sum([len(some) async for some in table.scan()]) >= 3
+        assert await table.checksum()
+        read += 1
+    print(read)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_reader_in_another_process_never_misses_a_file(table: LanceTable, tmp_path: Path) -> None:
+    await table.put([rows(1, 6)], held, fresh=True)
+    end = tmp_path / "end"
+    arguments = [sys.executable, "-c", READ, str(tmp_path / "index"), str(end)]
+    reader = await asyncio.create_subprocess_exec(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert reader.stdout is not None
+    assert await reader.stdout.readline() == b"begun\n"
+    removed = 0
+    for generation in range(2, 42):
+        await table.put([rows(generation, 3)], held, fresh=True)
+        before = len(list((table.path / "_versions").glob("*.manifest")))
+        await table.compact(held)
+        removed += before > len(list((table.path / "_versions").glob("*.manifest")))
+    end.touch()
+    out, errors = await reader.communicate()
+    assert reader.returncode == 0, errors.decode()
+    assert int(out) > 0
 
 
 @pytest.mark.parametrize("folder", ["_versions", "data", "_deletions", "_indices"])
@@ -209,7 +275,8 @@ async def test_every_byte_of_the_latest_version_counts_in_its_checksum(folder: s
 async def test_what_belongs_to_other_versions_counts_neither_in_the_checksum_nor_in_the_size(table: LanceTable) -> None:
     for generation in range(1, 5):
         await table.put([rows(generation, 3)], held, fresh=True)
-    await table.compact(held)
+    async with table.reading():
+        await table.compact(held)
     sealed, state = await table.checksum(), await table.state()
     _, names = table._reader.names() or (0, [])
     assert state is not None
@@ -235,7 +302,8 @@ async def test_failpoints_are_passed_before_and_after_each_commit(tmp_path: Path
     await table.dedupe([1], held)
     await table.put([rows(1, 2)], held, fresh=False)
     await table.optimize(held, force=True)
-    await table.compact(held)
+    async with table.reading():
+        await table.compact(held)
     await table.delete([1], held)
     await table.restore(1, held)
     runtime.close()
@@ -567,7 +635,8 @@ async def test_an_upgrade_that_was_killed_goes_on(
     table = await index.open(TableId("o", "c", 1))
     assert table is not None
     first = lance.dataset(str(path)).version
-    await table.compact(held)
+    async with table.reading():
+        await table.compact(held)
     last = lance.dataset(str(path)).version
     assert last >= first + 5
     await table.restore(first + commits, held)

@@ -143,7 +143,7 @@ async def vacuum(call: Call, collection: str | None, wait: str, force: bool) -> 
         lines.append(f"busy: {visible(_named(held.collection, held.version))} is {who}")
     hints = []
     if any(one.bytes_old for one in report.collections):
-        hints.append("OLD is kept for ten minutes, because searches may still read it; a later vacuum removes it.")
+        hints.append("OLD is kept for up to ten minutes, because the index is being read; a later vacuum removes it.")
     hints += sorted({f"{_named(one.collection, one.version)}: {one.note}" for one in report.collections if one.note})
     if report.busy:
         hints.append("Wait longer with --wait, or take the lock with --force; the work of its holder is then repeated.")

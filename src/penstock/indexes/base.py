@@ -11,6 +11,7 @@ This is harmless: search merges hits with the same id, and never returns rows of
 
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
@@ -207,7 +208,14 @@ class Maintained(Protocol):
         follows soon, and fewer rows are enough for the vector index too."""
 
     async def compact(self, fence: Fence) -> None:
-        """Durably merge small files, and remove old versions that no reader can still use."""
+        """Durably merge small files, and remove old versions as `clean` does."""
+
+    async def clean(self, fence: Fence) -> None:
+        """Remove old versions: at once if nobody reads the table in any process, else after some minutes."""
+
+    def reading(self) -> AbstractAsyncContextManager[None]:
+        """Keep the latest version, and later ones, some minutes after they are replaced. The other functions do this
+        themselves. It is for a caller that reads the files."""
 
     async def dedupe(self, generations: Sequence[int], fence: Fence) -> int:
         """Keep only the row with the highest epoch for each id of these generations, in one durable commit. Returns the
@@ -220,7 +228,8 @@ class Maintained(Protocol):
         """The checksum of all files of a version (default: the latest). It changes only if a file is modified."""
 
     async def files(self) -> TableFiles | None:
-        """The files of the latest version; None if the table does not exist. A copy of them is a copy of the table."""
+        """The files of the latest version; None if the table does not exist. A copy of them is a copy of the table, if
+        they are copied while `reading`."""
 
     async def restore(self, version: int, fence: Fence) -> None:
         """Restore the content of an earlier version, in one durable commit."""

@@ -9,6 +9,7 @@ import importlib
 import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,15 +38,16 @@ from penstock.indexes.base import (
 from penstock.indexes.highest import HighestGeneration
 from penstock.indexes.lance_checksum import Checksum
 from penstock.indexes.lance_reader import LanceReader
+from penstock.indexes.lance_readers import Readers
 from penstock.indexes.lance_writer import LanceWriter, Staged
 from penstock.runtime import Runtime, ThreadPool
 
-COMMITS = ("create", "append", "merge", "delete", "dedupe", "optimize", "compact", "restore")
+COMMITS = ("create", "append", "merge", "delete", "dedupe", "optimize", "compact", "clean", "restore")
 FAILPOINTS = tuple(f"index.{commit}.{side}" for commit in COMMITS for side in ("before", "after"))
 
 _CONFLICT = re.compile(r"(retryable )?commit conflict for version \d", re.IGNORECASE)
 READER_GRACE = 600.0
-"""Seconds for which a replaced version is kept for readers that still use it."""
+"""Seconds for which a replaced version is kept while somebody reads the table."""
 CONFLICT_TRIES = 5
 CACHE_BYTES = 512 * 2**20
 """Size of the index cache that the searches of all tables share."""
@@ -73,6 +75,7 @@ class LanceTable:
         self._highest = highest
         self._runtime = runtime
         self._reader = LanceReader(path, session)
+        self._readers = Readers(path)
         self._writer = LanceWriter(path, top, writing)
         self._dimensions: int | None = None
 
@@ -84,7 +87,7 @@ class LanceTable:
     async def open(self) -> bool:
         """Read the dimensions of the table. Returns whether the table exists."""
         if self._dimensions is None:
-            self._dimensions = await self._run("read", self._reader.dimensions)
+            self._dimensions = await self._read(self._reader.dimensions)
         return self._dimensions is not None
 
     async def create(self, dimensions: int, fence: Fence | None = None, generation: int = 0) -> None:
@@ -137,88 +140,106 @@ class LanceTable:
         await self.optimize(fence, force=True)
         if await self._run("index", lambda: upkeep.outgrown(self._writer.latest())):
             await self._update(upkeep.create_vector_index, fence)
+        await self.clean(fence)
+
+    async def clean(self, fence: Fence) -> None:
         await fence()
         before = self._runtime.now() - READER_GRACE
-        await self._run("index", lambda: self._writer.clean(before))
+        await self._commit("clean", lambda: self._writer.clean(before))
 
     async def restore(self, version: int, fence: Fence) -> None:
-        await fence()
-        await self._commit("restore", lambda: self._writer.restore(version))
+        async with self.reading():
+            await fence()
+            await self._commit("restore", lambda: self._writer.restore(version))
 
     async def search(self, query: Query, k: int, where: Filter = EVERYTHING, *, whole: bool = True) -> list[IndexHit]:
         if isinstance(query, VectorQuery):
             vector = np.asarray(query.vector, dtype=np.float32)
-            found = await self._run("read", lambda: self._reader.search_vector(vector, k, where))
+            found = await self._read(lambda: self._reader.search_vector(vector, k, where))
         else:
-            found = await self._run("read", lambda: self._reader.search_text(query, k, where))
+            found = await self._read(lambda: self._reader.search_text(query, k, where))
             if self._reader.wants_warming():
-                self._runtime.executor("upkeep").submit(self._reader.warm)
+                self._runtime.executor("upkeep").submit(self._warm)
         return await self.fill(found) if whole else found
 
     async def fill(self, hits: Sequence[IndexHit]) -> list[IndexHit]:
         if all(hit.place is None for hit in hits):
             return list(hits)
-        return await self._run("read", lambda: self._reader.fill(hits))
+        return await self._read(lambda: self._reader.fill(hits))
 
     async def rows(self, spans: Sequence[RowSpan]) -> list[IndexHit]:
-        return await self._run("read", lambda: self._reader.spans(spans))
+        return await self._read(lambda: self._reader.spans(spans))
 
     async def scan(self) -> AsyncIterator[list[StoredRow]]:
-        batches = await self._run("read", self._reader.batches)
-        while found := await self._run("read", lambda: rows.stored_rows(batches)):
-            yield found
+        async with self.reading():
+            batches = await self._read(self._reader.batches)
+            while found := await self._read(lambda: rows.stored_rows(batches)):
+                yield found
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[None]:
+        begun = await self._run("read", self._readers.begin)
+        try:
+            yield
+        finally:
+            self._readers.end(begun)
 
     async def count(self) -> int:
-        return await self._run("read", self._reader.count)
+        return await self._read(self._reader.count)
 
     async def state(self) -> TableState | None:
-        return await self._run("read", self._reader.state)
+        return await self._read(self._reader.state)
 
     async def checksum(self, version: int | None = None) -> TableChecksum | None:
-        found = await self._run("read", lambda: self._reader.names(version))
-        if found is None:
-            return None
-        version, names = found
-        checksum = Checksum(self.path)
-        # One file per call, so that other reads can use the thread pool and the task can be cancelled in between.
-        for name in names:
-            await self._run("read", functools.partial(checksum.take, name))
+        async with self.reading():
+            found = await self._read(lambda: self._reader.names(version))
+            if found is None:
+                return None
+            version, names = found
+            checksum = Checksum(self.path)
+            # One file per call, so that other reads can use the thread pool and the task can be cancelled in between.
+            for name in names:
+                await self._read(functools.partial(checksum.take, name))
         return TableChecksum(version, checksum.hexdigest())
 
     async def files(self) -> TableFiles | None:
-        found = await self._run("read", self._reader.names)
+        found = await self._read(self._reader.names)
         return None if found is None else TableFiles(self.path, found[1])
 
     async def _change(self, name: str, stage: Callable[[], Staged | None], fence: Fence) -> int:
         """Stage, await the fence, commit. If another writer changed the same files in between, stage again on the
         latest version. Returns the number of removed rows."""
         for _ in range(CONFLICT_TRIES):
-            staged = await self._run("index", stage)
-            if staged is None:
-                return 0
-            await fence()
-            try:
-                await self._commit(name, functools.partial(self._writer.commit, staged))
-            except Transient:
-                continue
-            return staged.removed
+            # Lance finds conflicts by the versions since. If another process removed these, it would find none.
+            async with self.reading():
+                staged = await self._run("index", stage)
+                if staged is None:
+                    return 0
+                await fence()
+                try:
+                    await self._commit(name, functools.partial(self._writer.commit, staged))
+                except Transient:
+                    continue
+                return staged.removed
         raise Transient(
             f"The index table {self.path} was changed by other writers {CONFLICT_TRIES} times.", reason="conflict"
         )
 
     async def _rewrite(self, name: str, only: Callable[[Any], list[int]] | None, fence: Fence) -> None:
-        rewritten = await self._run("index", lambda: self._writer.stage_compaction(only))
-        if rewritten is not None:
-            await fence()
-            await self._commit(name, lambda: self._writer.commit_compaction(rewritten))
+        async with self.reading():
+            rewritten = await self._run("index", lambda: self._writer.stage_compaction(only))
+            if rewritten is not None:
+                await fence()
+                await self._commit(name, lambda: self._writer.commit_compaction(rewritten))
 
     async def _update(self, action: Callable[[Any], None], fence: Fence) -> None:
-        await fence()
-        await self._commit("optimize", lambda: self._writer.update(action))
+        async with self.reading():
+            await fence()
+            await self._commit("optimize", lambda: self._writer.update(action))
 
     async def _commit(self, name: str, commit: Callable[[], None]) -> None:
-        """Run a commit between its two failpoints. Every change of a table uses this. The change is durable when the
-        failpoint `after` is hit."""
+        """Run a commit, or a removal of old versions, between its two failpoints. Every change of a table uses this.
+        The change is durable when the failpoint `after` is hit."""
         await self._run("index", lambda: self._pass(name, commit))
 
     def _pass(self, name: str, commit: Callable[[], None]) -> None:
@@ -228,6 +249,17 @@ class LanceTable:
         commit()
         if failpoints.armed:
             failpoints.hit(f"index.{name}.after")
+
+    def _warm(self) -> None:
+        with self._readers.reading():
+            self._reader.warm()
+
+    async def _read(self, action: Callable[[], T]) -> T:
+        def read() -> T:
+            with self._readers.reading():
+                return action()
+
+        return await self._run("read", read)
 
     async def _run(self, pool: ThreadPool, action: Callable[[], T]) -> T:
         return await self._runtime.run_blocking(pool, self._explained, action)

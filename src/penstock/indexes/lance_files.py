@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 FOLDERS = ("data", "_deletions", "_transactions", "_versions")
@@ -95,13 +95,19 @@ def drop_zeroed_manifest(root: Path) -> bool:
 
 def replaced_before(root: Path, moment: float) -> list[int]:
     """The versions that had been replaced at that moment. Readers that opened the table later do not use them."""
-    made = {
-        _NEWEST - int(Path(name).stem): (root / name).stat().st_mtime
-        for name in listing(root, ["_versions"])
-        if name.endswith(".manifest")
-    }
+    made = {version: path.stat().st_mtime for version, path in _manifests(root)}
     latest = max((version for version, time in made.items() if time <= moment), default=0)
     return sorted(version for version in made if version < latest)
+
+
+def versions_before(root: Path, latest: int) -> list[int]:
+    return sorted(version for version, _ in _manifests(root) if version < latest)
+
+
+def _manifests(root: Path) -> Iterator[tuple[int, Path]]:
+    for name in listing(root, ["_versions"]):
+        if name.endswith(".manifest"):
+            yield _NEWEST - int(Path(name).stem), root / name
 
 
 def remove_table(path: Path, trash: Path) -> None:

@@ -18,6 +18,7 @@ from penstock.indexes import lance_rows as rows
 from penstock.indexes import lance_upkeep as upkeep
 from penstock.indexes.base import IndexRows
 from penstock.indexes.lance_reader import open_dataset, refresh
+from penstock.indexes.lance_readers import Readers
 from penstock.redaction import make_folder
 
 RUNS = 50
@@ -39,6 +40,7 @@ class LanceWriter:
         self._top = top
         self._session = session
         self._dataset: Any = None
+        self._readers = Readers(path)
 
     def latest(self) -> Any:
         if self._dataset is None or not self._path.exists():
@@ -157,11 +159,20 @@ class LanceWriter:
         self.update(lambda dataset: dataset.checkout_version(version).restore())
 
     def clean(self, before: float) -> None:
-        """Remove the versions that were replaced before that moment. They are named by number: by age, Lance would
-        remove the latest version of a table with few changes as soon as it is replaced, while readers still use it.
-        Files that no version names may belong to a commit in progress; Lance keeps them for seven days."""
+        """Remove old versions: all of them if nobody reads the table, else those that were replaced before that moment.
+        They are named by number: by age, Lance would remove the latest version of a table with few changes as soon as
+        it is replaced, while readers still use it. Files that no version names may belong to a commit in progress;
+        Lance keeps them for seven days."""
         dataset = self.latest()
-        if dataset is not None and (versions := files.replaced_before(self._path, before)):
+        if dataset is None:
+            return
+        # The version is read first: readers that begin after the second look open this one or a later one.
+        latest = dataset.version
+        if self._readers.are_gone():
+            versions = files.versions_before(self._path, latest)
+        else:
+            versions = files.replaced_before(self._path, before)
+        if versions:
             dataset.cleanup_old_versions(versions=versions, delete_unverified=False)
 
     def _write(self, dataset: Any, new: Sequence[IndexRows]) -> Any:

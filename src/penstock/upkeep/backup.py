@@ -186,19 +186,22 @@ class Backup:
         tables itself; `check --repair` makes again what is missing after a restore."""
         for _ in range(TRIES):
             table = maintained(await self._stores.index.open(info))
-            there = await table.files() if table is not None else None
-            if there is None:
+            if table is None:
                 return {}
-            place = f"{info.owner}/{info.collection}/{there.root.name}"
-            try:
-                return {
-                    f"{place}/{one}": await self._blocking(
-                        self._table_file, there.root / one, name, f"{place}/{one}", before
-                    )
-                    for one in there.names
-                }
-            except FileNotFoundError:
-                await self._blocking(shutil.rmtree, self._folder / name / place, True)
+            async with table.reading():
+                there = await table.files()
+                if there is None:
+                    return {}
+                place = f"{info.owner}/{info.collection}/{there.root.name}"
+                try:
+                    return {
+                        f"{place}/{one}": await self._blocking(
+                            self._table_file, there.root / one, name, f"{place}/{one}", before
+                        )
+                        for one in there.names
+                    }
+                except FileNotFoundError:
+                    await self._blocking(shutil.rmtree, self._folder / name / place, True)
         raise StorageError(f"the index {info.owner}/{info.collection} kept changing while it was copied")
 
     def _table_file(self, source: Path, index: str, name: str, before: Manifest | None) -> FileEntry:

@@ -48,8 +48,8 @@ class Vacuumed(msgspec.Struct, frozen=True):
     """Number of replaced and deleted generations that were removed."""
     bytes_before: int
     bytes_after: int
-    """The size of the latest version. `bytes_old` is the size of old files, which are kept some minutes for readers
-    that still use them."""
+    """The size of the latest version. `bytes_old` is the size of old files, which are kept some minutes if
+    somebody reads the table."""
     bytes_old: int
     checksum: str | None
     note: str | None = None

@@ -39,10 +39,11 @@ class GuardedTable:
             await self._call(self._maintained.optimize, fence)
 
     async def refresh(self, fence: Fence, rows: int) -> None:
-        """Update the text indexes if at least this many rows are outside them."""
+        """Update the text indexes if at least this many rows are outside them, and remove old versions."""
         if self._maintained is not None:
             kept = self._maintained
             await self._call(lambda checked: kept.optimize(checked, text_rows=rows), fence)
+            await self._call(kept.clean, fence)
 
     async def compact(self, fence: Fence) -> None:
         if self._maintained is not None:

@@ -1,0 +1,71 @@
+"""Who reads a Lance table. A reader holds a shared lock on a file in its folder; the process that removes old versions
+looks whether somebody does.
+
+A reader first takes the lock and then opens the latest version. So if the lock is free at one moment, every reader that
+begins later uses the version of that moment or a later one, and older versions can be removed without waiting. A writer
+holds the same lock from the version that it starts from until its commit."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+NAME = "readers.lock"
+
+
+class Readers:
+    def __init__(self, table: Path) -> None:
+        self._path = table / NAME
+
+    def begin(self) -> int | None:
+        """Begin to read. The answer is for `end`; None if there is nothing to lock: the folder does not exist, or it is
+        read-only and no release that knows this file has written the table."""
+        descriptor = self._open()
+        try:
+            if descriptor is not None:
+                fcntl.flock(descriptor, fcntl.LOCK_SH)
+        except OSError:
+            # A file system without locks. `are_gone` is never true there.
+            self.end(descriptor)
+            return None
+        return descriptor
+
+    def end(self, begun: int | None) -> None:
+        if begun is not None:
+            os.close(begun)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        begun = self.begin()
+        try:
+            yield
+        finally:
+            self.end(begun)
+
+    def are_gone(self) -> bool:
+        """Whether nobody reads at this moment, in any process. False also if that cannot be known."""
+        try:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        else:
+            return True
+        finally:
+            os.close(descriptor)
+
+    def _open(self) -> int | None:
+        try:
+            return os.open(self._path, os.O_RDONLY)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            return None
+        try:
+            return os.open(self._path, os.O_RDONLY | os.O_CREAT, 0o644)
+        except OSError:
+            return None
