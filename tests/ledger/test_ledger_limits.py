@@ -78,7 +78,10 @@ async def test_a_single_slot_goes_round(desk: Desk, monkeypatch: pytest.MonkeyPa
     assert (await lease(desk, "w2", 2, known=one)).slots == 1
 
 
-async def test_workers_without_a_slot_get_one_in_the_order_in_which_they_asked(desk: Desk) -> None:
+async def test_workers_without_a_slot_get_one_in_the_order_in_which_they_asked(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "WAITING_S", 60.0)
     one = Known(1)
     assert (await lease(desk, "w1", 1, known=one)).slots == 1
     assert (await lease(desk, "w2", 1, known=one)).slots == 0
