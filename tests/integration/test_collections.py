@@ -1,5 +1,6 @@
 """Collections, and deletes that choose their documents."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -8,11 +9,17 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import StartApp
-from tests.kit.apps import found
+from tests.kit.apps import found, until
 
 from penstock import App
 from penstock.errors import NotFound, UsageError
-from penstock.verbs import selection
+from penstock.ledger.engine import collections
+from penstock.model.nouns import WorkerId
+from penstock.upkeep import drop as drop_module
+from penstock.upkeep.drop import finish_drop
+from penstock.upkeep.purge import purge
+from penstock.verbs import ingest, selection
+from penstock.worker import periodic
 
 PLAYER = """
 import sys
@@ -101,9 +108,51 @@ async def test_i9_a_drop_that_was_killed_is_completed(
     assert (await app.check()).ok
 
 
-async def test_a_worker_completes_a_drop(start_app: StartApp, database_url: str, tmp_path: Path) -> None:
-    from penstock.ledger.engine import collections
+async def test_a_dropped_collection_can_be_filled_with_vectors_of_another_model(
+    start_app: StartApp, database_url: str, tmp_path: Path
+) -> None:
+    folder = write(tmp_path / "files", "a.txt", "b.txt")
+    first = await start_app(database=database_url, embedder="wordllama")
+    await first.ingest(folder, collection="herons")
+    await first.drop_collection("herons")
+    app = await start_app(database=database_url)
+    assert (await app.ingest(folder, collection="herons")).completed == 2
+    herons = await app.collection("herons")
+    assert (herons.index_version, herons.embedder) == (2, app.ports.embedder.model.fingerprint)
+    assert await found(app, "heron", collection="herons") == {"a.txt", "b.txt"}
+    assert (await app.check()).ok
+    # The table of the dropped documents is removed as soon as it is empty.
+    await app.prune()
+    assert [table.version for table in await app.ports.index.tables()] == [1, 2]
+    await purge(app.ledger, app.ports.index, WorkerId("w"), ahead_s=120)
+    await app.prune()
+    assert [table.version for table in await app.ports.index.tables()] == [2]
+    assert (await app.check()).ok
+    assert await found(app, "heron", collection="herons") == {"a.txt", "b.txt"}
+    # The number of a removed version is not given away while a later one is in use.
+    await app.ingest(write(tmp_path / "more", "c.txt"), collection="herons")
+    assert (await app.collection("herons")).index_version == 2
 
+
+async def test_documents_that_came_during_a_drop_keep_their_version(
+    start_app: StartApp, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = await start_app(database=database_url)
+    await app.ingest(write(tmp_path / "files", "a.txt"), collection="herons")
+    drop = await app.ledger.write(collections.BEGIN_DROP, (app.owner, "herons"))
+
+    async def seen_too_early(*_: object) -> None: ...
+
+    monkeypatch.setattr(ingest, "finish_drops_of", seen_too_early)
+    assert (await app.ingest(write(tmp_path / "later", "b.txt"), collection="herons")).completed == 1
+    # Perhaps the worker of the ingest has done so already.
+    await finish_drop(app.ledger, drop)
+    assert (await app.collection("herons")).index_version == 1
+    assert await found(app, "heron", collection="herons") == {"b.txt"}
+    assert (await app.check()).ok
+
+
+async def test_prune_completes_a_drop(start_app: StartApp, database_url: str, tmp_path: Path) -> None:
     app = await start_app(database=database_url)
     await app.ingest(write(tmp_path / "files", "a.txt", "b.txt"), collection="herons")
     await app.ledger.write(collections.BEGIN_DROP, (app.owner, "herons"))
@@ -111,6 +160,29 @@ async def test_a_worker_completes_a_drop(start_app: StartApp, database_url: str,
     await app.ingest(write(tmp_path / "more", "c.txt"))
     await app.prune()
     assert [one.name for one in await app.list_collections()] == ["default"]
+
+
+async def test_i9_an_idle_worker_completes_a_drop_that_was_interrupted(
+    start_app: StartApp, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drop_module, "BATCH", 2)
+    monkeypatch.setattr(periodic, "UPKEEP_S", 0.05)
+    app = await start_app(database=database_url)
+    await app.ingest(write(tmp_path / "files", *(f"{i}.txt" for i in range(5))), collection="herons")
+    await app.ledger.write(collections.BEGIN_DROP, (app.owner, "herons"))
+    working = asyncio.create_task(app.work())
+
+    async def dropped() -> bool:
+        return not await app.list_collections()
+
+    await until(dropped)
+    app.stop()
+    await working
+    assert await app.list_documents() == []
+    assert await app.ledger.read(collections.begun) == []
+    with pytest.raises(NotFound):
+        await app.search("heron", collection="herons")
+    assert (await app.check()).ok
 
 
 async def test_deletes_by_pattern_collection_and_filter(
@@ -180,10 +252,6 @@ async def test_a_count_stops_and_says_so(
 
 
 async def test_status_names_the_workers(start_app: StartApp, database_url: str, tmp_path: Path) -> None:
-    import asyncio
-
-    from tests.kit.apps import until
-
     app = await start_app(database=database_url)
     assert (await app.status()).workers == []
     worker: App = await start_app(database=database_url)

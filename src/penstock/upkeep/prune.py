@@ -11,16 +11,17 @@ from typing import Any
 import msgspec
 
 from penstock.blobs.base import BlobInfo
+from penstock.indexes.base import TableId
 from penstock.ledger.database import histories
 from penstock.ledger.database.liveness import Liveness
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.database.writer import Verb
-from penstock.ledger.engine import backup_guard
+from penstock.ledger.engine import backup_guard, index_versions
 from penstock.ledger.upkeep import audit, evictions, repairs, retention
 from penstock.model.nouns import WorkerId
 from penstock.upkeep.check_blobs import batches, unnamed
 from penstock.upkeep.drop import finish_drops
-from penstock.upkeep.purge import hold, purge
+from penstock.upkeep.purge import hold, hold_table, purge
 from penstock.upkeep.report import Stores
 
 DAY_S = 86_400.0
@@ -95,6 +96,7 @@ class Prune:
         if not self._dry_run:
             await finish_drops(self._ledger)
         await self._purge()
+        await self._remove_tables()
         await self._drop()
         await self._expire()
         for table in retention.HISTORY:
@@ -142,6 +144,16 @@ class Prune:
             return
         while gone := await purge(self._ledger, self._stores.index, self._worker):
             self.pruned.purged += gone
+
+    async def _remove_tables(self) -> None:
+        """Remove the empty index tables of collections that were dropped. The table goes first: after a crash in
+        between, the version is found again."""
+        for version in [] if self._dry_run else await self._ledger.read(index_versions.empty):
+            place = TableId(version.owner, version.collection, version.version)
+            async with hold_table(self._ledger, self._stores.index, place, self._worker, "prune") as fence:
+                if fence is not None:
+                    await self._stores.index.drop(place)
+                    await self._ledger.write(index_versions.FORGET_VERSION, version)
 
     async def _drop(self) -> None:
         for collection in await self._ledger.read(retention.collections):

@@ -19,6 +19,16 @@ _HAS_DOCUMENTS = (
 EXISTS = f"(c.dropped_at IS NULL OR {_HAS_DOCUMENTS})"
 """A condition on a row c of `collections`."""
 
+
+def version_of(owner: str, collection: str) -> str:
+    """The SQL of the index version that new generations of a collection are written for: the current one or, before
+    anything is indexed, the one after those that were retired by a drop. The arguments are SQL."""
+    return (
+        "(SELECT coalesce(max(CASE WHEN v.state = 'CURRENT' THEN v.version END), max(v.version) + 1, 1) "
+        f"FROM index_versions v WHERE v.owner = {owner} AND v.collection = {collection})"
+    )
+
+
 _NAMES = Statement(f"SELECT c.name FROM collections c WHERE c.owner = :owner AND {EXISTS} ORDER BY c.name")
 
 
@@ -83,6 +93,12 @@ _END = Statement(
     "UPDATE collections SET drop_to = NULL, dropped_at = {now} "
     "WHERE owner = :owner AND name = :collection AND drop_to = :upto"
 )
+# What is ingested later may have another embedder. So it gets another version.
+_RETIRE = Statement(
+    "UPDATE index_versions SET state = 'RETIRED' WHERE owner = :owner AND collection = :collection "
+    "AND state = 'CURRENT' AND EXISTS (SELECT 1 FROM collections c WHERE c.owner = :owner AND c.name = :collection "
+    f"AND c.drop_to IS NULL AND NOT {EXISTS})"
+)
 _BEGUN = Statement("SELECT owner, name, drop_to FROM collections WHERE drop_to IS NOT NULL ORDER BY owner, name")
 _BEGUN_IN = Statement(
     "SELECT owner, name, drop_to FROM collections WHERE owner = :owner AND name = :collection AND drop_to IS NOT NULL"
@@ -106,6 +122,7 @@ def _begin(connection: Connection, requests: Sequence[tuple[Owner, str]]) -> lis
 def _end(connection: Connection, drops: Sequence[Drop]) -> list[None]:
     for drop in drops:
         connection.run(_END, owner=drop.owner, collection=drop.collection, upto=drop.upto)
+        connection.run(_RETIRE, owner=drop.owner, collection=drop.collection)
     return [None for _ in drops]
 
 

@@ -8,7 +8,8 @@ import msgspec
 from penstock.ledger.database.connection import Connection, Row
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
-from penstock.ledger.engine.collections import EXISTS
+from penstock.ledger.engine import backup_guard
+from penstock.ledger.engine.collections import EXISTS, version_of
 from penstock.model.nouns import Owner
 
 FIRST = 1
@@ -23,8 +24,9 @@ class IndexVersion(msgspec.Struct, frozen=True):
 
 
 _CURRENT = Statement(
-    "SELECT v.version, v.embedder, v.dimensions FROM collections c LEFT JOIN index_versions v ON v.owner = c.owner "
-    "AND v.collection = c.name AND v.state = 'CURRENT' WHERE c.owner = :owner AND c.name = :collection "
+    f"SELECT {version_of('c.owner', 'c.name')}, i.embedder, i.dimensions FROM collections c "
+    "LEFT JOIN index_versions i ON i.owner = c.owner "
+    "AND i.collection = c.name AND i.state = 'CURRENT' WHERE c.owner = :owner AND c.name = :collection "
     f"AND {EXISTS}"
 )
 _OF = Statement(
@@ -40,7 +42,7 @@ def current(owner: Owner, connection: Connection, collection: str) -> IndexVersi
 
 
 def _version(row: Row) -> IndexVersion:
-    return IndexVersion(row[0] or FIRST, row[1], row[2])
+    return IndexVersion(*row)
 
 
 class Binding(msgspec.Struct, frozen=True):
@@ -82,4 +84,37 @@ def _bind(connection: Connection, bindings: Sequence[Binding]) -> list[IndexVers
     return answers
 
 
+class Retired(msgspec.Struct, frozen=True):
+    """A version whose collection was dropped."""
+
+    owner: Owner
+    collection: str
+    version: int
+
+
+# Nothing is removed while a backup runs.
+_EMPTY = Statement(
+    "SELECT v.owner, v.collection, v.version FROM index_versions v WHERE v.state = 'RETIRED' AND NOT EXISTS "
+    "(SELECT 1 FROM generations g WHERE g.owner = v.owner AND g.collection = v.collection "
+    "AND g.index_version = v.version AND g.written = 1 AND g.state <> 'ACTIVE') "
+    f"AND NOT {backup_guard.RUNNING} ORDER BY v.owner, v.collection, v.version"
+)
+_FORGET = Statement(
+    "DELETE FROM index_versions WHERE owner = :owner AND collection = :collection AND version = :version "
+    "AND state = 'RETIRED'"
+)
+
+
+def empty(connection: Connection) -> list[Retired]:
+    """The retired versions of all owners whose rows are purged."""
+    return [Retired(Owner(row[0]), *row[1:]) for row in connection.run(_EMPTY)]
+
+
+def _forget(connection: Connection, versions: Sequence[Retired]) -> list[None]:
+    for one in versions:
+        connection.run(_FORGET, owner=one.owner, collection=one.collection, version=one.version)
+    return [None for _ in versions]
+
+
 BIND = Verb("bind", _bind)
+FORGET_VERSION = Verb("forget_version", _forget)

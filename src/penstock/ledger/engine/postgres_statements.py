@@ -6,7 +6,8 @@ do. SQLite runs the same verbs as several statements: `enter` and `_begin` in su
 claims.py, `_complete` in completions.py, `_flip` in flips.py. A change of one form needs the same change of the other.
 
 Besides the macros of `Statement` there are `{live}`, the statuses of documents that have not ended, and
-`{status of KIND}`, the status that a document shows while a step of that kind runs.
+`{status of KIND}`, the status that a document shows while a step of that kind runs. `{version}` is the index version of
+new generations.
 
 These statements cross owners (I10)."""
 
@@ -15,6 +16,7 @@ from functools import cache
 
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.engine.checkpoints import SEGMENT_COLUMNS
+from penstock.ledger.engine.collections import version_of
 from penstock.ledger.engine.steps import LIVE
 from penstock.model.states import SHOWN_AS
 
@@ -27,6 +29,7 @@ def _text(whole: str, **parts: bool) -> str:
     """The text with the parts that are wanted, on one line."""
     text = _PART.sub(lambda match: match[2] if parts[match[1]] else match[3] or "", whole)
     text = _STATUS_OF.sub(rf"CASE \1 {_WHENS} END", text).replace("{live}", LIVE)
+    text = text.replace("{version}", version_of(":owner", ":collection"))
     return " ".join(text.split())
 
 
@@ -75,10 +78,7 @@ settled AS (
 made AS (
   INSERT INTO generations (id, document_id, owner, collection, index_version, state, raw_key, size, sha256, created_at)
   SELECT r.generation, r.document, :owner, :collection,
-    coalesce((
-      SELECT v.version FROM index_versions v
-      WHERE v.owner = :owner AND v.collection = :collection AND v.state = 'CURRENT'
-    ), 1),
+    {version},
     'BUILDING', r.raw_key, r.size, r.sha256, {now}
   FROM begun r
   WHERE true
@@ -138,7 +138,12 @@ def submit(entering: bool, grouped: bool, small: bool) -> Statement:
     columns = "run text, document text, raw_key text, size bigint, sha256 text, family text"
     columns += ", data bytea" * small
     return Statement(
-        _text(_SUBMIT, entering=entering, grouped=grouped, small=small),
+        _text(
+            _SUBMIT.replace("{version}", version_of(":owner", ":collection")),
+            entering=entering,
+            grouped=grouped,
+            small=small,
+        ),
         rows=columns + ", source text, name text, metadata text" * entering,
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from penstock.ledger.database.connection import Connection
+from penstock.ledger.engine.collections import version_of
 from penstock.ledger.upkeep.audit import PAGE, question
 from penstock.model.metadata import merged
 from penstock.model.nouns import Json
@@ -21,8 +22,8 @@ class TablePlace(msgspec.Struct, frozen=True, order=True):
 
 
 _PLACES = question(
-    "SELECT c.owner, c.name, coalesce(v.version, 1), v.dimensions FROM collections c LEFT JOIN index_versions v "
-    "ON v.owner = c.owner AND v.collection = c.name WHERE <c.owned> "
+    f"SELECT c.owner, c.name, {version_of('c.owner', 'c.name')}, NULL FROM collections c WHERE <c.owned> "
+    "UNION SELECT v.owner, v.collection, v.version, v.dimensions FROM index_versions v WHERE <v.owned> "
     "UNION SELECT g.owner, g.collection, p.version, NULL FROM placements p "
     "JOIN generations g ON g.id = p.generation_id WHERE g.state <> 'PURGED' AND <g.owned>"
 )
