@@ -26,6 +26,7 @@ from penstock.ledger.engine import (
     failures,
     forgotten,
     generations,
+    index_versions,
     leasing,
     limits,
     postgres_statements,
@@ -48,6 +49,7 @@ _KINDS = {"kind0": "extract", "kind1": "chunk", "kind2": "embed"}
 _DIGESTS, _DOCUMENTS = [("d1",), ("d2",)], [("d1",), ("d2",)]
 _PARENT = {"owner": "anna", "parent": "d1"}
 _PLACE = {"owner": "anna", "collection": "default"}
+_RANGE = {"low": "s1", "high": "s2", "after": "s11", "last": "d1", "count": 9}
 HOT: Verbs = {
     "claim of one kind": (claims._claim_statement(1), {**_CLAIM, "kind0": "extract"}, None),
     "claim of three kinds": (claims._claim_statement(3), {**_CLAIM, **_KINDS}, None),
@@ -91,6 +93,10 @@ HOT: Verbs = {
     "what children inherit": (children._ORIGIN, {"owner": "anna", "run": "r1"}, None),
     "the newest of a collection": (collections._NEWEST, _PLACE, None),
     "the rest of a collection": (collections._LEFT, {**_PLACE, "upto": "d7", "count": 9}, None),
+    "documents by path": (documents._SOURCED[False], {"owner": "anna", **_RANGE}, None),
+    "documents of a collection by path": (documents._SOURCED[True], {**_PLACE, **_RANGE}, None),
+    "documents below a folder": (documents._UNDER, {**_PLACE, "low": "s1", "high": "s2"}, None),
+    "versions of a collection": (index_versions._CURRENT, _PLACE, None),
     "revisions": (revisions._OF, _PLACE, [("s1",), ("s2",)]),
     "new revisions": (revisions._REVISE, {"owner": "anna"}, [("d1", "h", "etag")]),
     "sources to remember": (forgotten._REMEMBER, {**_PLACE, "source": "s1"}, None),
@@ -125,6 +131,7 @@ _READ = (
     "bought answers", "an operation", "small blobs", "sizes of small blobs", "a page of small blobs",
     "children of a level", "children of new runs", "children that have not ended", "children by status",
     "what children inherit", "the rest of a collection", "revisions", "sources that were deleted",
+    "documents by path", "documents of a collection by path", "documents below a folder",
 )  # fmt: skip
 """Those that are also read outside of the writer's connection, which plans by statistics."""
 _BY_OWNER = re.compile(r"INDEX \w+ \(owner=\?(?: AND status=\?)?\)|Index Cond: \(+owner = [^)]*\)+(?! AND)")

@@ -1,6 +1,7 @@
 """SQL that both databases run. A `Statement` is written once; a few macros cover where SQLite and PostgreSQL differ:
 `{now}` the database's clock, `{rows}` a set of rows passed in, `{skip}` and `{hold}` row locks, `{bytes}` after a text
-that is ordered or compared by its bytes, whatever the collation of the database.
+that is ordered or compared by its bytes, whatever the collation of the database, `{instr}` the function that returns
+where a text contains another one.
 
 The other macros control PostgreSQL's plans, which may be made while a table is small and would then scan it for ever:
 `{steps.id = r.step}` joins by key and repeats the key as an array; `id IN (SELECT r.step FROM {rows})` becomes
@@ -63,7 +64,7 @@ class Statement:
         hold = "FOR UPDATE" if dialect == "postgres" else ""
         in_bytes = 'COLLATE "C"' if dialect == "postgres" else ""
         text = self.text.replace("{now}", NOW[dialect]).replace("{skip}", skip).replace("{hold}", hold)
-        text = text.replace("{bytes}", in_bytes)
+        text = text.replace("{bytes}", in_bytes).replace("{instr}", "strpos" if dialect == "postgres" else "instr")
         text = _EACH.sub(_EACH_AS[dialect], text)
         if dialect == "postgres":
             text = _IN.sub(lambda match: f"{match[1]} = ANY ({self._array(match[2])})", text)

@@ -7,19 +7,20 @@ import msgspec
 
 from penstock.ledger.database.connection import Connection, Row
 from penstock.ledger.database.statements import Statement
+from penstock.ledger.engine import generations
 from penstock.ledger.engine.steps import SETTINGS
 from penstock.model.metadata import merged
 from penstock.model.nouns import Document, DocumentId, Generation, GenerationId, Owner, StepView
 from penstock.model.states import DocumentStatus, StepStatus
 
-_DOCUMENT = (
+_COLUMNS = (
     "SELECT d.id, d.owner, d.collection, d.source, d.name, d.media_type, d.size, d.sha256, "
     "coalesce(g.submitted, d.metadata), d.status, d.retry_count, d.error, g.pages, g.chunks, "
     "d.created_at, d.updated_at, g.id IS NOT NULL, "
     "coalesce(g.sha256 <> d.sha256, false), g.artifacts_dropped_at, g.found, d.parent_id FROM documents d "
     "LEFT JOIN generations g ON g.document_id = d.id AND g.state = 'ACTIVE' "
-    "WHERE d.owner = :owner AND d.deleted_at IS NULL "
 )
+_DOCUMENT = _COLUMNS + "WHERE d.owner = :owner AND d.deleted_at IS NULL "
 _GET = Statement(_DOCUMENT + "AND d.id = :id")
 _INSIDE = {
     goes_on: Statement(
@@ -41,6 +42,22 @@ def _chosen(of_status: bool, in_collection: bool, goes_on: bool) -> str:
 
 
 _LISTS = {choice: Statement(_DOCUMENT + _chosen(*choice) + "ORDER BY d.id DESC LIMIT :count") for choice in _CHOICES}
+# A filter is looked for in the metadata of the next :count documents, which begin after :least.
+_LAST = {
+    choice: Statement(
+        "SELECT count(*), min(id) FROM (SELECT d.id FROM documents d WHERE d.owner = :owner AND d.deleted_at IS NULL "
+        + _chosen(*choice)
+        + "ORDER BY d.id DESC LIMIT :count) AS examined"
+    )
+    for choice in _CHOICES
+}
+_CONTAINING = {
+    choice: Statement(
+        _DOCUMENT + _chosen(*choice) + f"AND d.id >= :least AND {generations.CONTAINS} ORDER BY d.id DESC",
+        rows="part text",
+    )
+    for choice in _CHOICES
+}
 _COUNTS = {
     choice: Statement(
         "SELECT count(*) FROM (SELECT 1 FROM documents d WHERE d.owner = :owner AND d.deleted_at IS NULL "
@@ -69,12 +86,16 @@ _KNOWN = Statement(
     rows="document text",
 )
 _UNDER = Statement(
-    "SELECT id, source FROM documents WHERE owner = :owner AND collection = :collection AND deleted_at IS NULL "
+    "SELECT id, source FROM documents WHERE {owner} AND collection = :collection AND deleted_at IS NULL "
     "AND parent_id IS NULL AND source {bytes} >= :low AND source {bytes} < :high ORDER BY source {bytes}"
 )
+# By the index that begins with the source.
 _SOURCED = {
     in_collection: Statement(
-        _DOCUMENT + "AND d.collection = :collection " * in_collection + "AND d.source {bytes} >= :low "
+        _COLUMNS
+        + "WHERE {d.owner} AND d.deleted_at IS NULL "
+        + "AND d.collection = :collection " * in_collection
+        + "AND d.source {bytes} >= :low "
         "AND d.source {bytes} < :high AND (d.source {bytes} > :after OR (d.source {bytes} = :after "
         "AND d.id {bytes} > :last)) ORDER BY d.source {bytes}, d.id {bytes} LIMIT :count"
     )
@@ -225,11 +246,11 @@ def known(owner: Owner, connection: Connection, ids: Sequence[str], *, deleted: 
     return {row[0]: DocumentId(row[0]) for row in rows if deleted or row[1]}
 
 
-def inside(owner: Owner, connection: Connection, parent: str, *, before: str, count: int) -> list[Listed]:
+def inside(owner: Owner, connection: Connection, parent: str, *, before: str, count: int) -> "Examined":
     """The documents directly inside another one, newest first."""
     given = {"before": before} if before else {}
     rows = connection.run(_INSIDE[bool(before)], owner=owner, parent=parent, count=count, **given)
-    return [_listed(row) for row in rows]
+    return _page([_listed(row) for row in rows], count)
 
 
 def newest(
@@ -239,6 +260,41 @@ def newest(
     given = {name: value for name, value in choice.items() if value}
     rows = connection.run(_LISTS[bool(status), bool(collection), bool(before)], owner=owner, count=count, **given)
     return [_listed(row) for row in rows]
+
+
+class Examined(msgspec.Struct, frozen=True):
+    documents: list[Listed]
+    last: str | None
+    """The last document that was looked at; None: there are no more."""
+
+
+def examined(
+    owner: Owner,
+    connection: Connection,
+    *,
+    status: str,
+    collection: str,
+    before: str,
+    count: int,
+    parts: Sequence[str] = (),
+) -> Examined:
+    """Look at the next `count` documents, newest first. `parts`: only those whose metadata, as JSON, contain one of
+    these texts."""
+    if not parts:
+        page = newest(owner, connection, status=status, collection=collection, before=before, count=count)
+        return _page(page, count)
+    choice = {"status": status, "collection": collection, "before": before}
+    given = {name: value for name, value in choice.items() if value}
+    which = (bool(status), bool(collection), bool(before))
+    [(looked_at, least)] = connection.run(_LAST[which], owner=owner, count=count, **given)
+    if not looked_at:
+        return Examined([], None)
+    rows = connection.run(_CONTAINING[which], [(part,) for part in parts], owner=owner, least=least, **given)
+    return Examined([_listed(row) for row in rows], least if looked_at == count else None)
+
+
+def _page(found: list[Listed], count: int) -> Examined:
+    return Examined(found, found[-1].document.id if len(found) == count else None)
 
 
 class Counted(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from penstock.ledger.database.connection import Connection
-from penstock.ledger.database.statements import DialectName, Statement
+from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine import backup_guard
 from penstock.model.nouns import DocumentId, GenerationId, Owner, StepId, Token
@@ -172,17 +172,10 @@ _SEARCHABLE_TEXT = (
 )
 _PAGE_TEXT = " ORDER BY g.id LIMIT :count"
 _SEARCHABLE = Statement(_SEARCHABLE_TEXT + _PAGE_TEXT)
-_JSON_TEXT = "coalesce(g.submitted, d.metadata) || coalesce(g.found, '')"
-_CONTAINING: dict[DialectName, Statement] = {
-    "sqlite": Statement(
-        f"{_SEARCHABLE_TEXT} AND EXISTS (SELECT 1 FROM {{rows}} WHERE instr({_JSON_TEXT}, r.part) > 0){_PAGE_TEXT}",
-        rows="part text",
-    ),
-    "postgres": Statement(
-        f"{_SEARCHABLE_TEXT} AND EXISTS (SELECT 1 FROM {{rows}} WHERE strpos({_JSON_TEXT}, r.part) > 0){_PAGE_TEXT}",
-        rows="part text",
-    ),
-}
+_JSON = "coalesce(g.submitted, d.metadata) || coalesce(g.found, '')"
+CONTAINS = f"EXISTS (SELECT 1 FROM {{rows}} WHERE {{instr}}({_JSON}, r.part) > 0)"
+"""Whether the metadata of a document, as JSON, contains one of the given parts."""
+_CONTAINING = Statement(f"{_SEARCHABLE_TEXT} AND {CONTAINS}{_PAGE_TEXT}", rows="part text")
 FILTERED_AT_ONCE = 10_000
 
 
@@ -201,7 +194,7 @@ def matching(
     rejected: list[GenerationId] = []
     where = {"owner": owner, "collection": collection, "version": version, "count": FILTERED_AT_ONCE}
     after = 0
-    statement = _CONTAINING[connection.dialect] if parts else _SEARCHABLE
+    statement = _CONTAINING if parts else _SEARCHABLE
     given = [(part,) for part in parts] if parts else None
     while rows := connection.run(statement, given, after=after, **where):
         for row in rows:

@@ -27,6 +27,7 @@ from penstock.ledger.database.migrations import (
     m0022_revisions,
     m0023_children,
     m0024_run_settings,
+    m0025_source_order,
 )
 
 MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
@@ -54,5 +55,6 @@ MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0022_revisions.statements,
     m0023_children.statements,
     m0024_run_settings.statements,
+    m0025_source_order.statements,
 )
 LATEST = len(MIGRATIONS)
