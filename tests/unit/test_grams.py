@@ -1,3 +1,5 @@
+import random
+
 import pytest
 
 from penstock.indexes.grams import distinct_grams, grams
@@ -40,3 +42,10 @@ def test_accents_do_not_matter_however_they_are_written() -> None:
 
 def test_a_query_has_each_gram_once() -> None:
     assert distinct_grams("water Water") == "_wat wate ater ter_"
+
+
+def test_ascii_text_is_cut_as_other_text_is() -> None:
+    chance = random.Random(7)
+    for _ in range(500):
+        text = "".join(chr(chance.randrange(128)) for _ in range(40))
+        assert f"{grams(text)} _e_".strip() == grams(f"{text} é")

@@ -17,7 +17,7 @@ from penstock.errors import LeaseLost, StorageError
 from penstock.indexes import lance as adapter
 from penstock.indexes import lance_rows
 from penstock.indexes import lance_upkeep as upkeep
-from penstock.indexes.base import Filter, IndexRows, TableId, TextQuery, VectorQuery
+from penstock.indexes.base import Filter, IndexRows, RowSpan, TableId, TextQuery, VectorQuery
 from penstock.indexes.lance import FAILPOINTS, LanceIndex, LanceTable
 from penstock.model.items import Chunk, Vectors
 from penstock.runtime import Failpoints, Runtime
@@ -389,6 +389,72 @@ async def test_index_segments_stay_few_and_the_newest_are_merged(
         await table.optimize(held)
     statistics = lance.dataset(str(table.path)).stats.index_stats("words")
     assert statistics["num_indexed_rows_per_delta"] == [80, 40, 10]
+
+
+async def test_when_no_work_follows_the_segments_of_text_indexes_are_merged(
+    table: LanceTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "TEXT_EVERY", 10)
+    for generation in range(1, 14):
+        await table.put([rows(generation, 10)], held, fresh=True)
+        await table.optimize(held)
+
+    def sizes(name: str) -> list[int]:
+        found: list[int] = lance.dataset(str(table.path)).stats.index_stats(name)["num_indexed_rows_per_delta"]
+        return found
+
+    assert len(sizes("words")) == len(sizes("grams")) == 3
+    await table.optimize(held, text_rows=5)
+    assert sizes("words") == sizes("grams") == [130]
+    before = tree(table.path)
+    await table.optimize(held, text_rows=5)
+    assert tree(table.path) == before
+    assert len(await table.search(TextQuery("common"), 999)) == 130
+    assert len(await table.search(TextQuery("commons", "grams"), 999)) == 130
+
+
+@pytest.mark.parametrize(
+    ("sizes", "merged"),
+    [
+        ([], 0),
+        ([9_000], 0),
+        ([66_670, 23_040, 8_960, 1_330, 0], 5),
+        ([100_000, 500, 500], 0),
+        ([100_000, 4_000, 1_000], 2),
+        ([100_000, 20_000, 5_000], 3),
+        ([900_000, 300_000, 90_000, 30_000], 2),
+    ],
+)
+def test_merges_for_the_sake_of_searches_are_limited(sizes: list[int], merged: int) -> None:
+    assert upkeep.settled_tail(sizes) == merged
+
+
+async def test_filters_use_the_index_of_generations(table: LanceTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def plan() -> str:
+        text: str = lance.dataset(str(table.path)).scanner(columns=[], filter="generation IN (2, 7)").explain_plan(True)
+        return text
+
+    async def shown() -> list[object]:
+        where = (Filter(hidden=[2, 7]), Filter(only=[2, 7, 9]), Filter(hidden=[2], only=[2, 9]))
+        queries = (TextQuery("common only7x1"), TextQuery("common", "grams"), VectorQuery(vectors(1, 5)[0]))
+        found: list[object] = [await table.rows([RowSpan(7, 1, 3), RowSpan(9, 8, 99)])]
+        found += [[hit[:3] for hit in await table.search(query, 99, one)] for query in queries for one in where]
+        return found
+
+    monkeypatch.setattr(upkeep, "TEXT_EVERY", 50)
+    for generation in range(1, 11):
+        await table.put([rows(generation, 10)], held, fresh=True)
+    before = await shown()
+    assert "ScalarIndexQuery" not in plan()
+    await table.optimize(held)
+    assert "ScalarIndexQuery" in plan()
+    assert await shown() == before
+    # Rows outside the index are found too.
+    await table.put([rows(11, 10)], held, fresh=True)
+    assert {hit.generation for hit in await table.search(TextQuery("common"), 99, Filter(only=[2, 11]))} == {2, 11}
+    await table.delete([2], held)
+    await table.compact(held)
+    assert {hit.generation for hit in await table.search(TextQuery("common"), 99, Filter(only=[2, 11]))} == {11}
 
 
 async def test_a_vector_index_that_the_table_has_outgrown_is_trained_anew(

@@ -12,6 +12,7 @@ from functools import cache, lru_cache
 _SIZE = 4
 _CACHED_WORDS = 100_000
 _PLAIN_WORDS = re.compile(r"[^\W_]+")
+_ASCII_WORDS = str.maketrans({letter: " " for letter in map(chr, range(128)) if not letter.isalnum()})
 _LATIN_ACCENTS = re.compile("([a-z])[\u0300-\u036f]+")
 # Thai, Lao, Myanmar, Khmer, kana, Chinese characters, Hangul.
 _UNSPACED = (
@@ -22,6 +23,9 @@ _UNSPACED = (
 def grams(text: str) -> str:
     """The grams of all words, separated by spaces."""
     folded = text.casefold()
+    if folded.isascii():
+        # A third of the time of the pattern.
+        return " ".join(map(_grams, folded.translate(_ASCII_WORDS).split()))
     words = _words() if _special().search(folded) else _PLAIN_WORDS
     return " ".join(map(_grams, words.findall(folded)))
 

@@ -131,7 +131,8 @@ class LanceTable:
             if kind == "files":
                 await self._rewrite("optimize", upkeep.small_files, fence)
             else:
-                await self._update(functools.partial(upkeep.update_index, name=kind), fence)
+                update = functools.partial(upkeep.update_index, name=kind, settles=force or text_rows is not None)
+                await self._update(update, fence)
 
     async def compact(self, fence: Fence) -> None:
         if await self._run("index", lambda: upkeep.lacks_columns(self._writer.latest())):

@@ -27,7 +27,7 @@ NAMES_SHOWN = 20
 """The number of collections that an error lists."""
 
 
-UNFILTERED = 200
+UNFILTERED = 1_000
 """Up to this many hits are fetched without a filter, and those that the filter rejects are left out. If this is not
 enough, few documents match: then all of them are listed, and the index finds only these."""
 LISTED = 20_000

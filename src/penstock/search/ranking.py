@@ -26,6 +26,8 @@ Visible = Callable[[list[GenerationId]], Awaitable[dict[GenerationId, generation
 
 DEPTH = 50
 """Rows of each ranking that are combined. If more hits are wanted, deeper rows follow, each time four times as many."""
+TIED = 20
+"""If rows have the same score, at most so many times as many are fetched in order to use those with the lowest ids."""
 RERANKED = 20
 """Hits that are reranked by relevance."""
 LEAST_DENSITY = 1.6
@@ -141,6 +143,8 @@ class _Ranking(NamedTuple):
     documents: dict[GenerationId, generations.Visible]
     more: bool
     """Whether the index may have more rows."""
+    share: float = 1.0
+    """The share of the fetched rows that can be shown."""
 
 
 async def _rankings(
@@ -148,31 +152,44 @@ async def _rankings(
 ) -> list[_Ranking]:
     """With a filter, the first query shows how many rows the filter accepts, before the others begin. It is that of
     words, which is the cheapest."""
-    first = [await _top(table, traits, queries[0], depth, visible)] if table.filtered and not table.narrowed else []
-    others = (_top(table, traits, query, depth, visible) for query in queries[len(first) :])
-    return first + await asyncio.gather(*others)
+    if not table.filtered or table.narrowed:
+        return await asyncio.gather(*(_top(table, traits, query, depth, visible) for query in queries))
+    # Some more, so that the hits of a filter that many documents match are found at once.
+    first = await _top(table, traits, queries[0], depth, visible, min(4 * depth, table.unfiltered))
+    least = _enough(depth, first.share)
+    others = (_top(table, traits, query, depth, visible, least) for query in queries[1:])
+    return [first, *await asyncio.gather(*others)]
 
 
-async def _top(table: Tables, traits: Traits, query: Query, depth: int, visible: Visible) -> _Ranking:
-    """The best active rows, at most `depth`."""
+async def _top(table: Tables, traits: Traits, query: Query, depth: int, visible: Visible, least: int = 0) -> _Ranking:
+    """The best active rows, at most `depth`. `least`: the number of rows to begin with, if the index does not apply the
+    filter. Rows of equal scores are ordered by their ids, so one row more is fetched, and further ones if that has the
+    same score."""
     most = traits.max_hits
-    # With a filter, some more, so that the hits of a filter that many documents match are found at once.
-    start = max(depth, min(4 * depth, table.unfiltered)) if table.filtered and not table.narrowed else depth
-    count = start if most is None else min(start, most)
+    count = max(depth + 1, 0 if table.narrowed else least)
     while True:
+        if table.filtered and not table.narrowed and count > max(table.unfiltered, depth + 1):
+            await table.narrow()
+            count = depth + 1
+        count = count if most is None else min(count, most)
         fetched = await table.search(query, count, whole=False)
         documents = await visible(sorted({GenerationId(hit.generation) for hit in fetched}))
         hits = [hit for hit in fetched if hit.generation in documents]
         more = len(fetched) >= count and count != most
-        if len(hits) >= depth or not more:
-            return _Ranking(hits[:depth], documents, more or len(hits) > depth)
-        # As many as are needed if the share of hits that can be shown stays the same.
-        share = max(len(hits), 1) / max(len(fetched), 1)
-        count = max(4 * count, int(1.3 * depth / share))
-        if count > table.unfiltered and table.filtered and not table.narrowed:
-            await table.narrow()
-            count = depth
-        count = count if most is None else min(count, most)
+        if not more or (len(hits) >= depth and not _is_cut_in_a_tie(fetched, hits[depth - 1], depth)):
+            share = len(hits) / max(len(fetched), 1)
+            return _Ranking(hits[:depth], documents, more or len(hits) > depth, share)
+        count = max(2 * count, _enough(depth, len(hits) / len(fetched)))
+
+
+def _enough(depth: int, share: float) -> int:
+    """As many rows as are needed if the share of those that can be shown stays the same."""
+    return int(1.3 * depth / share) if share else 1_000 * depth
+
+
+def _is_cut_in_a_tie(fetched: Sequence[IndexHit], last: IndexHit, depth: int) -> bool:
+    """Whether rows that were not fetched may have the same score as the last one that is used."""
+    return fetched[-1].score == last.score and len(fetched) < TIED * depth
 
 
 def _fused(rankings: Mapping[Part, _Ranking], weights: Weights) -> list[Candidate]:
