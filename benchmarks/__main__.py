@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks import documents, extract, flat, latency, memory, queue, retrieval, small, unchanged
+from benchmarks import documents, extract, flat, grams, latency, memory, queue, retrieval, small, unchanged
 from benchmarks.table import Row
 
 PARTS: dict[str, Callable[[], Iterator[Row]]] = {
@@ -15,6 +15,7 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "unchanged": unchanged.rows,
     "recall": retrieval.rows,
     "latency": latency.rows,
+    "grams": grams.rows,
     "documents": documents.rows,
     "memory": memory.rows,
     "small": small.rows,

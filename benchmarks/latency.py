@@ -8,13 +8,16 @@ import time
 from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.table import Row
 from penstock.app import App, open_app
+from penstock.search.ranking import Mode
 
 DOCUMENTS, CHUNKS = 10_000, 10
 QUERIES = 200
+WARM_UP = 10
+"""Searches that are not counted: after some, a process loads the text indexes whole."""
 SIZE = 320
 FILTERS: dict[str, dict[str, Any] | None] = {
     "no filter": None,
@@ -22,6 +25,8 @@ FILTERS: dict[str, dict[str, Any] | None] = {
     "a filter that a tenth of them match": {"author": "author3"},
     "a filter that one of a thousand matches": {"case": "case7"},
 }
+
+MODES: dict[Mode, str] = {"text": "words (BM25)", "vector": "vectors", "hybrid": "default"}
 
 
 def write_files(folder: Path, documents: int, chunks: int) -> Path:
@@ -45,47 +50,56 @@ def write_files(folder: Path, documents: int, chunks: int) -> Path:
     return manifest
 
 
-async def time_searches(app: App, folder: Path, count: int, where: dict[str, Any] | None) -> tuple[list[float], float]:
-    """The times of single searches, and the processor time of one of them."""
+class Times(NamedTuple):
+    """Of one search, in milliseconds."""
+
+    p50: float
+    p99: float
+    processor: float
+
+
+async def time_searches(app: App, folder: Path, count: int, mode: Mode, where: dict[str, Any] | None) -> Times:
     chance = random.Random(11)
     files = sorted(folder.iterdir())
     times = []
-    for i in range(count + 5):
-        if i == 5:
+    for i in range(count + WARM_UP):
+        if i == WARM_UP:
             processor = time.process_time()
         words = chance.choice(files).read_text(encoding="utf-8").split()
         at = chance.randrange(len(words) - 6)
         began = time.perf_counter()
-        await app.search(" ".join(words[at : at + 6]), 10, filter=where)
-        times.append(time.perf_counter() - began)
-    return sorted(times[5:]), (time.process_time() - processor) / count
+        await app.search(" ".join(words[at : at + 6]), 10, mode=mode, filter=where)
+        times.append(1000 * (time.perf_counter() - began))
+    spent = 1000 * (time.process_time() - processor) / count
+    ordered = sorted(times[WARM_UP:])
+    return Times(ordered[count // 2], ordered[count * 99 // 100], spent)
 
 
-async def measure(
-    documents: int = DOCUMENTS, chunks: int = CHUNKS, queries: int = QUERIES
-) -> tuple[dict[str, dict[str, float]], float]:
+Found = dict[tuple[str, Mode], Times]
+"""By filter and mode."""
+
+
+async def measure(documents: int = DOCUMENTS, chunks: int = CHUNKS, queries: int = QUERIES) -> tuple[Found, float]:
+    """The times of searches right after an ingest, and the seconds that the ingest took."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "files"
         manifest = write_files(folder, documents, chunks)
         async with open_app(home=str(Path(temporary) / "home"), chunk={"size": SIZE, "overlap": 0}) as app:
             summary = await app.ingest(manifest=manifest)
             assert summary.completed == documents, summary
-            found = {}
-            for name, where in FILTERS.items():
-                times, processor = await time_searches(app, folder, queries, where)
-                found[name] = {
-                    "p50": 1000 * times[len(times) // 2],
-                    "p99": 1000 * times[len(times) * 99 // 100],
-                    "processor": 1000 * processor,
-                }
+            found = {
+                (name, mode): await time_searches(app, folder, queries, mode, where)
+                for name, where in FILTERS.items()
+                for mode in MODES
+            }
     return found, summary.elapsed_s
 
 
 def rows() -> Iterator[Row]:
     found, seconds = asyncio.run(measure())
     yield Row(f"{DOCUMENTS * CHUNKS:,} chunks of {DOCUMENTS:,} documents: ingest", seconds, "s", 1)
-    for name, times in found.items():
-        most = 40 if FILTERS[name] is None else 60
-        yield Row(f"hybrid search, {name}: p50", times["p50"], "ms", 1, most=most)
-        yield Row(f"hybrid search, {name}: p99", times["p99"], "ms", 1, most=120 if most == 40 else None)
-        yield Row(f"hybrid search, {name}: processor time", times["processor"], "ms", 1)
+    for (name, mode), times in found.items():
+        limits = (None, None) if mode != "hybrid" else (40, 120) if FILTERS[name] is None else (60, None)
+        for what, figure, most in (("p50", times.p50, limits[0]), ("p99", times.p99, limits[1])):
+            yield Row(f"{name}, {MODES[mode]}: {what}", figure, "ms", 1, most=most)
+        yield Row(f"{name}, {MODES[mode]}: processor time", times.processor, "ms", 1)

@@ -2,13 +2,16 @@
 
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
-from benchmarks import corpus, documents, extract, latency, memory, queue
+from benchmarks import corpus, documents, extract, grams, latency, memory, queue
 from benchmarks.peers import __main__ as peers
 from benchmarks.processes import PENSTOCK, ROOT, run
 from benchmarks.table import Row
+
+from penstock.indexes import lance_upkeep
 
 CHILD = "import time; held = bytearray({size}); held[::4096] = b'x' * len(held[::4096]); time.sleep(0.5)"
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True); print('{}')"
@@ -80,5 +83,11 @@ def test_peers_stand_beside_the_bare_loop_of_their_own_round() -> None:
 
 async def test_searches_are_timed_with_every_filter() -> None:
     found, _ = await latency.measure(documents=3, chunks=2, queries=2)
-    assert found.keys() == latency.FILTERS.keys()
-    assert all(0 < times["p50"] <= times["p99"] for times in found.values())
+    assert found.keys() == set(product(latency.FILTERS, latency.MODES))
+    assert all(0 < times.p50 <= times.p99 for times in found.values())
+
+
+def test_an_ingest_is_measured_with_grams_and_without() -> None:
+    with_grams, without = grams.measure(documents=2, chunks=2, rounds=1)
+    assert with_grams > 0 < without
+    assert "grams" in lance_upkeep.TEXT
