@@ -1,5 +1,7 @@
 """Scanned pages and images, from submit to searchable, by OCR."""
 
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,12 +10,12 @@ from typing import Any
 import pytest
 from tests.conftest import StartApp
 from tests.integration.test_pdf import pages_of
-from tests.kit.apps import found, named, only
+from tests.kit.apps import found, named, only, until
 from tests.kit.pdfs import numbered, page, pdf
 from tests.kit.scans import encoded, picture, scan, tiff, words
 
 from penstock.app import App
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, Permanent
 from penstock.extractors import ocr
 from penstock.extractors.base import Raw
 from penstock.worker.parsers.pool import ParserPool
@@ -105,8 +107,9 @@ async def test_i12_a_scan_goes_on_at_the_page_and_reads_none_twice(start_app: St
     calls = OcrCalls(app)
     await app.ingest([folder], wait=False)
     rounds = 0
-    while (await app.run(budget_s=0.001)).budget_spent:
+    while rounds < 2 and (await app.run(budget_s=0.001)).budget_spent:
         rounds += 1
+    await app.run()
     assert rounds > 1, "it was interrupted between pages"
     assert calls.count <= 4 + 3 * rounds, "only pages that were in work are read again"
     whole = await start_app("undisturbed", parsers={"children": 2})
@@ -243,3 +246,78 @@ def _without_second(data: bytes) -> bytes:
         if unpack_from("<H", data, at) == (259,):
             changed[at + 8 : at + 10] = pack("<H", 65000)
     return bytes(changed)
+
+
+async def test_pages_that_lie_on_their_head_or_on_their_side_are_read(start_app: StartApp, files: Files) -> None:
+    page_of = {90: "ninety", 180: "upright", 270: "sideways"}
+    images = {
+        f"{turned}.png": encoded(picture(f"This page says {word}").rotate(turned, expand=True), "PNG")
+        for turned, word in page_of.items()
+    }
+    app = await start_app()
+    assert (await app.ingest([files(**images)])).completed == 3
+    for turned, word in page_of.items():
+        assert await found(app, word) == {f"{turned}.png"}
+
+
+async def test_i9_text_of_a_page_is_kept_if_ocr_of_every_page_fails(
+    start_app: StartApp, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scanned page has nothing to keep: it is skipped, and recorded."""
+
+    async def fail(*args: Any, **options: Any) -> Any:
+        raise Permanent("Tesseract cannot read the image", reason="damaged")
+
+    monkeypatch.setattr(ocr.Ocr, "read", fail)
+    app = await start_app(ocr={"mode": "always"}, limits={"bad_pages": 0.5})
+    folder = files(**{"a.pdf": scan(page("typed on page one"), words(2), page("typed on page three"))})
+    assert (await app.ingest([folder])).completed == 1
+    details = await app.status((await only(app)).id)
+    assert [skip["page"] for skip in details.pages_skipped] == [2]
+    assert [one.text.strip() for one in await pages_of(app, details.id)] == [
+        "typed on page one",
+        "",
+        "typed on page three",
+    ]
+
+
+async def test_i4_a_killed_scan_goes_on_at_the_page(start_app: StartApp, files: Files, tmp_path: Path) -> None:
+    pages = 6
+    folder = files(**{"a.pdf": scan(*(words(number) for number in range(1, pages + 1)))})
+    app = await start_app(parsers={"children": 1})
+    await app.ingest([folder], wait=False)
+    document = (await only(app)).id
+    command = [sys.executable, "-m", "penstock.cli.main", "--home", str(tmp_path / "home"), "run"]
+    environment = {**os.environ, "PENSTOCK_EMBEDDER": "fake", "PENSTOCK_PARSERS__CHILDREN": "1"}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
+
+        async def begun() -> bool:
+            return (await app.status(document)).progress.pages >= 2
+
+        await until(begun, 60)
+        process.kill()
+    done = (await app.status(document)).progress.pages
+    calls = OcrCalls(app)
+    await app.run()
+    assert calls.count == pages - done, "no page that was stored is read again"
+    assert await found(app, f"marvel{pages}") == {"a.pdf"}
+
+
+ALONE = """
+import subprocess, sys
+# Parser processes have this. Without it, only root can add a filter.
+isolation._prctl(isolation._PR_SET_NO_NEW_PRIVS, 1)
+for attempt in ("os.fork()", "threading.Thread(target=print).start()"):
+    command = [sys.executable, "-c", f"import os, threading; {attempt}"]
+    done = subprocess.run(command, capture_output=True, preexec_fn=tesseract._prepared(), check=False)
+    print(done.returncode, done.stderr.decode().splitlines()[-1])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the filter is of Linux")
+def test_tesseract_can_start_no_other_process() -> None:
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, check=True, text=True)
+    assert done.stdout.splitlines() == [
+        "1 PermissionError: [Errno 1] Operation not permitted",
+        "1 RuntimeError: can't start new thread",
+    ]

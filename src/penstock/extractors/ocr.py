@@ -22,7 +22,7 @@ READER = "ocr"
 """The name of the reader. Its calls go to the parser processes that may execute Tesseract."""
 NONE = "none"
 """The version of documents that have scanned pages which were not read."""
-VERSION = "ocr-1"
+VERSION = "ocr-2"
 PARAMETERS = ("ocr", "languages", "dpi")
 """The parameters of an extract step that are about OCR: those of `OcrSettings`."""
 CURSOR = "ocr"

@@ -70,7 +70,8 @@ class PdfExtractor:
                             place = {"pages": done, "of": part.total, **seen}
                             yield Extracted(part.pages, place, done < part.total, part.metadata)
                         continue
-                    async with aclosing(scanned.read(part.pages, scans)) as batches:
+                    optional = scans.difference(part.scans)
+                    async with aclosing(scanned.read(part.pages, scans, optional)) as batches:
                         async for pages in batches:
                             # It took a second, and is kept at once.
                             place = {"pages": pages[-1].number, "of": part.total, **seen}

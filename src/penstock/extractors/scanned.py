@@ -23,11 +23,15 @@ class ScannedPages:
         self._source = source
         self._draw = draw
 
-    async def read(self, pages: Sequence[Page], scans: Collection[int]) -> AsyncGenerator[list[Page], None]:
-        """Yield all pages in order; the text of those in `scans` is read by OCR. One page more than there are processes
-        is in work, so that none is idle. A crash loses no more than these."""
+    async def read(
+        self, pages: Sequence[Page], scans: Collection[int], optional: Collection[int] = ()
+    ) -> AsyncGenerator[list[Page], None]:
+        """Yield all pages in order; the text of those in `scans` is read by OCR. Those in `optional` have a text of
+        their own, which they keep if OCR fails. One page more than there are processes is in work, so that none is
+        idle. A crash loses no more than these."""
         room = asyncio.Semaphore(self._ocr.width + 1)
-        tasks = [asyncio.create_task(self._within(room, page, page.number in scans)) for page in pages]
+        chosen = [(page, page.number in scans, page.number in optional) for page in pages]
+        tasks = [asyncio.create_task(self._within(room, *one)) for one in chosen]
         try:
             at = 0
             while at < len(tasks):
@@ -41,19 +45,19 @@ class ScannedPages:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _within(self, room: asyncio.Semaphore, page: Page, scanned: bool) -> Page:
+    async def _within(self, room: asyncio.Semaphore, page: Page, scanned: bool, optional: bool) -> Page:
         if not scanned or page.skipped is not None:
             return page
         async with room:
-            return await self._page(page)
+            return await self._page(page, optional)
 
-    async def _page(self, page: Page) -> Page:
+    async def _page(self, page: Page, optional: bool) -> Page:
         try:
             found = await twice(lambda: self._read(page.number))
         except Permanent as error:
             if not is_of_a_part(error) and error.reason != "damaged":
                 raise
-            return skipped(page.number, error, page.label)
+            return page if optional else skipped(page.number, error, page.label)
         if _letters(found.text) < 2 * _letters(page.text):
             # The text of the page was not just a stamp.
             return page

@@ -78,6 +78,8 @@ io_uring."""
 _HARMLESS = (436, 439, 441, 449, 453, 454, 455, 456, 462)
 """close_range, faccessat2, epoll_pwait2, futex_waitv, map_shadow_stack, futex_wake, futex_wait, futex_requeue, mseal"""
 
+_CLONE3 = 435
+
 _SENDING = (8, 10, 15)
 """F_SETOWN, F_SETSIG, F_SETOWN_EX: they make the kernel send signals on behalf of this process."""
 _TYPING = (0x5412, 0x541C, 0x8901, 0x8902)
@@ -150,6 +152,18 @@ def program(machine: str, pid: int, *, executes: bool = False) -> bytes:
     for number in _HARMLESS:
         code += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, ALLOW)]
     code += [(_AT_LEAST, 0, 1, FIRST_NEW), unknown, (_RETURN, 0, 0, ALLOW)]
+    return b"".join(INSTRUCTION.pack(*instruction) for instruction in code)
+
+
+def alone(machine: str) -> bytes:
+    """Return the filter for a program that starts no process and no thread. It comes in addition to that of its
+    parent, which checks the machine."""
+    calls = refused(machine)
+    code = [(_LOAD, 0, 0, _NUMBER), (_EQUAL, 0, 1, _CLONE3), (_RETURN, 0, 0, REFUSE | errno.ENOSYS)]
+    for name in ("fork", "vfork", "clone"):
+        if name in calls:
+            code += [(_EQUAL, 0, 1, calls[name]), (_RETURN, 0, 0, REFUSE | errno.EPERM)]
+    code.append((_RETURN, 0, 0, ALLOW))
     return b"".join(INSTRUCTION.pack(*instruction) for instruction in code)
 
 

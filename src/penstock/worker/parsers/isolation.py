@@ -11,7 +11,7 @@ import os
 import resource
 import struct
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import cache
 
 import msgspec
@@ -29,6 +29,7 @@ _OPEN_FILES = 64
 
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP = 38, 22
 _SECCOMP_FILTER, _SECCOMP_ACTION_AVAILABLE = 2, 2
+_SECCOMP_SET_FILTER = 1
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _EXECUTE, _READ_FILE, _READ_FOLDER = 1 << 0, 1 << 2, 1 << 3
@@ -82,7 +83,7 @@ def isolate(readable: Iterable[str], executable: Collection[str] = ()) -> None:
         (resource.RLIMIT_NOFILE, _OPEN_FILES),
     ):
         if executable and limit == resource.RLIMIT_NPROC:
-            continue  # It counts all processes of the user.
+            continue  # It counts all processes of the user. `alone` is the limit of the program.
         _, hard = resource.getrlimit(limit)
         lower = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(limit, (lower, lower))
@@ -126,6 +127,26 @@ def _restrict_calls(program: bytes) -> None:
     # struct sock_fprog: the number of instructions, and a pointer to them.
     pointer = struct.pack("@HP", len(program) // filters.INSTRUCTION.size, ctypes.addressof(instructions))
     _prctl(_PR_SET_SECCOMP, _SECCOMP_FILTER, pointer)
+
+
+def alone() -> Callable[[], None]:
+    """Return a function for the moment between fork and exec: the program that is executed can start no other process
+    and no thread. Everything that allocates is done now."""
+    if _filter() is None:
+        return lambda: None
+    machine = os.uname().machine
+    program = filters.alone(machine)
+    instructions = ctypes.create_string_buffer(program, len(program))
+    pointer = struct.pack("@HP", len(program) // filters.INSTRUCTION.size, ctypes.addressof(instructions))
+    number, words = filters.MACHINES[machine].seccomp, [_word(value) for value in (_SECCOMP_SET_FILTER, 0, pointer)]
+    library = ctypes.CDLL(None, use_errno=True)
+
+    def restrict() -> None:
+        # `instructions` must exist until here.
+        if library.syscall(ctypes.c_long(number), *words) != 0 or not instructions:
+            raise IsolationError("the filter for the program could not be enabled")
+
+    return restrict
 
 
 def _landlock_version() -> int:

@@ -8,38 +8,72 @@ import os
 import signal
 import subprocess  # noqa: TID251 - this process is isolated, and Tesseract with it
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache
 from itertools import groupby
 from typing import NamedTuple
 
 from penstock.errors import Permanent, Transient
+from penstock.worker.parsers import isolation
 
 _PR_SET_PDEATHSIG = 1
 _SAID = 300
+_DOUBTFUL = 65.0
+"""The mean confidence below which a page may be upside down. Such pages have 40 to 50, clear ones above 90."""
 _LOADED = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def read(image: bytes, program: str, data: str, languages: list[str], dpi: int | None) -> tuple[str, float]:
-    """The text of the image, with an empty line between paragraphs, and the mean confidence of its words."""
+    """The text of the image, with an empty line between paragraphs, and the mean confidence of its words. If that is
+    low, the page may be upside down: it is turned and read again. Tesseract itself recognises lines that go up or
+    down."""
     command = [program, "stdin", "stdout", "--tessdata-dir", data, "-l", "+".join(languages)]
     command += ["--dpi", str(dpi)] if dpi else []
     command += ["-c", "tessedit_create_tsv=1"]
+    found = _execute(command, image)
+    if found.text and found.confidence < _DOUBTFUL and (turned := upside_down(image)) is not None:
+        with suppress(Permanent, Transient, MemoryError):
+            found = max(found, _execute(command, turned), key=lambda one: one.confidence)
+    return found.text, found.confidence
+
+
+class _Found(NamedTuple):
+    text: str
+    confidence: float
+
+
+def _execute(command: list[str], image: bytes) -> _Found:
     done = subprocess.run(
         command,
         input=image,
         capture_output=True,
         check=False,
         env={"OMP_THREAD_LIMIT": "1", "LC_ALL": "C"},
-        preexec_fn=_die_with_parent,
+        preexec_fn=_prepared(),
     )
     if done.returncode:
         raise _failure(done.returncode, " ".join(done.stderr.decode(errors="replace").split())[-_SAID:])
-    return _text(done.stdout.decode(errors="replace"))
+    return _Found(*_text(done.stdout.decode(errors="replace")))
 
 
-def _die_with_parent() -> None:
-    if _LOADED is not None:
-        _LOADED.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+@cache
+def _prepared() -> Callable[[], None]:
+    """What the new process does before it executes Tesseract: it dies with its parent, and starts no others."""
+    restrict = isolation.alone()
+
+    def prepare() -> None:
+        if _LOADED is not None:
+            _LOADED.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        restrict()
+
+    return prepare
+
+
+def upside_down(image: bytes) -> bytes | None:
+    """A grey image (PGM) turned by half; None for other images."""
+    header, newline, pixels = image.partition(b"\n")
+    return header + newline + pixels[::-1] if header.startswith(b"P5 ") else None
 
 
 def _failure(code: int, said: str) -> Exception:
