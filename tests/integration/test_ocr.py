@@ -305,6 +305,7 @@ async def test_i4_a_killed_scan_goes_on_at_the_page(start_app: StartApp, files: 
 
 ALONE = """
 import subprocess, sys
+from penstock.worker.parsers import isolation, tesseract
 # Parser processes have this. Without it, only root can add a filter.
 isolation._prctl(isolation._PR_SET_NO_NEW_PRIVS, 1)
 for attempt in ("os.fork()", "threading.Thread(target=print).start()"):
