@@ -46,6 +46,8 @@ class ChunkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 OCR_MODES = ("auto", "off", "always")
 
+UNLESS_SMALL = "unless_small"
+
 
 class OcrConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How scanned pages and images are read. Changes apply to documents that are submitted later."""
@@ -155,7 +157,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     collections: dict[str, CollectionConfig] = {}
     keep_artifacts: int | str = "always"
     """How long the pages, chunks and vectors of a searchable document are kept: `always`, `until_completed`, or days
-    since it became searchable. Raw bytes and the index are not touched."""
+    since it became searchable. `unless_small`: always, except those that free steps made of text files up to
+    `small_bytes`; a worker drops these at once, and `show` makes them again. Raw bytes and index are not touched."""
     retention: RetentionConfig = RetentionConfig()
     workflow: str = "default"
     """The default workflow of collections, by id or file."""
@@ -209,13 +212,20 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def keep_days(self, collection: str) -> float | None:
         """Days for which the artifacts of completed documents are kept; None: no limit."""
-        own = self.collections.get(collection)
-        chosen = own.keep_artifacts if own is not None and own.keep_artifacts is not None else self.keep_artifacts
-        if chosen == "always":
+        chosen = self._kept(collection)
+        if chosen in ("always", UNLESS_SMALL):
             return None
         if chosen == "until_completed":
             return 0.0
         return float(chosen)
+
+    def drops_small(self, collection: str) -> bool:
+        """Whether the artifacts of small documents are dropped as soon as they are searchable."""
+        return self._kept(collection) == UNLESS_SMALL
+
+    def _kept(self, collection: str) -> int | str:
+        own = self.collections.get(collection)
+        return own.keep_artifacts if own is not None and own.keep_artifacts is not None else self.keep_artifacts
 
     def extract_parameters(self, collection: str) -> dict[str, Any]:
         own = self.collections.get(collection)
@@ -393,8 +403,8 @@ def _ocr_problem(path: Place, ocr: OcrConfig) -> Iterator[tuple[Place, str]]:
 
 
 def _keep_problem(path: Place, chosen: int | str) -> Iterator[tuple[Place, str]]:
-    if chosen not in ("always", "until_completed") and not re.fullmatch(r"[1-9]\d{0,5}", str(chosen)):
-        yield path, f"keep_artifacts {chosen!r}: use always, until_completed, or a number of days"
+    if chosen not in ("always", UNLESS_SMALL, "until_completed") and not re.fullmatch(r"[1-9]\d{0,5}", str(chosen)):
+        yield path, f"keep_artifacts {chosen!r}: use always, unless_small, until_completed, or a number of days"
 
 
 def _webhook_problems(path: Place, name: str, webhook: WebhookConfig) -> Iterator[tuple[Place, str]]:

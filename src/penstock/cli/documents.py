@@ -339,9 +339,7 @@ def overview(d: "DocumentDetails") -> list[str]:
         "progress": f"{pages}, {chunks}, {p.embedded:,} embedded, {p.indexed:,} indexed",
         "skipped": _skipped(d),
         "note": next((str(s.meta[key]) for s in d.steps for key in ("note", "error") if key in s.meta), None),
-        "artifacts": f"dropped {when(d.artifacts_dropped_at)}: cannot be shown or reused"
-        if d.artifacts_dropped_at
-        else None,
+        "artifacts": f"dropped {when(d.artifacts_dropped_at)}: cannot be reused" if d.artifacts_dropped_at else None,
         "attempts": f"{d.attempts}" + (f", retried {d.retry_count} times" if d.retry_count else ""),
         "submitted": when(d.created_at),
         "checkpoint": when(p.last_checkpoint),

@@ -14,7 +14,7 @@ from penstock.ledger.reads import stats
 from penstock.ledger.reads.stats import ListedStep
 from penstock.model.nouns import DocumentId, RunId, Workflow
 from penstock.model.states import StepStatus
-from penstock.verbs import arguments, views
+from penstock.verbs import arguments, remade, views
 from penstock.verbs.replays import replayer
 from penstock.verbs.scope import Scope, chosen_collection
 from penstock.verbs.selection import counted, listed, pages, selection
@@ -98,7 +98,10 @@ async def show(scope: Scope, document: str, what: Literal["pages", "chunks", "bl
     if what not in ("pages", "chunks", "blocks"):
         raise UsageError(f"what {what!r}: use one of pages, chunks, blocks")
     kind = "chunk" if what == "chunks" else "extract"
-    stream = views.items(scope.owner, scope.ledger, reader(scope.ledger, scope.blobs), document, kind)
+    if (dropped := await remade.find_dropped(scope, document)) is not None:
+        stream = remade.chunks(scope, dropped) if what == "chunks" else remade.pages(scope, dropped)
+    else:
+        stream = views.items(scope.owner, scope.ledger, reader(scope.ledger, scope.blobs), document, kind)
     async for batch in stream:
         for item in batch:
             yield item

@@ -24,7 +24,7 @@ from penstock.evaluation.report import (
 from penstock.ledger.engine import index_versions
 from penstock.ledger.reads.searchable import Searchable
 from penstock.upkeep.trials import Trials
-from penstock.verbs import arguments, views
+from penstock.verbs import arguments, remade, views
 from penstock.verbs.jobs import Report
 from penstock.verbs.scope import Scope, chosen_collection
 from penstock.verbs.search import search
@@ -304,8 +304,9 @@ class _Run:
             return [question.line for question in wanted if any(question.accepts(passage) for passage in passages)]
 
         try:
-            read = reader(scope.ledger, scope.blobs)
-            async for batch in views.items(scope.owner, scope.ledger, read, d.id, "chunk"):
+            read, dropped = reader(scope.ledger, scope.blobs), await remade.find_dropped(scope, d.id)
+            stored = views.items(scope.owner, scope.ledger, read, d.id, "chunk")
+            async for batch in stored if dropped is None else remade.chunks(scope, dropped):
                 for line in await self._scope.runtime.run_blocking("cpu", judge, batch):
                     open_.pop(line, None)
         except NotFound:

@@ -88,6 +88,7 @@ def _services(
         metrics=resources.metrics,
         limits=config.targets,
         grouped=GROUPED,
+        drops_small=config.drops_small,
         submit_children=_child_submitter(resources) if children else None,
     )
 

@@ -16,6 +16,7 @@ from penstock.worker.heartbeat import Heartbeat
 from penstock.worker.holding import hold
 from penstock.worker.hosting import GroupHost
 from penstock.worker.services import WorkerServices
+from penstock.worker.small_artifacts import drop_small
 from penstock.worker.tables import GuardedTable, opened
 
 COMPACT_EVERY = 64
@@ -49,7 +50,7 @@ class Indexer(GroupHost):
         return Target(table, fence)
 
     async def finish(self, contexts: Sequence[Context], target: Any) -> None:
-        """Maintain the table after the group was written."""
+        """Maintain the table after the group was written, and drop artifacts that are not kept."""
         began = self._services.runtime.clock()
         assert isinstance(target, Target)
         assert isinstance(target.table, GuardedTable)
@@ -58,6 +59,7 @@ class Indexer(GroupHost):
             place = TableId(first.step.owner, first.document.collection, first.generation.index_version)
             self._written[_key(first)] = place
         await self._maintain(_key(first), target.table, target.fence)
+        await drop_small(self._services, contexts)
         self._services.record.counters.worked(INDEX.kind, 0, began, self._services.runtime.clock())
 
     async def idle(self, heartbeat: Heartbeat) -> None:

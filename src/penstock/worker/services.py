@@ -60,6 +60,8 @@ class WorkerServices:
     """The limits of providers in the settings."""
     grouped: Mapping[str, GroupedStage] = field(default_factory=dict)
     """The stages whose steps are executed in groups, by kind."""
+    drops_small: Callable[[str], bool] = lambda collection: False
+    """Whether the artifacts of small documents of a collection are dropped when they are searchable."""
     submit_children: SubmitChildren | None = None
     """Submits documents that are found inside others. None: they are ignored, as in a trial, which has them already."""
 

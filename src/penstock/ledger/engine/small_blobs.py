@@ -45,10 +45,14 @@ def page(connection: Connection, after: str, until: str) -> list[Row]:
     return connection.run(_LIST, after=after, until=until, count=PAGE)
 
 
+def remove(connection: Connection, keys: Sequence[str]) -> None:
+    for start in range(0, len(keys), VALUES_LIMIT):
+        connection.run(_DELETE, [(key,) for key in keys[start : start + VALUES_LIMIT]])
+
+
 def _delete(connection: Connection, requests: Sequence[Sequence[str]]) -> list[None]:
     for keys in requests:
-        for start in range(0, len(keys), VALUES_LIMIT):
-            connection.run(_DELETE, [(key,) for key in keys[start : start + VALUES_LIMIT]])
+        remove(connection, keys)
     return [None for _ in requests]
 
 

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 import msgspec
 
+from penstock.blobs.small import is_small
 from penstock.ledger.database.connection import Connection, Row
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
-from penstock.ledger.engine import backup_guard, deletions, generations, groups
+from penstock.ledger.engine import backup_guard, deletions, generations, groups, small_blobs
 from penstock.ledger.engine.collections import version_of
 from penstock.ledger.engine.generations import GRACE_S
 from penstock.ledger.engine.resource_keys import FREED, ready, ready_steps
@@ -219,11 +220,12 @@ def _forget(connection: Connection, requests: Sequence[Forget]) -> list[Forgotte
 
 def remove_artifacts(connection: Connection, held: Sequence[Row]) -> tuple[int, tuple[tuple[str, int], ...]]:
     """Remove artifacts whose rows are locked, with their segments, unless they are referenced now. Returns the number
-    of removed artifacts, and the keys and sizes of the blobs that they named."""
+    of removed artifacts, and the keys and sizes of the blobs that they named. Those in the ledger are gone already."""
     still = connection.run(_STILL, held) if held else []
     blobs = connection.run(_DROP_SEGMENTS, still) if still else []
     if still:
         connection.run(_DROP_ARTIFACTS, still)
+        small_blobs.remove(connection, [row[0] for row in blobs if is_small(row[0])])
     return len(still), tuple((row[0], row[1]) for row in blobs)
 
 
