@@ -179,11 +179,9 @@ class LanceTable:
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[None]:
-        begun = await self._run("read", self._readers.begin)
-        try:
+        # Not on a thread: a task that is cancelled while it waits for one would leave the lock behind.
+        with self._readers.reading():
             yield
-        finally:
-            self._readers.end(begun)
 
     async def count(self) -> int:
         return await self._read(self._reader.count)

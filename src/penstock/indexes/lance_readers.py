@@ -8,7 +8,7 @@ holds the same lock from the version that it starts from until its commit."""
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 NAME = "readers.lock"
@@ -18,30 +18,19 @@ class Readers:
     def __init__(self, table: Path) -> None:
         self._path = table / NAME
 
-    def begin(self) -> int | None:
-        """Begin to read. The answer is for `end`; None if there is nothing to lock: the folder does not exist, or it is
-        read-only and no release that knows this file has written the table."""
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Hold the lock. Nobody else holds it for longer than it takes to see that it was free."""
         descriptor = self._open()
         try:
             if descriptor is not None:
-                fcntl.flock(descriptor, fcntl.LOCK_SH)
-        except OSError:
-            # A file system without locks. `are_gone` is never true there.
-            self.end(descriptor)
-            return None
-        return descriptor
-
-    def end(self, begun: int | None) -> None:
-        if begun is not None:
-            os.close(begun)
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        begun = self.begin()
-        try:
+                # On a file system without locks, `are_gone` is never true.
+                with suppress(OSError):
+                    fcntl.flock(descriptor, fcntl.LOCK_SH)
             yield
         finally:
-            self.end(begun)
+            if descriptor is not None:
+                os.close(descriptor)
 
     def are_gone(self) -> bool:
         """Whether nobody reads at this moment, in any process. False also if that cannot be known."""
@@ -59,6 +48,8 @@ class Readers:
             os.close(descriptor)
 
     def _open(self) -> int | None:
+        """None if there is nothing to lock: the folder does not exist, or it is read-only and no release that knows
+        this file has written the table."""
         try:
             return os.open(self._path, os.O_RDONLY)
         except FileNotFoundError:

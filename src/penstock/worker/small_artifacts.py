@@ -1,8 +1,8 @@
 """Drops the artifacts of small text files when they are searchable (`keep_artifacts: unless_small`). Their raw bytes
 and index rows are kept, and free steps make the rest again in milliseconds.
 
-The drop is one transaction, with the bytes of small segments. A kill between flip and drop leaves the artifacts, which
-are kept then."""
+The drop is one transaction, with the bytes of small segments. A kill between flip and drop, or a backup in progress,
+leaves the artifacts, which are kept then."""
 
 from collections.abc import Sequence
 
