@@ -283,7 +283,7 @@ async def test_a_worker_prunes_beside_its_work_and_then_rests(
 
 @pytest.mark.parametrize("value", ["never", "0", "-1", "1.5", "", "until completed", "7 days"])
 def test_a_wrong_keep_is_refused(value: str) -> None:
-    with pytest.raises(ConfigError, match="use always, until_completed, or a number of days"):
+    with pytest.raises(ConfigError, match="use always, unless_small, until_completed, or a number of days"):
         load_config({"keep_artifacts": value}, environment={})
     with pytest.raises(ConfigError, match="keep_artifacts"):
         load_config({"collections": {"a": {"keep_artifacts": value}}}, environment={})
