@@ -132,8 +132,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The ledger: `sqlite:///FILE`, or `postgresql://…` if several machines share the work. Default: `ledger.db` in the
     home."""
     blobs: str | None = None
-    """Where raw bytes and artifacts are stored: `file:///FOLDER`, or the URL of an adapter from a package. Default:
-    `blobs` in the home."""
+    """Where raw bytes and artifacts are stored: `file:///FOLDER`, a bucket (`s3://BUCKET/PREFIX`, `gs://…` or
+    `az://…`), or the URL of an adapter from a package. Default: `blobs` in the home."""
+    blob_cache_megabytes: Annotated[int, Meta(ge=0, le=MOST)] = 2048
+    """Size of the local copies of blobs in a bucket, which parser processes read. Copies in use are kept above it."""
     small_bytes: Annotated[int, Meta(ge=0, le=65_536)] = 4096
     """Files and segments of up to this many bytes are stored in the ledger instead of as blobs; 0: none."""
     index: str | None = None
@@ -251,6 +253,7 @@ class ConfigKeywords(TypedDict, total=False):
     home: str | Path
     database: str
     blobs: str
+    blob_cache_megabytes: int
     small_bytes: int
     index: str
     embedder: str

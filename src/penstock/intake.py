@@ -72,10 +72,13 @@ class Intake:
     async def submit(self, spec: RunSpec, items: AsyncIterator[SubmitItem]) -> AsyncGenerator[list[Receipt], None]:
         """Submit the items in batches. Each batch is durable when it is yielded. While one is written, the next is
         read. Prune does not remove bytes without a row while the submit is in progress."""
-        with self._blobs.submitting(self._runtime.ulid()):
-            async with aclosing(self._submit(spec, items)) as batches:
-                async for receipts in batches:
-                    yield receipts
+        async with (
+            self._blobs.submitting(self._runtime.ulid()) as mark,
+            aclosing(self._submit(spec, items)) as batches,
+        ):
+            async for receipts in batches:
+                await mark.check()
+                yield receipts
 
     async def _submit(self, spec: RunSpec, items: AsyncIterator[SubmitItem]) -> AsyncGenerator[list[Receipt], None]:
         ahead: asyncio.Task[list[Read]] | None = None

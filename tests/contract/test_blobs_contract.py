@@ -9,9 +9,12 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from tests.kit.s3 import BUCKET
 
 from penstock.blobs.base import Blobs, Copied, Stored
 from penstock.blobs.local import TEMPORARY, LocalBlobs
+from penstock.blobs.object import ObjectBlobs
+from penstock.config_http import HttpConfig
 from penstock.errors import BlobMissing, BlobUnreadable, StorageError, UsageError
 from penstock.runtime import Runtime
 
@@ -34,12 +37,37 @@ async def cut(data: bytes, size: int) -> AsyncIterator[bytes]:
         yield data[start : start + size]
 
 
-STORES: dict[str, Callable[[Path, Runtime], Blobs]] = {"local": LocalBlobs}
+def in_bucket(folder: Path, runtime: Runtime) -> Blobs:
+    """Each folder has a prefix of its own. The environment names the server."""
+    prefix = f"{BUCKET}/{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"
+    http = HttpConfig(patience_s=20)
+    return ObjectBlobs("s3", prefix, runtime, http, os.environ, cache=folder / "cache", cache_megabytes=100)
+
+
+def in_named_bucket(folder: Path, runtime: Runtime) -> Blobs:
+    """In the bucket that the environment names, with the credentials that it names."""
+    scheme, _, rest = os.environ[NAMED].partition("://")
+    prefix = f"{rest}/{hashlib.sha256(f'{folder}{os.getpid()}'.encode()).hexdigest()[:16]}"
+    return ObjectBlobs(scheme, prefix, runtime, HttpConfig(), os.environ, cache=folder / "cache", cache_megabytes=100)
+
+
+NAMED = "BLOBS_UNDER_TEST"
+STORES: dict[str, Callable[[Path, Runtime], Blobs]] = {"local": LocalBlobs, "s3": in_bucket}
+if NAMED in os.environ:
+    STORES["named"] = in_named_bucket
 
 
 @pytest.fixture(params=sorted(STORES))
-def blobs(request: pytest.FixtureRequest, tmp_path: Path, runtime: Runtime) -> Blobs:
-    return STORES[request.param](tmp_path / "blobs", runtime)
+def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, Runtime], Blobs]:
+    if request.param == "s3":
+        for name, value in request.getfixturevalue("s3_server").environment.items():
+            monkeypatch.setenv(name, value)
+    return STORES[request.param]
+
+
+@pytest.fixture
+def blobs(store: Callable[[Path, Runtime], Blobs], tmp_path: Path, runtime: Runtime) -> Blobs:
+    return store(tmp_path / "blobs", runtime)
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -243,8 +271,9 @@ async def test_a_blob_tells_its_size_and_its_time(blobs: Blobs) -> None:
 
 @pytest.mark.parametrize("call", ["write", "fsync", "rename"])
 async def test_i1_a_full_disk_is_reported_in_a_sentence_and_leaves_nothing(
-    blobs: Blobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+    tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
+    blobs = LocalBlobs(tmp_path / "blobs", runtime)
     await blobs.put("anna/x", b"before", durable=True)
 
     def full(*args: object) -> int:
@@ -307,3 +336,55 @@ async def test_blobs_are_copied_out_and_in_with_their_hashes(blobs: Blobs, tmp_p
     await blobs.delete(["anna/raw/1"])
     assert await blobs.copy_in(["anna/raw/1", "anna/raw/2"], tmp_path / "out") == copied
     assert await blobs.get("anna/raw/1") == b"one"
+
+
+async def test_a_large_stream_is_stored_in_parts(blobs: Blobs) -> None:
+    """More than two parts of any store, and pieces that do not end where parts end."""
+    digest, size = hashlib.sha256(), 0
+
+    async def pieces() -> AsyncIterator[bytes]:
+        nonlocal size
+        for i in range(27):
+            piece = bytes([i]) * 1_000_003
+            digest.update(piece)
+            size += len(piece)
+            yield piece
+
+    stored = await blobs.put_stream("anna/raw/large", pieces())
+    assert stored == Stored(digest.hexdigest(), size)
+    assert await blobs.sums(["anna/raw/large"]) == [(size, digest.hexdigest())]
+    assert await blobs.read_range("anna/raw/large", size - 2, 10) == bytes([26, 26])
+
+
+async def test_a_large_stream_that_breaks_leaves_nothing(blobs: Blobs) -> None:
+    async def broken() -> AsyncIterator[bytes]:
+        for _ in range(20):
+            yield b"x" * 1_000_000
+        raise RuntimeError("the other end hung up")
+
+    with pytest.raises(RuntimeError, match="hung up"):
+        await blobs.put_stream("anna/raw/broken", broken())
+    assert [info async for info in blobs.list("")] == []
+
+
+async def test_a_blob_is_read_as_a_file(blobs: Blobs) -> None:
+    data = os.urandom(3_000_000)
+    await blobs.put("anna/x", data, durable=False)
+    async with blobs.file("anna/x") as one, blobs.file("anna/x") as other:
+        assert one.read_bytes() == other.read_bytes() == data
+
+
+async def test_a_submit_in_progress_is_known_to_all_processes(
+    store: Callable[[Path, Runtime], Blobs], blobs: Blobs, tmp_path: Path, runtime: Runtime
+) -> None:
+    another = store(tmp_path / "blobs", runtime)
+    assert await another.submitted_since() is None
+    first, second = runtime.ulid(), runtime.ulid()
+    async with blobs.submitting(second) as later, another.submitting(first) as earlier:
+        for one in (blobs, another):
+            await one.put(f"anna/raw/0/{runtime.ulid()}", b"x", durable=True)
+        assert await blobs.submitted_since() == await another.submitted_since() == first
+        await later.check()
+        await earlier.check()
+    assert await another.submitted_since() is None
+    assert {info.key.split("/")[0] async for info in blobs.list("")} == {"anna"}

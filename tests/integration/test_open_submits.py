@@ -100,7 +100,7 @@ async def test_what_a_submit_left_that_died_goes_after_a_day(app: App, later: Ap
     (home / "blobs" / ".submits").mkdir(parents=True)
     (home / "blobs" / ".submits" / first).touch()
     await app.blobs.put(f"default/raw/0000000/{app.runtime.ulid()}", b"left", durable=False)
-    with app.blobs.submitting(app.runtime.ulid()):
+    async with app.blobs.submitting(app.runtime.ulid()):
         await app.blobs.put(f"default/raw/0000000/{app.runtime.ulid()}", b"open", durable=False)
         assert (await app.prune()).blobs == 0
         assert (await later.prune()).blobs == 1
@@ -119,7 +119,7 @@ async def test_a_segment_that_a_living_lease_may_name_stays(app: App, later: App
     assert (await later.prune()).blobs == 1
 
 
-def test_a_submit_that_is_looked_at_while_it_begins_is_not_taken_for_dead(tmp_path: Path) -> None:
+async def test_a_submit_that_is_looked_at_while_it_begins_is_not_taken_for_dead(tmp_path: Path) -> None:
     submits = OpenSubmits(tmp_path / "submits", Path.mkdir)
     stop = threading.Event()
 
@@ -131,7 +131,7 @@ def test_a_submit_that_is_looked_at_while_it_begins_is_not_taken_for_dead(tmp_pa
     looking.start()
     try:
         for i in range(300):
-            with submits.hold(f"{i:05d}"):
+            async with submits.hold(f"{i:05d}"):
                 assert submits.oldest() == f"{i:05d}"
     finally:
         stop.set()

@@ -67,8 +67,10 @@ def test_an_unknown_name_is_refused_with_all_that_are_known() -> None:
         ConfigError, match=r"embedder 'other:x': unknown name 'other'; use one of .*fake.*own.*wordllama"
     ):
         embedder("other:x")
-    with pytest.raises(ConfigError, match=r"blobs 's3://user:…@host/b': unknown name 's3'; use one of file"):
-        wiring.make_blobs(Config(blobs="s3://user:secret@host/b"), Runtime())
+    with pytest.raises(
+        ConfigError, match=r"blobs 'ftp://user:…@host/b': unknown name 'ftp'; use one of az, file, gs, s3"
+    ):
+        wiring.make_blobs(Config(blobs="ftp://user:secret@host/b"), Runtime())
     with pytest.raises(ConfigError, match=r"index 'nowhere': unknown name 'nowhere'; use one of lancedb"):
         wiring.make_index(Config(index="nowhere"), Runtime())
 

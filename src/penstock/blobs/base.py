@@ -4,12 +4,19 @@ No adapter raises an `OSError` or an error of its library. Reading a blob raises
 A full or read-only disk raises `StorageError`, and an invalid key raises `UsageError`.
 """
 
+import re
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from penstock.errors import BlobMissing, BlobUnreadable
+from penstock.errors import BlobMissing, BlobUnreadable, UsageError
+
+FAILPOINTS = ("blob.put.before", "blob.put.after")
+"""Hit by every adapter around the commit of a blob."""
+
+TARGET = "blobs:"
+"""The prefix of the names of blob stores as targets. Every step needs its blob store."""
 
 Unread = BlobMissing | BlobUnreadable
 """Why a blob could not be read."""
@@ -39,6 +46,12 @@ class Stored(NamedTuple):
 class Copied(NamedTuple):
     sha256: str
     size: int
+
+
+class OpenSubmit(Protocol):
+    async def check(self) -> None:
+        """Called after rows were committed that name new raw bytes, and before the caller is told. Raises
+        `StorageError` if the mark has ended, so that prune may have removed the bytes."""
 
 
 class Blobs(Protocol):
@@ -81,12 +94,27 @@ class Blobs(Protocol):
     async def copy_in(self, keys: Sequence[str], folder: Path) -> Sequence[Copied | None]:
         """Store the files `folder/key` as blobs. Returns as `copy_out`."""
 
-    def submitting(self, since: str) -> AbstractContextManager[None]:
-        """Mark a submit in progress: within the context, blobs with names after `since` may be stored before a row
-        names them. The mark ends with the process at the latest."""
+    def submitting(self, since: str) -> "AbstractAsyncContextManager[OpenSubmit]":
+        """Mark a submit in progress: within the context, raw bytes with names after `since` may be stored before a row
+        names them. The mark of a process that has died ends by itself."""
 
     async def submitted_since(self) -> str | None:
         """The lowest `since` of all submits in progress, of all running processes; None if there is none."""
 
     def list(self, prefix: str) -> AsyncIterator[BlobInfo]:
         """Yield all blobs below a prefix, including temporary files, in any order."""
+
+
+_BAD_KEY = re.compile(r"(^|/)\.{0,2}(/|$)")
+
+
+def check_key(key: str) -> str:
+    """Raises UsageError if a key would lead elsewhere."""
+    if _BAD_KEY.search(key):
+        raise UsageError(f"{key!r} is not a blob key")
+    return key
+
+
+def is_raw(key: str) -> bool:
+    """Whether a blob has the raw bytes of a document."""
+    return key.split("/", 2)[1:2] == ["raw"]

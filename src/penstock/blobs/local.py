@@ -5,26 +5,23 @@ import asyncio
 import errno
 import hashlib
 import os
-import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
 from typing import TypeVar
 
-from penstock.blobs.base import BlobInfo, BlobSum, Copied, Stored, Unread
+from penstock.blobs.base import FAILPOINTS as FAILPOINTS
+from penstock.blobs.base import BlobInfo, BlobSum, Copied, OpenSubmit, Stored, Unread, check_key
 from penstock.blobs.copying import copy_many
 from penstock.blobs.submits import OpenSubmits
-from penstock.errors import BlobMissing, BlobUnreadable, DiskFull, StorageError, UsageError
+from penstock.errors import BlobMissing, BlobUnreadable, DiskFull, StorageError
 from penstock.redaction import file_mode, make_folder
 from penstock.runtime import THREAD_POOLS, Runtime, shielded
 
 T = TypeVar("T")
 
-_BAD_KEY = re.compile(r"(^|/)\.{0,2}(/|$)")
-
-FAILPOINTS = ("blob.put.before", "blob.put.after")
 TEMPORARY = ".tmp-"
 _UNKNOWN = 1 << 30
 """The size that is assumed for blobs that may be large, and for writes with a flush, which are always slow."""
@@ -118,7 +115,7 @@ class LocalBlobs:
     async def _copy(self, pairs: Sequence[tuple[Path, Path]]) -> Sequence[Copied | None]:
         return await self._runtime.run_blocking("io", _storable, self._root, lambda: copy_many(pairs))
 
-    def submitting(self, since: str) -> AbstractContextManager[None]:
+    def submitting(self, since: str) -> AbstractAsyncContextManager[OpenSubmit]:
         return self._submits.hold(since)
 
     async def submitted_since(self) -> str | None:
@@ -131,9 +128,7 @@ class LocalBlobs:
                 yield info
 
     def _place(self, key: str) -> str:
-        if _BAD_KEY.search(key):
-            raise UsageError(f"{key!r} is not a blob key")
-        return self._prefix + key
+        return self._prefix + check_key(key)
 
     def _put_many(self, blobs: Sequence[tuple[str, bytes]], durable: bool) -> None:
         folders = set()

@@ -2,11 +2,11 @@
 app, which are never changed."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from penstock.blobs.base import BlobInfo, Blobs, BlobSum, Copied, Stored, Unread
+from penstock.blobs.base import BlobInfo, Blobs, BlobSum, Copied, OpenSubmit, Stored, Unread
 from penstock.errors import BlobMissing
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ class OverlayBlobs:
     async def copy_in(self, keys: Sequence[str], folder: Path) -> Sequence[Copied | None]:
         return await self._own.copy_in(keys, folder)
 
-    def submitting(self, since: str) -> AbstractContextManager[None]:
+    def submitting(self, since: str) -> AbstractAsyncContextManager[OpenSubmit]:
         return self._own.submitting(since)
 
     async def submitted_since(self) -> str | None:

@@ -3,8 +3,8 @@ as the process that stored them runs, even if the clock is changed."""
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from penstock.errors import StorageError
@@ -17,15 +17,18 @@ class OpenSubmits:
         self._folder = folder
         self._make = make
 
-    @contextmanager
-    def hold(self, since: str) -> Iterator[None]:
+    async def check(self) -> None:
+        """The mark ends with the process, or when it is removed."""
+
+    @asynccontextmanager
+    async def hold(self, since: str) -> "AsyncIterator[OpenSubmits]":
         path = self._folder / since
         try:
             descriptor = self._hold(path)
         except OSError as error:
             raise StorageError(f"{path} could not be written: {error.strerror or error}") from error
         try:
-            yield
+            yield self
         finally:
             path.unlink(missing_ok=True)
             os.close(descriptor)

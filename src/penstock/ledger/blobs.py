@@ -6,12 +6,12 @@ that the ledger does not have is looked for in the blobs below: those of a trial
 import hashlib
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from penstock.blobs.base import BlobInfo, Blobs, BlobSum, Copied, Stored, Unread
+from penstock.blobs.base import BlobInfo, Blobs, BlobSum, Copied, OpenSubmit, Stored, Unread
 from penstock.blobs.small import is_small
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.store import Ledger
@@ -87,7 +87,7 @@ class LedgerBlobs:
     async def copy_in(self, keys: Sequence[str], folder: Path) -> Sequence[Copied | None]:
         return await self._below.copy_in(keys, folder)
 
-    def submitting(self, since: str) -> AbstractContextManager[None]:
+    def submitting(self, since: str) -> AbstractAsyncContextManager[OpenSubmit]:
         return self._below.submitting(since)
 
     async def submitted_since(self) -> str | None:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.config_http import HttpConfig
 from penstock.errors import Away, PenstockError, SourceChanged, SourceError
+from penstock.net.buckets import open_store, parse
 from penstock.runtime import Runtime
 from penstock.sources.base import Change, Found, Known, compared
-from penstock.sources.bucket_stores import open_store, parse
 from penstock.sources.patterns import is_wanted
 from penstock.sources.web_hosts import Host, Patience
 from penstock.sources.web_names import base_name
@@ -23,7 +23,7 @@ from penstock.sources.web_names import base_name
 if TYPE_CHECKING:
     from obstore import GetResult, ObjectMeta
 
-    from penstock.sources.bucket_stores import Store
+    from penstock.net.buckets import Store
 
 PAGE = 1_000
 PIECE = 1 << 20
@@ -117,7 +117,7 @@ class BucketSource:
             raise
         except Exception as error:
             # The library also raises built-in errors, and errors that it does not name.
-            raise self._bucket.error(error) from None
+            raise self._bucket.source_error(error) from None
         listing.below = folder
 
     async def _is_document(self, listed: "ObjectMeta", listing: _Listing) -> bool:
@@ -144,7 +144,7 @@ class BucketSource:
         except PenstockError:
             raise
         except Exception as error:
-            raise self._bucket.error(error) from None
+            raise self._bucket.source_error(error) from None
 
     def _found(self, listed: "ObjectMeta") -> Found:
         key = listed["path"]
@@ -190,7 +190,7 @@ class BucketSource:
         except PenstockError:
             raise
         except Exception as error:
-            raise self._bucket.error(error) from None
+            raise self._bucket.source_error(error) from None
 
     def learned(self, found: Found) -> Found:
         place: _Place = found.place

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.blobs.base import BlobInfo
+from penstock.blobs.base import BlobInfo, is_raw
 from penstock.indexes.base import TableId
 from penstock.ledger.database import histories
 from penstock.ledger.database.liveness import Liveness
@@ -239,8 +239,8 @@ class Prune:
 
 
 def _may_be_named(key: str, since: str | None, leases: Collection[str]) -> bool:
-    *folders, name = key.split("/")
-    if folders[1:2] == ["raw"]:
+    name = key.rpartition("/")[2]
+    if is_raw(key):
         return since is not None and name > since
     return any(part in leases for part in name.split("-"))
 

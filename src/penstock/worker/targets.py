@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from penstock import user_code
+from penstock.blobs.base import TARGET as BLOBS
 from penstock.errors import Away, RateLimited, StorageError, TableFailed, Unauthorized
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import refusals, targets
@@ -17,8 +18,6 @@ from penstock.runtime import Runtime
 from penstock.worker.context import Context
 from penstock.worker.tables import Notices
 
-BLOBS = "blobs:"
-"""The prefix of the names of blob stores. Every step needs its blob store."""
 TABLE = "table:"
 """The prefix for an index table without a lock whose server names no target."""
 RESERVED = (*targets.LOCKED, BLOBS, TABLE)

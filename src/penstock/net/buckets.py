@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -45,6 +46,30 @@ _SERVICES = {
 SCHEMES = tuple(_SERVICES)
 
 
+class Kind(StrEnum):
+    """What an error of the library means."""
+
+    MISSING = "missing"
+    """There is no such object."""
+    CHANGED = "changed"
+    """A condition of the request does not hold."""
+    DENIED = "denied"
+    """The server refuses our credentials, or there are none."""
+    LIMITED = "limited"
+    """The server asks us to come back later."""
+    CUT = "cut"
+    """The connection was cut: another attempt may succeed at once."""
+    AWAY = "away"
+    """Another attempt may succeed."""
+    WRONG = "wrong"
+    """Another attempt cannot succeed."""
+
+
+class Trouble(NamedTuple):
+    kind: Kind
+    message: str
+
+
 class Bucket(NamedTuple):
     scheme: str
     name: str
@@ -54,40 +79,54 @@ class Bucket(NamedTuple):
     def __repr__(self) -> str:
         return f"{self.scheme}://{self.name}"
 
-    def error(self, error: Exception) -> PenstockError:
-        """What an error of the library means: Away if another attempt may succeed, otherwise SourceError."""
+    @property
+    def credentials(self) -> str:
+        """The variables to set, for messages."""
+        return _SERVICES[self.scheme].credentials
+
+    def source_error(self, error: Exception) -> PenstockError:
+        """For documents in a bucket: Away if another attempt may succeed, otherwise SourceError."""
+        kind, message = self.trouble(error)
+        if kind is Kind.CHANGED:
+            return SourceChanged(message)
+        if kind is Kind.LIMITED:
+            return RateLimited(message)
+        return Away(message) if kind in (Kind.AWAY, Kind.CUT) else SourceError(message)
+
+    def trouble(self, error: Exception) -> Trouble:
         text = str(error)
         if isinstance(error, FileNotFoundError) and "NoSuchBucket" not in text:
-            return SourceError("there is no such object")
+            return Trouble(Kind.MISSING, "there is no such object")
         if type(error).__name__ == "PreconditionError":
-            return SourceChanged("it changed while it was read")
+            return Trouble(Kind.CHANGED, "it changed while it was read")
         if "169.254." in text or "metadata.google.internal" in text:
-            return SourceError(f"no credentials were found: set {_SERVICES[self.scheme].credentials}")
+            return Trouble(Kind.DENIED, f"no credentials were found: set {self.credentials}")
         status = int(found[1]) if (found := _STATUS.search(text)) else None
-        return self._trouble(text) if status is None else self._refusal(status, text)
+        return self._failure(text) if status is None else self._refusal(status, text)
 
-    def _refusal(self, status: int, text: str) -> PenstockError:
+    def _refusal(self, status: int, text: str) -> Trouble:
         code = f" ({found[1]})" if (found := _CODE.search(text)) else ""
         said = f"the server answered {status}{code}"
         if status in (401, 403):
-            return SourceError(f"{said}: it refuses access; check {_SERVICES[self.scheme].credentials}")
+            return Trouble(Kind.DENIED, f"{said}: it refuses access; check {self.credentials}")
         if status == 404:
-            return SourceError(f"{said}: there is no such bucket, or no such object")
+            return Trouble(Kind.WRONG, f"{said}: there is no such bucket, or no such object")
         if status == 429 or "SlowDown" in code:
-            return RateLimited(said)
-        return Away(said) if status == 408 or status >= 500 else SourceError(said)
+            return Trouble(Kind.LIMITED, said)
+        return Trouble(Kind.AWAY if status == 408 or status >= 500 else Kind.WRONG, said)
 
-    def _trouble(self, text: str) -> PenstockError:
+    def _failure(self, text: str) -> Trouble:
         if "redirect" in text:
-            return SourceError("the bucket is in another region: set AWS_REGION")
+            return Trouble(Kind.WRONG, "the bucket is in another region: set AWS_REGION")
         if "illegal character sequence" in text or "empty path segment" in text:
-            return SourceError(f"a key in it cannot be used: {self.shown(text)}")
+            return Trouble(Kind.WRONG, f"a key in it cannot be used: {self.shown(text)}")
         if "builder error" in text:
-            return SourceError("plain http is allowed only for an endpoint that the environment names")
+            return Trouble(Kind.WRONG, "plain http is allowed only for an endpoint that the environment names")
         if "HTTP error" in text or "Interrupted" in text or "Timeout" in text:
-            reached = "error sending request" not in text
-            return Away("the connection was cut" if reached else "the server cannot be reached")
-        return SourceError(self.shown(text))
+            if "error sending request" in text:
+                return Trouble(Kind.AWAY, "the server cannot be reached")
+            return Trouble(Kind.CUT, "the connection was cut")
+        return Trouble(Kind.WRONG, self.shown(text))
 
     def shown(self, text: str) -> str:
         """The first line of a message, without secrets."""
