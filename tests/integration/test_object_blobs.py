@@ -271,3 +271,11 @@ async def test_i12_a_worker_killed_between_blob_and_row_ends_as_without(
         monkeypatch.setattr(object_submits, "DEAD_S", -60.0)
         await app.prune(older_than_s=0)
         assert {entry.kind for entry in (await app.check()).garbage} <= {"orphan_artifact"}
+
+
+async def test_a_bucket_that_does_not_exist_is_not_a_blob_that_is_missing(
+    start_app: StartApp, shelf: s3.Prefix
+) -> None:
+    app = await start_app(blobs="s3://nowhere/x", http={"patience_s": 0.3})
+    with pytest.raises(Away, match="there is no such bucket: create it"):
+        await app.blobs.get("default/raw/x")

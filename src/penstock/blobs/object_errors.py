@@ -41,6 +41,6 @@ class Errors:
             return RateLimited(said, target=self.target)
         if kind is Kind.CUT:
             return Cut(said, target=self.target)
-        if kind is Kind.AWAY or "NoSuchBucket" in str(error):
+        if kind in (Kind.AWAY, Kind.NO_BUCKET):
             return Away(said, target=self.target)
         return StorageError(said)

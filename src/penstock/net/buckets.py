@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _STATUS = re.compile(r"status code: (\d{3})")
+_NO_BUCKET = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound)</Code>")
 _CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
 _SECRET_NAMES = re.compile(r"(AWS|AZURE|GOOGLE)_.*(KEY|SECRET|TOKEN|CONNECTION_STRING).*")
 _LONGEST = 300
@@ -51,6 +52,7 @@ class Kind(StrEnum):
 
     MISSING = "missing"
     """There is no such object."""
+    NO_BUCKET = "no bucket"
     CHANGED = "changed"
     """A condition of the request does not hold."""
     DENIED = "denied"
@@ -95,7 +97,9 @@ class Bucket(NamedTuple):
 
     def trouble(self, error: Exception) -> Trouble:
         text = str(error)
-        if isinstance(error, FileNotFoundError) and "NoSuchBucket" not in text:
+        if _NO_BUCKET.search(text):
+            return Trouble(Kind.NO_BUCKET, "there is no such bucket: create it, or correct its name")
+        if isinstance(error, FileNotFoundError):
             return Trouble(Kind.MISSING, "there is no such object")
         if type(error).__name__ == "PreconditionError":
             return Trouble(Kind.CHANGED, "it changed while it was read")
