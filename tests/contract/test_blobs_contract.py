@@ -60,7 +60,9 @@ if NAMED in os.environ:
 @pytest.fixture(params=sorted(STORES))
 def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, Runtime], Blobs]:
     if request.param == "s3":
-        for name, value in request.getfixturevalue("s3_server").environment.items():
+        server = request.getfixturevalue("s3_server")
+        server.store(BUCKET).put("first", b"The bucket exists.")
+        for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
     return STORES[request.param]
 
