@@ -31,10 +31,12 @@ from penstock.upkeep.restore import Restored
 from penstock.upkeep.vacuum import Vacuumed
 from penstock.verbs.collections import CollectionView, Dropped
 from penstock.verbs.dead_letters import DeadLetters
+from penstock.verbs.estimate import Estimate
 from penstock.verbs.groups import BatchStart
 from penstock.verbs.ingest_plan import IngestPlan, TypePlan
 from penstock.verbs.jobs import Summary
 from penstock.verbs.replays import Discard, Replay
+from penstock.verbs.usage import Sum, Usage, UsageRow
 from penstock.verbs.views import Counts, DocumentDetails, DocumentProgress, DocumentView, WorkerView
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
@@ -111,16 +113,22 @@ COUNTS = {
     "documents": {"…": None},
     "steps": {"…": None},
     "events": dict.fromkeys(WaitingEvents.__struct_fields__),
+    "usage": None,
 }
 PLAN = {
     **dict.fromkeys(IngestPlan.__struct_fields__),
     "types": {"…": dict.fromkeys(TypePlan.__struct_fields__)},
 }
+USAGE = dict.fromkeys(Usage.__struct_fields__, dict.fromkeys(Sum.__struct_fields__))
 SUMMARY = dict.fromkeys(Summary.__struct_fields__)
 LETTER = dict.fromkeys(DeadLetter.__struct_fields__)
 
 SHAPES: dict[str, dict[str, Shape]] = {
-    "ingest": {"": SUMMARY, "--dry-run": PLAN},
+    "ingest": {
+        "": SUMMARY,
+        "--dry-run": PLAN,
+        "--estimate": {**dict.fromkeys(Estimate.__struct_fields__), "plan": PLAN},
+    },
     "run": {"": SUMMARY},
     "worker": {"": {"processes": None, "restarts": None, "metrics_port": None, **SUMMARY}},
     "status": {"": COUNTS, "ID": STATUS},
@@ -151,6 +159,7 @@ SHAPES: dict[str, dict[str, Shape]] = {
     "cancel": {"": {"cancelled": None, "unchanged": None}},
     "delete": {"": {"deleted": None, "unchanged": None, "count": None, "dry_run": None}},
     "collection list": {"": {"collections": [COLLECTION]}},
+    "usage": {"": {"days": [{**dict.fromkeys(UsageRow.__struct_fields__), **USAGE}], "total": USAGE}},
     "collection show": {"": COLLECTION},
     "collection drop": {"": dict.fromkeys(Dropped.__struct_fields__)},
     "meta": {"": {"id": None, "changed": None, "metadata": None}},
@@ -175,7 +184,13 @@ SHAPES: dict[str, dict[str, Shape]] = {
     "batch start": {"": dict.fromkeys(BatchStart.__struct_fields__)},
     "group list": {"": {"groups": [dict.fromkeys(Group.__struct_fields__)]}},
     "group show": {
-        "": {**dict.fromkeys(Group.__struct_fields__), "durations": None, "runs_per_s": None, "eta_s": None}
+        "": {
+            **dict.fromkeys(Group.__struct_fields__),
+            "durations": None,
+            "runs_per_s": None,
+            "eta_s": None,
+            "usage": USAGE,
+        }
     },
     "group retry": {"": {"retried": None}},
     "group cancel": {"": {"cancelled": None}},

@@ -30,6 +30,7 @@ from penstock.verbs import arguments, jobs, views, working
 from penstock.verbs.jobs import Job, Report, Summary
 from penstock.verbs.owner import OwnerScope
 from penstock.verbs.resources import Resources
+from penstock.verbs.usage import UsageReport, check_max_cost, usage_of_all
 from penstock.verbs.views import WorkerView
 from penstock.worker.broadcast import Listener
 
@@ -78,11 +79,14 @@ class App(OwnerScope):
         """Return the methods for one owner."""
         return OwnerScope(self.resources, owner)
 
-    async def run(self, *, budget_s: float | None = None, report: Report | None = None) -> Summary:
-        """Process the queue, for all owners, then stop."""
+    async def run(
+        self, *, budget_s: float | None = None, max_cost: float | None = None, report: Report | None = None
+    ) -> Summary:
+        """Process the queue, for all owners, then stop. `budget_s` and `max_cost` (US dollars) stop it earlier."""
         arguments.seconds("budget_s", budget_s)
+        check_max_cost(self.resources, max_cost)
         job = Job(self.owner, self.ledger, self.runtime)
-        worker = working.start_worker(self.resources, budget_s, self.runtime.clock())
+        worker = working.start_worker(self.resources, budget_s, self.runtime.clock(), max_cost=max_cost)
         return await jobs.run(job, worker, report)
 
     async def work(self, *, pools: str | None = None, report: Callable[[str], None] = lambda text: None) -> Summary:
@@ -120,6 +124,10 @@ class App(OwnerScope):
         """Like `check` of one owner, for all owners."""
         arguments.share("sample", sample)
         return await self.resources.maintenance.check(None, repair=repair, sample=sample, progress=progress)
+
+    async def usage_of_all(self, *, days: int | None = None) -> UsageReport:
+        """Like `usage` of one owner, for all owners."""
+        return await usage_of_all(self.ledger, self.runtime, days)
 
     async def prune(self, *, older_than_s: float | None = None, dry_run: bool = False) -> "Pruned":
         """Remove unreferenced data, old history, and artifacts that `keep_artifacts` does not keep. Return the counts.

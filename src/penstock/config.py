@@ -82,6 +82,9 @@ class CollectionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The parameter set of this collection, by id or file."""
     extractor: str | None = None
     """The extractor of this collection. Default: the global setting."""
+    embedder: str | None = None
+    """The embedder of this collection. Default: the global setting. It cannot be changed once documents were embedded
+    with it."""
     keep_artifacts: int | str | None = None
     """How long pages, chunks and vectors of this collection are kept. Default: the global setting."""
 
@@ -97,6 +100,9 @@ class RetentionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     again. Those of unfinished runs are always kept."""
     bought_megabytes: Annotated[int, Meta(ge=0, le=MOST)] = 10_000
     """Total size of these answers. Above it, those that were not used for longest are removed."""
+    share_bought: bool = False
+    """Whether all owners share the vectors that one of them has bought. An owner can then learn from the cost of a text
+    that another owner has it too."""
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -147,7 +153,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     others."""
     prices: dict[str, Annotated[float, Meta(ge=0, le=MOST)]] = {}
     """Prices of models in US dollars per million tokens, by name (`openai:text-embedding-3-small: 0.02`). They replace
-    the published prices that Penstock knows."""
+    the only prices that Penstock knows, those that OpenAI publishes. A model on this machine that has a price is a paid
+    one: its server may pass calls on."""
     extractor: str = LOCAL
     """What reads PDF, Office and image files: `local` reads them in parser processes, `azure` sends them to Azure
     Document Intelligence, `docling` to a Docling Serve server. Formats that these do not read are read locally."""
@@ -234,6 +241,12 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ocr = (own.ocr if own is not None and own.ocr is not None else self.ocr).parameters
         chosen = own.extractor if own is not None and own.extractor is not None else self.extractor
         return ocr if chosen == LOCAL else {**ocr, "extractor": chosen}
+
+    def embed_parameters(self, collection: str) -> dict[str, Any]:
+        """The parameters of embed steps: the embedder of the collection, if it is not the default."""
+        own = self.collections.get(collection)
+        chosen = own.embedder if own is not None else None
+        return {} if chosen in (None, self.embedder) else {"embedder": chosen}
 
     def chunk_parameters(self, collection: str) -> dict[str, Any]:
         """The parameters of chunk steps, with all values."""

@@ -23,6 +23,7 @@ PenstockError
 ├── LockHeld                another process holds the lock, and the time to wait for it is over
 ├── Cancelled               the run was cancelled
 ├── BudgetSpent             the time is up: flush, release, go on another time
+│   └── CostSpent           the money is spent: the same
 ├── TornSegment             a segment is missing or does not match its hash: rewind its producer
 ├── BlobMissing             the blob store has no such blob
 ├── SourceError             a file that was to be submitted cannot be read
@@ -134,6 +135,10 @@ class Cancelled(PenstockError):
 
 class BudgetSpent(PenstockError):
     """The time is up: what was flushed is kept, the step is released."""
+
+
+class CostSpent(BudgetSpent):
+    """The next call would cost more than the caller allows. Nothing was called."""
 
 
 class Away(PenstockError):

@@ -1,13 +1,4 @@
-"""Choose the adapters that the settings name. No other module does this.
-
-Each port has one registry: the built-in adapters, and those that installed packages add by entry points. An entry point
-names a factory, which is called with a `Choice` and returns the adapter:
-
-    [project.entry-points."penstock.embedders"]
-    hashing = "my_package:make_embedder"      # settings: `embedder: hashing` or `embedder: hashing:ARGUMENT`
-
-A built-in name takes precedence. Installed packages are searched only for a name that is not built in.
-"""
+"""Choose the adapters that the settings name. No other module does this; `registry.py` says how they are found."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.config import Config, local_path
 from penstock.config_providers import EXTRACTORS as EXTRACTOR_NAMES
+from penstock.embedders.base import Remote
 from penstock.errors import ConfigError, Unauthorized, UsageError
 from penstock.redaction import masked
 from penstock.registry import Choice as Choice
@@ -287,6 +279,31 @@ def make_embedder(config: Config, runtime: Runtime) -> "Embedder":
     return EMBEDDERS.make(config.embedder, config, runtime)
 
 
+class Embedders(Mapping[str, "Embedder"]):
+    """Embedders by the value of the setting. Each is made on first use."""
+
+    def __init__(self, config: Config, runtime: Runtime, default: "Embedder") -> None:
+        self._config = config
+        self._runtime = runtime
+        self._made = {config.embedder: default}
+
+    def __getitem__(self, name: str) -> "Embedder":
+        if name not in self._made:
+            self._made[name] = EMBEDDERS.make(name, self._config, self._runtime)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._made)
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    async def close(self) -> None:
+        for made in self._made.values():
+            if isinstance(made, Remote):
+                await made.close()
+
+
 def make_relevance(runtime: Runtime) -> "Relevance":
     """Make what compares passages with a query. It uses the token vectors of the default embedder, whatever embedder
     made the vectors of the index."""
@@ -343,13 +360,17 @@ def make_ports(config: Config, runtime: Runtime, parsers: "ParserPool") -> "Port
         unpacked_ratio=config.limits.unpacked_ratio,
         limits=config.limits,
     )
-    cloud = CloudExtractors(runtime, parsers)
+    cloud, default = CloudExtractors(runtime, parsers), make_embedder(config, runtime)
+    embedders = Embedders(config, runtime, default)
     return Ports(
         extractors=Extractors(make_extractors(parts), config, runtime),
-        embedder=make_embedder(config, runtime),
+        embedder=default,
         make_index=lambda: make_index(config, runtime),
         limits=config.limits,
         make_relevance=lambda: make_relevance(runtime),
         cloud_extractors=cloud,
         close_extractors=cloud.close,
+        embedders=embedders,
+        embedder_setting=config.embedder,
+        close_embedders=embedders.close,
     )

@@ -78,7 +78,9 @@ async def until_status(app: App, status: str, **filters: Any) -> DocumentView:
     return await only(app, **filters)
 
 
-def penstock(home: Path, *arguments: str | bytes, **options: Any) -> subprocess.CompletedProcess[bytes]:
+def penstock(
+    home: Path, *arguments: str | bytes, embedder: str = "fake", **options: Any
+) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "penstock.cli.main", "--home", str(home), *arguments]
-    environment = {**os.environ, "PENSTOCK_EMBEDDER": "fake"}
+    environment = {**os.environ, "PENSTOCK_EMBEDDER": embedder}
     return subprocess.run(command, capture_output=True, env=environment, timeout=60, **options)

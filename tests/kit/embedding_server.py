@@ -3,6 +3,7 @@ request."""
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -33,6 +34,9 @@ class EmbeddingServer:
     texts: list[str] = field(default_factory=list)
     """All texts for which vectors were sent."""
     calls: int = 0
+    tokens: int = 0
+    """The tokens of these texts: a word is one."""
+    latency_s: float = 0.0
     requests: list[dict[str, Any]] = field(default_factory=list)
     odd: Callable[[dict[str, Any]], Answer | None] = lambda body: None
     """Returns the answer to a request, or None for the right one."""
@@ -54,10 +58,13 @@ class EmbeddingServer:
             return Answer(400, {"error": {"message": "input cannot be an empty string"}})
         if any(len(text) > LONGEST for text in texts):
             return Answer(400, {"error": {"message": "This model's maximum context length is 8192 tokens"}})
-        vectors = self._vectors(texts, body)
+        vectors, tokens = self._vectors(texts, body), sum(len(text.split()) for text in texts)
+        if self.latency_s:
+            time.sleep(self.latency_s)
         with self.lock:
             self.texts += texts
-        return Answer(200, _wire(path, vectors))
+            self.tokens += tokens
+        return Answer(200, _wire(path, vectors, tokens))
 
     def _vectors(self, texts: list[str], body: dict[str, Any]) -> list[list[float]]:
         fake = FakeEmbedder()
@@ -72,13 +79,13 @@ def _run(fake: FakeEmbedder, texts: list[str]) -> Any:
     return asyncio.run(fake.embed_documents(texts))
 
 
-def _wire(path: str, vectors: list[list[float]]) -> Any:
+def _wire(path: str, vectors: list[list[float]], tokens: int) -> Any:
     if path.startswith("/api/embed"):
-        return {"model": "m", "embeddings": vectors, "prompt_eval_count": 1}
+        return {"model": "m", "embeddings": vectors, "prompt_eval_count": tokens}
     if path.startswith("/v2/embed"):
-        return {"id": "1", "embeddings": {"float": vectors}, "meta": {"billed_units": {"input_tokens": 1}}}
+        return {"id": "1", "embeddings": {"float": vectors}, "meta": {"billed_units": {"input_tokens": tokens}}}
     rows = [{"object": "embedding", "index": at, "embedding": vector} for at, vector in enumerate(vectors)]
-    return {"object": "list", "data": rows[::-1], "usage": {"prompt_tokens": 1, "total_tokens": 1}}
+    return {"object": "list", "data": rows[::-1], "usage": {"prompt_tokens": tokens, "total_tokens": tokens}}
 
 
 @contextmanager

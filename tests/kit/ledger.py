@@ -43,6 +43,7 @@ TABLES = (
     "deliveries", "index_checksums", "histories", "targets", "limits", "limit_slots",
     "answer_segments", "answers", "operations",
     "index_versions", "placements", "small_blobs", "forgotten", "run_settings",
+    "usage", "run_usage",
 )  # fmt: skip
 
 

@@ -39,6 +39,7 @@ from penstock.ledger.engine import (
     small_blobs,
     submits,
     targets,
+    usage,
     work,
 )
 from penstock.ledger.engine.children import Parent
@@ -47,6 +48,7 @@ from penstock.ledger.upkeep import checksums, evictions, repairs, retention
 from penstock.ledger.upkeep.audit_index import TablePlace
 from penstock.model.nouns import DocumentId, RunId, Step, WorkerId
 from penstock.model.states import DocumentStatus
+from penstock.model.usage import Amount, Booking
 
 Prepare = Callable[[Desk], Awaitable[Any]]
 """Does what comes before, and tells the item."""
@@ -543,7 +545,34 @@ async def state_limit(desk: Desk) -> Any:
     return limits.Stated("api", 60.0, None)
 
 
-BOUGHT = answers.Bought(ANNA, "anna/answers/one", "hash", 30, (("d1", 10), ("d2", 20)))
+SPENT = Booking(ANNA, "model", "bought", Amount(2, 40, 7, 140), RunId("run"))
+SAVED = Booking(ANNA, "model", "cached", Amount(1, 20, 4, 80), RunId("run"))
+BOUGHT = answers.Bought(
+    ANNA, "anna/answers/one", "hash", 30, (answers.Answer("d1", 10, 3), answers.Answer("d2", 20, 4)), (SPENT,)
+)
+
+
+@scenario(usage.BOOK)
+async def book(desk: Desk) -> Any:
+    """The second query of the day adds to the first."""
+    asked = Booking(ANNA, "model", "query", Amount(1, 4, 1, 0, 1))
+    await desk.ledger.write(usage.BOOK, (asked,))
+    return (asked, SPENT)
+
+
+@scenario(checkpoints.CHECKPOINT)
+async def checkpoint_with_savings(desk: Desk) -> Any:
+    return replace(await checkpoint(desk), usage=(SAVED, SAVED))
+
+
+@scenario(completions.COMPLETE)
+async def complete_with_savings(desk: Desk) -> Any:
+    return replace(await complete_chained(desk), usage=(SAVED,))
+
+
+@scenario(flips.FLIP)
+async def flip_with_savings(desk: Desk) -> Any:
+    return replace(await flip(desk), usage=(SAVED,))
 
 
 @scenario(answers.START)
@@ -568,7 +597,7 @@ async def _bought(desk: Desk) -> int:
 async def keep_answers_again(desk: Desk) -> Any:
     """A damaged segment is replaced; of the old one, an answer is left."""
     await _bought(desk)
-    return answers.Bought(ANNA, "anna/answers/two", "hash", 20, (("d2", 20),))
+    return answers.Bought(ANNA, "anna/answers/two", "hash", 20, (answers.Answer("d2", 20),))
 
 
 @scenario(answers.TOUCH)

@@ -29,6 +29,7 @@ from penstock.ledger.engine import (
 )
 from penstock.ledger.reads import batches
 from penstock.model.nouns import GenerationId, Owner, Step, WorkerId
+from penstock.model.usage import Amount, Booking
 
 GROUP = "01GROUP"
 START = groups.GroupStart(GROUP, "flow")
@@ -108,6 +109,11 @@ CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
     "stats.locks": lambda a: {},
     "stats.running": lambda a: {},
     "stats.steps": lambda a: {},
+    "usage.by_day": lambda a: {},
+    "usage.of_group": lambda a: {"group": GROUP},
+    "usage.of_model": lambda a: {"model": "model"},
+    "usage.of_run": lambda a: {"run": a.done.run_id},
+    "usage.totals": lambda a: {},
 }
 """Every function for a user, and what to ask it for so that Anna finds something."""
 CHANGING = {
@@ -172,7 +178,10 @@ async def _fill(desk: Desk) -> Anna:
     gone = await desk.submit("/gone")
     await desk.ledger.write(deletions.DELETE, runs.Selected(ANNA, (gone.document_id,), forget=True))
     await desk.ledger.write(submits.SUBMIT, desk.submission(desk.document("/running#inside"), parent=_parent(running)))
-    await desk.ledger.write(answers.KEEP, answers.Bought(ANNA, "anna/answers/one", "hash", 9, (("bought", 9),)))
+    paid = Booking(ANNA, "model", "bought", Amount(1, 9, 9, 9), done.run_id)
+    await desk.ledger.write(
+        answers.KEEP, answers.Bought(ANNA, "anna/answers/one", "hash", 9, (answers.Answer("bought", 9),), (paid,))
+    )
     await desk.ledger.write(answers.START, answers.Started(ANNA, "started", "operation"))
     await desk.ledger.write(collections.BEGIN_DROP, (ANNA, "default"))
     letters = await desk.rows("SELECT id FROM dead_letters ORDER BY id")

@@ -20,7 +20,7 @@ FOR_USERS = {
     "answers",
     "deletions", "restarts", "index_versions", "searchable", "adoptions", "metadata",
     "collections", "forgotten", "children",
-    "revisions",
+    "revisions", "usage",
 }  # fmt: skip
 """Modules whose functions are called for a user: `owner` comes first."""
 ENGINE = {
@@ -47,6 +47,8 @@ CROSSING = {
     "submissions.is_one_statement": "the same",
     "generations.due_purges": "upkeep",
     "collections.begun": "the same",
+    "usage.book": "inside the transactions of what is counted; the bookings carry the owner",
+    "usage.by_owner": "for the operator",
     "runs.start_runs": "inside submits; the submission carries the owner",
     "runs.keep_password": "the same",
     "runs.stop_runs": "inside submits, cancels and deletes, for documents that were looked up by owner",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli import completion
+from penstock.cli import completion, usage
 from penstock.cli.call import Call, body
 from penstock.cli.changes import by_step, changes
 from penstock.cli.output import Answer, as_data, bytes_size, count, distinct, duration, labelled, table, visible, when
@@ -295,6 +295,8 @@ def counts(found: "Counts") -> list[str]:
         rows.append(["events waiting", f"{waiting:,}"])
     rows.append(["dead letters", f"{letters:,}"])
     rows.append(["workers", _workers(found)])
+    if bought := usage.line(found.usage):
+        rows.append(["usage", bought])
     lines = table(rows) if documents else ["no documents; add some with: penstock ingest PATH"]
     lines += ["", *map(_away, found.away)] if found.away else []
     waiting = sum(n for name, n in steps.items() if name in ("PENDING", "ERROR"))
@@ -338,6 +340,7 @@ def overview(d: "DocumentDetails") -> list[str]:
         "metadata": json.dumps(d.metadata, ensure_ascii=False) if d.metadata else None,
         "progress": f"{pages}, {chunks}, {p.embedded:,} embedded, {p.indexed:,} indexed",
         "skipped": _skipped(d),
+        "usage": usage.line(d.usage) if d.usage is not None else None,
         "note": next((str(s.meta[key]) for s in d.steps for key in ("note", "error") if key in s.meta), None),
         "artifacts": f"dropped {when(d.artifacts_dropped_at)}: cannot be reused" if d.artifacts_dropped_at else None,
         "attempts": f"{d.attempts}" + (f", retried {d.retry_count} times" if d.retry_count else ""),

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from penstock.cli import usage
 from penstock.cli.call import Call, InOrder, body
 from penstock.cli.output import Answer, count, duration, labelled, table, when, with_times
 
@@ -128,6 +129,7 @@ async def show_group(call: Call, name: str) -> Answer:
         f"99 % within {duration(took.p99)}, longest {duration(took.longest)}",
         "rate": f"{view.runs_per_s:.1f} runs/s",
         "time left": duration(view.eta_s) if view.eta_s is not None else None,
+        "usage": usage.line(view.usage),
         "started": when(g.created_at),
         "ended": when(g.finished_at),
     }
@@ -141,6 +143,7 @@ async def show_group(call: Call, name: str) -> Answer:
         "durations": took and msgspec.structs.asdict(took),
         "runs_per_s": round(view.runs_per_s, 3),
         "eta_s": view.eta_s and round(view.eta_s, 1),
+        "usage": msgspec.to_builtins(view.usage),
     }
     return Answer(data, "\n".join(labelled(fields)), hints=hints)
 

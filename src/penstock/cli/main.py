@@ -25,6 +25,7 @@ from penstock.cli import (
     settings,
     system,
     upkeep,
+    usage,
     work,
     worker,
     workflow,
@@ -46,7 +47,7 @@ def penstock(call: Call, /, **values: Any) -> int:
 
 for _command in (
     *(work.ingest, work.run, worker.worker, documents.status, documents.list_documents, search.search, reading.show),
-    evaluation.evaluate,
+    *(evaluation.evaluate, usage.usage),
     *(
         documents.retry,
         documents.cancel,

@@ -14,9 +14,10 @@ from penstock.cli.call import Call, body
 from penstock.cli.metadata import assignments, metadata_options
 from penstock.cli.output import Answer, count, cut, duration, note, visible
 from penstock.cli.passwords import chosen, passwords
-from penstock.cli.plan import plan
+from penstock.cli.plan import estimated, plan
 from penstock.cli.progress import ProgressDisplay
 from penstock.cli.selection import listed
+from penstock.cli.usage import dollars
 
 if TYPE_CHECKING:
     from penstock.verbs.jobs import Summary
@@ -37,12 +38,21 @@ PRIORITY = click.option(
     help="A higher priority is processed first.",
 )
 STRICT = click.option("--strict", is_flag=True, help="Exit with code 1 if a document is of an unsupported format.")
+MAX_COST = click.option(
+    "--max-cost",
+    metavar="DOLLARS",
+    type=click.FloatRange(0),
+    help="Stop before embeddings cost more than this, and keep the progress.",
+)
 BUDGET = click.option("--budget", metavar="TIME", help="Stop after this time, as in 60s or 5m, and keep the progress.")
 
 
 def choices(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that choose what is submitted."""
     for option in (
+        click.option(
+            "--estimate", is_flag=True, help="Only estimate pages, chunks, tokens, cost and time; nothing is bought."
+        ),
         click.option("--dry-run", is_flag=True, help="Only show what would be done, by type; nothing is written."),
         click.option("--again", is_flag=True, help="Also files that were deleted with --forget."),
         click.option(
@@ -72,6 +82,7 @@ def choices(function: Callable[..., Any]) -> Callable[..., Any]:
 @choices
 @passwords("; also retries documents that failed without it")
 @BUDGET
+@MAX_COST
 @STRICT
 @click.option("--no-wait", is_flag=True, help="Only submit; `penstock run` processes the documents.")
 @click.option("--watch", is_flag=True, help="Keep on: ingest new and changed files until Ctrl-C or SIGTERM.")
@@ -83,10 +94,12 @@ async def ingest(
     name: str | None,
     key: str | None,
     budget: str | None,
+    max_cost: float | None,
     strict: bool,
     no_wait: bool,
     watch: bool,
     dry_run: bool,
+    estimate: bool,
     password: str | None,
     password_file: str | None,
     meta: tuple[str, ...],
@@ -99,15 +112,17 @@ async def ingest(
     """
     files, standard_input = _sort((*paths, *listed(lists)), name, key, options["manifest"])
     if watch:
-        _refuse_with_watch({"--dry-run": dry_run, "--budget": budget, "--key": key, "--strict": strict, "-": name})
-    if dry_run:
-        return await plan(call, files, standard_input, options)
+        given = {"--dry-run": dry_run, "--estimate": estimate, "--max-cost": max_cost is not None, "--strict": strict}
+        _refuse_with_watch({**given, "--budget": budget, "--key": key, "-": name})
+    if dry_run or estimate:
+        return await (estimated if estimate else plan)(call, files, standard_input, options)
     word = chosen(password, password_file, standard_input=standard_input)
     options |= {"metadata": assignments(meta)[0]}
     if watch:
         return await _watch(call, files, password=word, wait=not no_wait, **options)
     data = io.BufferedReader(StandardInput(call)) if standard_input else None
     options |= {"data": data, "name": name, "key": key, "budget_s": parse_duration(budget)}
+    options["max_cost"] = max_cost
     return await _ingest(call, files, strict, password=word, wait=not no_wait, **options)
 
 
@@ -145,9 +160,10 @@ def _refuse_with_watch(given: dict[str, Any]) -> None:
 
 @click.command()
 @BUDGET
+@MAX_COST
 @STRICT
 @body
-async def run(call: Call, budget: str | None, strict: bool) -> Answer:
+async def run(call: Call, budget: str | None, max_cost: float | None, strict: bool) -> Answer:
     """Process the queue, then stop.
 
     Repeated calls with a budget finish any document.
@@ -156,7 +172,8 @@ async def run(call: Call, budget: str | None, strict: bool) -> Answer:
     async with call.working_app() as app:
         progress = ProgressDisplay()
         try:
-            summary = await app.run(budget_s=seconds, report=None if call.quiet else progress)
+            report = None if call.quiet else progress
+            summary = await app.run(budget_s=seconds, max_cost=max_cost, report=report)
         finally:
             progress.close()
     return _answer(call, summary, strict=strict)
@@ -254,6 +271,8 @@ def _answer(call: Call, summary: "Summary", *, strict: bool = False) -> Answer:
             f"{summary.stale_settings:,} {done} made with other settings and not changed: "
             "re-indexing is not supported yet; use `penstock delete` and ingest again."
         )
+    if summary.cost_spent:
+        hints.append(f"Embeddings have cost {dollars(summary.cost)}, and the next ones would exceed --max-cost.")
     if call.signals.received is not None and not call.signals.is_service:
         summary.interrupted = True
         hints.append("Accepted documents are kept: run the same `penstock ingest`, or `penstock run`, to continue.")
@@ -292,7 +311,15 @@ def summary_line(summary: "Summary") -> str:
     if summary.skipped:
         parts.append(f"{summary.skipped:,} skipped (unchanged)")
     inside = f" ({summary.children:,} inside others)" if summary.children else ""
-    end = " (interrupted)" if summary.interrupted else " (budget spent)" if summary.budget_spent else ""
+    end = (
+        " (interrupted)"
+        if summary.interrupted
+        else " (cost limit reached)"
+        if summary.cost_spent
+        else " (budget spent)"
+        if summary.budget_spent
+        else ""
+    )
     made = ", ".join(count(n, name[:-1]) for name in ("pages", "chunks") if (n := summary.made.get(name)))
     tail = f" · {made}" if made else ""
     return f"{', '.join(parts) or 'nothing to do'}{inside} in {duration(summary.elapsed_s)}{end}{tail}"

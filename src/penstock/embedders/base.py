@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from penstock.model.items import Vector, Vectors
 from penstock.net.headers import StatedLimits
@@ -34,6 +34,8 @@ class Model:
     """Whether each call costs money. If so, its result is stored durably before anything else happens."""
     price: float | None = 0.0
     """US dollars per million tokens; None: unknown."""
+    name: str = ""
+    """The provider and model, as in the settings, for people."""
 
 
 class Embedder(Protocol):
@@ -57,9 +59,22 @@ class Embedder(Protocol):
         differently."""
 
 
+class Answered(NamedTuple):
+    vectors: Vectors
+    tokens: int | None
+    """How many tokens the provider has counted; None: it does not say."""
+
+
 @runtime_checkable
 class Remote(Protocol):
     """An embedder that calls a server."""
+
+    @property
+    def outline(self) -> Model:
+        """The model as far as it is known without a call: its dimensions are 0 if they are not known."""
+
+    async def embed_counted(self, texts: Sequence[str], *, query: bool = False) -> Answered:
+        """As `embed_documents`, or for queries as `embed_query`, with the number of tokens."""
 
     @property
     def stated(self) -> StatedLimits | None:
@@ -67,6 +82,11 @@ class Remote(Protocol):
 
     async def close(self) -> None:
         """Close the connections, in the event loop that used them."""
+
+
+def outline(embedder: Embedder) -> Model:
+    """The model as far as it is known without a call."""
+    return embedder.outline if isinstance(embedder, Remote) else embedder.model
 
 
 class Relevance(Protocol):

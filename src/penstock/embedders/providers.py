@@ -32,6 +32,7 @@ class _Base:
         parts = urlsplit(url)
         self.host = parts.netloc.rpartition("@")[2]
         self.free = parts.hostname in _LOOPBACK
+        self.published = parts.hostname == "api.openai.com"
 
 
 class OpenAI(_Base):
@@ -55,6 +56,9 @@ class OpenAI(_Base):
         if [row["index"] for row in ordered] != list(range(len(ordered))):
             raise ValueError("the vectors are not numbered from 0 on")
         return [_floats(row["embedding"]) for row in ordered]
+
+    def tokens(self, answer: Any) -> Any:
+        return answer["usage"]["prompt_tokens"]
 
 
 class Azure(OpenAI):
@@ -91,6 +95,9 @@ class Ollama(_Base):
         found: Sequence[Sequence[float]] = answer["embeddings"]
         return found
 
+    def tokens(self, answer: Any) -> Any:
+        return answer["prompt_eval_count"]
+
 
 class Cohere(_Base):
     provider, key_setting = "cohere", "COHERE_API_KEY"
@@ -111,6 +118,9 @@ class Cohere(_Base):
     def vectors(self, answer: Any) -> Sequence[Sequence[float]]:
         found: Sequence[Sequence[float]] = answer["embeddings"]["float"]
         return found
+
+    def tokens(self, answer: Any) -> Any:
+        return answer["meta"]["billed_units"]["input_tokens"]
 
 
 def make(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from penstock.embedders.base import Model, unit
+from penstock.embedders.base import Answered, Model, unit
 from penstock.embedders.known import Known
 from penstock.errors import Away, OutOfQuota, Permanent, Transient, Unauthorized
 from penstock.model.items import Vector, Vectors
@@ -45,22 +45,29 @@ class Api(Protocol):
     max_tokens: int
     """Of all texts of a call."""
     free: bool
+    published: bool
+    """Whether the published prices of the maker of the model hold for this server."""
 
     def request(self, texts: Sequence[str], *, query: bool, dimensions: int | None) -> Request: ...
 
     def vectors(self, answer: Any) -> Sequence[Sequence[float]]:
         """The vectors of an answer, in the order of the texts. May raise LookupError, TypeError or ValueError."""
 
+    def tokens(self, answer: Any) -> Any:
+        """How many tokens the answer says were used. May raise LookupError, TypeError or ValueError."""
+
 
 class RemoteEmbedder:
-    """`dimensions`: what the user asked for, if the model can shorten its vectors."""
+    """`dimensions`: what the user asked for, if the model can shorten its vectors. `price`: that of the settings. A
+    server on this machine costs nothing unless a price is set for it: it may pass the calls on."""
 
     def __init__(
         self, api: Api, known: Known, runtime: Runtime, *, dimensions: int | None = None, price: float | None = None
     ) -> None:
         self._api, self._known, self._runtime = api, known, runtime
         self._asked = dimensions
-        self._price = known.price if price is None else price
+        self._paid = not api.free if price is None else price > 0
+        self._price = price if price is not None else known.price if api.published else None
         self._client: Client | None = None
         self.stated: StatedLimits | None = None
         """The limits that the last answer stated."""
@@ -74,19 +81,24 @@ class RemoteEmbedder:
     @cached_property
     def model(self) -> Model:
         """The model. If its number of dimensions is not known, the server is asked once, which blocks."""
-        dimensions = self._asked or self._known.dimensions or self._probed()
+        return self._model(self._asked or self._known.dimensions or self._probed())
+
+    @property
+    def outline(self) -> Model:
+        return self.model if "model" in vars(self) else self._model(self._asked or self._known.dimensions or 0)
+
+    def _model(self, dimensions: int) -> Model:
         prefixes = self._known.document_prefix + "\0" + self._known.query_prefix
         mark = hashlib.sha256(prefixes.encode()).hexdigest()[:4]
-        fingerprint = f"{self._api.provider}:{self._api.host}:{self._api.model}:{dimensions}:{mark}"
-        price = 0.0 if self._api.free else self._price
         return Model(
-            fingerprint,
+            f"{self._api.provider}:{self._api.host}:{self._api.model}:{dimensions}:{mark}",
             dimensions,
             max_texts=self._api.max_texts,
             max_tokens=self._api.max_tokens,
             remote=True,
-            paid=not self._api.free,
-            price=price,
+            paid=self._paid,
+            price=self._price if self._paid else 0.0,
+            name=f"{self._api.provider}:{self._api.model}",
         )
 
     async def warm_up(self) -> None:
@@ -98,20 +110,26 @@ class RemoteEmbedder:
             self._client = None
 
     async def embed_query(self, text: str) -> Vector:
-        vector: Vector = (await self._embed([self._known.query_prefix + text], query=True))[0]
+        vector: Vector = (await self.embed_counted([text], query=True)).vectors[0]
         return vector
 
     async def embed_documents(self, texts: Sequence[str]) -> Vectors:
+        return (await self.embed_counted(texts)).vectors
+
+    async def embed_counted(self, texts: Sequence[str], *, query: bool = False) -> Answered:
         import numpy as np
 
         found = np.zeros((len(texts), self.model.dimensions), dtype=np.float32)
+        prefix = self._known.query_prefix if query else self._known.document_prefix
         # Servers refuse empty texts. Their vector is zero.
-        filled = [at for at, text in enumerate(texts) if text.strip()]
-        if filled:
-            found[filled] = await self._embed([self._known.document_prefix + texts[at] for at in filled], query=False)
-        return found
+        filled = [at for at, text in enumerate(texts) if query or text.strip()]
+        if not filled:
+            return Answered(found, 0)
+        answer = await self._embed([prefix + texts[at] for at in filled], query=query)
+        found[filled] = answer.vectors
+        return Answered(found, answer.tokens)
 
-    async def _embed(self, texts: Sequence[str], *, query: bool) -> Vectors:
+    async def _embed(self, texts: Sequence[str], *, query: bool) -> Answered:
         """Embed texts. If the server refuses them, find the text that it refuses: it may be too long."""
         import numpy as np
 
@@ -121,13 +139,14 @@ class RemoteEmbedder:
             if len(texts) > 1:
                 half = len(texts) // 2
                 parts = [await self._embed(part, query=query) for part in (texts[:half], texts[half:])]
-                joined: Vectors = np.concatenate(parts)
-                return joined
+                counts = [part.tokens for part in parts if part.tokens is not None]
+                joined: Vectors = np.concatenate([part.vectors for part in parts])
+                return Answered(joined, sum(counts) if len(counts) == len(parts) else None)
             if error.reason != "text_too_long" or len(texts[0]) < SHORTEST:
                 raise
         return await self._embed([texts[0][: len(texts[0]) // 2]], query=query)
 
-    async def _call(self, texts: Sequence[str], *, query: bool) -> Vectors:
+    async def _call(self, texts: Sequence[str], *, query: bool) -> Answered:
         from penstock.net.client import Client, Limits
 
         if self._client is None:
@@ -144,12 +163,13 @@ class RemoteEmbedder:
         self._check(reply, request.url)
         return self._read(reply, len(texts))
 
-    def _read(self, reply: "Reply", count: int) -> Vectors:
+    def _read(self, reply: "Reply", count: int) -> Answered:
         import numpy as np
 
         who = f"embedder {self._api.provider!r}"
         try:
-            found = np.asarray(self._api.vectors(msgspec.json.decode(reply.body)), dtype=np.float32)
+            answer = msgspec.json.decode(reply.body)
+            found = np.asarray(self._api.vectors(answer), dtype=np.float32)
         except (msgspec.DecodeError, LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise Transient(f"{who}: the answer is not understood ({error})", reason="bad_answer") from error
         if found.ndim != 2 or found.shape[0] != count:
@@ -163,7 +183,14 @@ class RemoteEmbedder:
             )
         if not np.isfinite(found).all():
             raise Transient(f"{who}: a vector has values that are not numbers", reason="bad_answer")
-        return unit(found)
+        return Answered(unit(found), self._tokens(answer))
+
+    def _tokens(self, answer: Any) -> int | None:
+        try:
+            tokens = self._api.tokens(answer)
+        except (LookupError, TypeError, ValueError, AttributeError):
+            return None
+        return tokens if isinstance(tokens, int) and 0 < tokens < 2**40 else None
 
     def _check(self, reply: "Reply", url: str) -> None:
         """Raise the error of a bad status. Bad keys, models and quotas concern all documents, other refusals only

@@ -2,12 +2,13 @@
 active in the snapshot (I5)."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from penstock.embedders.base import Embedder, Model, Relevance
+from penstock.embedders.base import Embedder, Relevance
 from penstock.errors import NotFound, UsageError
 from penstock.indexes.base import Filter, Index, IndexHit, RowSpan, TableId, Traits
 from penstock.ledger.database.connection import Connection
@@ -50,8 +51,17 @@ class Request(NamedTuple):
     """The compiled filter."""
 
 
+@dataclass(frozen=True)
+class Queries:
+    """How queries are embedded."""
+
+    choose: Callable[[Mapping[str, index_versions.IndexVersion]], Embedder]
+    """Returns the embedder that made the vectors of the versions of these collections. Raises UsageError."""
+    embed: Callable[[Embedder, str], Awaitable[Vector]]
+
+
 async def search(
-    ledger: Ledger, index: Index, embedder: Embedder, relevance: Relevance, owner: Owner, request: Request
+    ledger: Ledger, index: Index, queries: Queries, relevance: Relevance, owner: Owner, request: Request
 ) -> SearchResult:
     """Return one page of hits. Raises UsageError if a collection does not exist or has vectors of another model."""
     mode = _possible(request.mode, index.traits)
@@ -60,16 +70,16 @@ async def search(
     page = fingerprint(query, sorted(request.collections), mode, request.group, request.min_score, request.filter)
     begin = parse_cursor(request.after, page)
     vector: Vector | None = None
+    embedder: Embedder | None = None
     if mode != "text":
         # Before the snapshot is taken, because loading a model or calling a provider can take long.
-        _check_model(await ledger.read(partial(_versions, owner), request.collections), embedder.model)
-        vector = await embedder.embed_query(query)
-    asked = Asked(query, mode, vector, static=embedder.model.static)
+        embedder = queries.choose(await ledger.read(partial(_versions, owner), request.collections))
+        vector = await queries.embed(embedder, query)
+    asked = Asked(query, mode, vector, static=embedder is None or embedder.model.static)
     async with ledger.snapshot() as snapshot:
         versions = await snapshot.read(partial(_versions, owner), request.collections)
-        if mode != "text":
-            # Another version may have become current meanwhile.
-            _check_model(versions, embedder.model)
+        if embedder is not None and queries.choose(versions) is not embedder:
+            raise UsageError("the collection was embedded again with another model just now: repeat the search")
         tables = await _tables(snapshot, index, owner, versions, request)
 
         accepts = _reading(request.accepts)
@@ -207,16 +217,6 @@ def _possible(mode: Mode, traits: Traits) -> Mode:
     if mode != "hybrid" and mode not in traits.modes:
         raise UsageError(f"this index cannot search with --mode {mode}: use {' or '.join(sorted(traits.modes))}")
     return mode
-
-
-def _check_model(versions: dict[str, index_versions.IndexVersion], model: Model) -> None:
-    """Raises UsageError if another model made the vectors of one of the versions."""
-    for collection, version in versions.items():
-        if version.embedder not in (None, model.fingerprint, *model.former_names):
-            raise UsageError(
-                f"collection {collection!r} was embedded with {version.embedder}, not {model.fingerprint}: set that "
-                "embedder, or search with --mode text"
-            )
 
 
 def _hit(

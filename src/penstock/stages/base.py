@@ -11,11 +11,12 @@ from penstock.artifacts.checkpoint import Checkpoint
 from penstock.artifacts.segments import Codec
 from penstock.config import LimitsConfig
 from penstock.config_providers import LOCAL
-from penstock.embedders.base import Embedder, Relevance, Remote
+from penstock.embedders.base import Embedder, Relevance
 from penstock.extractors.base import Child, CloudExtractor, Extractor, StoredRaw
 from penstock.indexes.base import Index
 from penstock.model.nouns import Document, Generation, Json, Step
 from penstock.model.states import DocumentStatus
+from penstock.model.usage import Booking
 from penstock.net.providers import Providers, ProvidersOf
 from penstock.runtime import Runtime
 
@@ -41,12 +42,23 @@ class Ports:
     extractors: Mapping[str, Extractor]
     """By media type."""
     embedder: Embedder
+    """That of the settings. Collections may have others."""
     make_index: Callable[[], Index]
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     make_relevance: Callable[[], Relevance] | None = None
     cloud_extractors: Mapping[str, CloudExtractor] = field(default_factory=dict)
     """By name, as in the setting `extractor`."""
     close_extractors: Callable[[], Awaitable[None]] = _close_nothing
+    embedders: Mapping[str, Embedder] = field(default_factory=dict)
+    """By name, as in the setting `embedder`; made on first use."""
+    embedder_setting: str = ""
+    """The name of the default one."""
+    close_embedders: Callable[[], Awaitable[None]] = _close_nothing
+
+    def embedder_for(self, params: Json) -> Embedder:
+        """The embedder that the parameter `embedder` names; without one, that of the settings."""
+        name = params.get("embedder")
+        return self.embedder if name is None else self.embedders[str(name)]
 
     def extractor(self, media_type: str, params: Json) -> Extractor | None:
         """The extractor for a format: the one that the parameter `extractor` names, if it reads the format, else the
@@ -71,8 +83,7 @@ class Ports:
 
     async def close(self) -> None:
         """Close connections to servers, in the event loop that used them."""
-        if isinstance(self.embedder, Remote):
-            await self.embedder.close()
+        await self.close_embedders()
         await self.close_extractors()
 
     @property
@@ -152,6 +163,9 @@ class StepContext(Protocol):
     def providers(self) -> Providers:
         """For calls of providers: their limits, and what was bought from them."""
 
+    def book(self, booking: Booking) -> None:
+        """Record with the next checkpoint, or with the end of the step, what it did not have to buy."""
+
     def input_meta(self, kind: str) -> Json:
         """Return what an earlier step of this kind reported."""
 
@@ -191,6 +205,10 @@ def _no_children(media_type: str | None) -> bool:
 
 def _no_target(ports: Ports, params: Json) -> str | None:
     return None
+
+
+def _ignore(ctx: StepContext, meta: Json) -> None:
+    pass
 
 
 def _one(ctx: StepContext) -> int:
@@ -237,10 +255,12 @@ class Stage:
     revised: Callable[[Ports, Json, str | None, Json, Json], str | None] = field(default=_never_revised)
     """Takes meta and cursor of an artifact with the right fingerprint. If it depends on something that has changed
     since, and that most artifacts do not depend on, returns what it is now."""
-    check: Callable[[Ports, Runtime], Awaitable[object]] | None = None
+    check: Callable[[Ports, Json, Runtime], Awaitable[object]] | None = None
     """A small call that succeeds if the target works. It is made after a probe that failed."""
     warm_up: Callable[[Ports, Runtime], Awaitable[None]] | None = None
     """Loads models and libraries before the first step needs them."""
+    reused: Callable[[StepContext, Json], None] = field(default=_ignore)
+    """Called with the meta of an artifact that a step need not make, because it exists already."""
 
 
 Ctx = TypeVar("Ctx", bound=StepContext)

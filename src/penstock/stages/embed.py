@@ -1,128 +1,134 @@
 """embed: turns each chunk into a vector."""
 
-import hashlib
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from penstock.artifacts.segments import VECTORS
-from penstock.embedders.base import Model, Remote
-from penstock.errors import Transient
+from penstock.embedders.base import Embedder
 from penstock.model.items import Chunk, Vectors
+from penstock.model.nouns import Json
+from penstock.model.usage import Booking, amount
 from penstock.net.providers import ProvidersOf
 from penstock.runtime import Runtime
+from penstock.stages import buying
 from penstock.stages.base import Gather, Limits, Ports, Stage, StepContext, StepResult
+from penstock.stages.buying import Batch, Text, answered
 
 BATCH = 256
 PIECE = 256 * 1024
 """A batch ends after this many characters even if it is not full, so that a stop or a cancel takes effect soon."""
 SMALL_BATCH = 16
 """The batch for a step whose worker died, so that it records progress before another crash, if it is not the cause."""
+OTHERS = "batch"
+"""What a step waits on while another one buys the same texts."""
 
 
 async def run(ctx: StepContext) -> StepResult:
     checkpoint = ctx.checkpoint
-    model = ctx.ports.embedder.model
+    embedder = ctx.ports.embedder_for(ctx.params)
+    model = embedder.model
     done: int = checkpoint.cursor.get("chunks", 0)
+    tokens: int = checkpoint.cursor.get("tokens", 0)
+    if done and model.paid:
+        saved = amount(done, 0, tokens, model.price)
+        ctx.book(Booking(ctx.step.owner, model.fingerprint, "resumed", saved, ctx.step.run_id))
     batch = min(SMALL_BATCH if ctx.step.crashes else BATCH, model.max_texts)
     async for chunks in ctx.inputs("chunk", done):
         for texts in _batches(chunks, batch, model.max_tokens):
-            vectors = await _vectors(ctx, texts)
-            done += len(texts)
-            await checkpoint.append([vectors], {"chunks": done}, count=len(texts), size=vectors.nbytes, keep=model.paid)
-    return StepResult({"chunks": done, "dimensions": model.dimensions, "embedder_fingerprint": model.fingerprint})
+            made = await _vectors(ctx, embedder, texts)
+            vectors, done, tokens = made.vectors, done + len(texts), tokens + made.tokens
+            cursor = {"chunks": done, "tokens": tokens} if model.paid else {"chunks": done}
+            await checkpoint.append([vectors], cursor, count=len(texts), size=vectors.nbytes, keep=model.paid)
+    counted = {"tokens": tokens} if model.paid else {}
+    return StepResult(
+        {"chunks": done, "dimensions": model.dimensions, "embedder_fingerprint": model.fingerprint, **counted}
+    )
 
 
-class Text(NamedTuple):
-    """A text to embed, and who pays for it."""
+def reused(ctx: StepContext, meta: Json) -> None:
+    """Book what a step saves whose artifact exists already."""
+    model = ctx.ports.embedder_for(ctx.params).model
+    chunks, tokens = meta.get("chunks"), meta.get("tokens")
+    if model.paid and isinstance(chunks, int) and isinstance(tokens, int):
+        saved = amount(chunks, 0, tokens, model.price)
+        ctx.book(Booking(ctx.step.owner, model.fingerprint, "cached", saved, ctx.step.run_id))
 
-    owner: str
-    text: str
+
+class _Made(NamedTuple):
+    vectors: Vectors
+    tokens: int
 
 
-async def _vectors(ctx: StepContext, texts: Sequence[str]) -> Vectors:
-    """The vectors of texts. Those that were bought before are not bought again."""
-    model, owner = ctx.ports.embedder.model, ctx.step.owner
+async def _vectors(ctx: StepContext, embedder: Embedder, texts: Sequence[str]) -> _Made:
+    """The vectors of texts. Those that were bought before are not bought again, and those that another step buys at
+    this moment are not bought twice."""
+    model, owner, run_id = embedder.model, ctx.step.owner, ctx.step.run_id
+    gather = _gather(ctx.params.get("embedder"))
     if not model.paid:
-        vectors: Vectors = await ctx.together(GATHER, [Text(owner, text) for text in texts])
-        return vectors
+        return _Made(await ctx.together(gather, [Text(owner, text) for text in texts]), 0)
     import numpy as np
 
-    keys = [_key(model, text) for text in texts]
-    found = await ctx.providers.answers.find(list(dict.fromkeys(keys)))
-    rows = {key: np.frombuffer(data, dtype="<f4") for key, data in found.items() if len(data) == 4 * model.dimensions}
-    missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in rows}
-    if missing:
-        bought = await ctx.together(GATHER, [Text(owner, text) for text in missing.values()])
-        rows |= dict(zip(missing, bought, strict=True))
-    return np.stack([rows[key] for key in keys]).astype(np.float32, copy=False)
+    answers = ctx.providers.answers
+    keys = [buying.key(model, text) for text in texts]
+    wanted = dict(zip(keys, texts, strict=True))
+    made: dict[str, buying.Made] = {}
+    while missing := [key for key in wanted if key not in made]:
+        made |= buying.stored(await answers.look(missing), model)
+        mine, others = answers.reserve([key for key in missing if key not in made])
+        try:
+            if mine:
+                bought: Batch = await ctx.together(gather, [Text(owner, wanted[key], run_id) for key in mine])
+                made |= dict(zip(mine, bought.made, strict=True))
+        finally:
+            answers.free(mine)
+        if others:
+            ctx.waiting(OTHERS)
+            await answers.settled(others)
+            ctx.waiting(None)
+    saved = list(keys)
+    for key in wanted:
+        if made[key].is_new:
+            saved.remove(key)
+    if saved:
+        counts = (len(saved), sum(len(wanted[key]) for key in saved), sum(made[key].tokens for key in saved))
+        ctx.book(Booking(owner, model.fingerprint, "cached", amount(*counts, model.price), run_id))
+    vectors = np.stack([made[key].vector for key in keys]).astype(np.float32, copy=False)
+    return _Made(vectors, sum(made[key].tokens for key in keys))
 
 
-def _key(model: Model, text: str) -> str:
-    return f"{model.fingerprint} {hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()}"
-
-
-async def _embed(ports: Ports, runtime: Runtime, providers: ProvidersOf, items: Sequence[Text]) -> Vectors:
-    model = ports.embedder.model
-    if not model.remote and not model.paid:
-        return await _answer(ports, runtime, [item.text for item in items])
+async def _embed(embedder: Embedder, runtime: Runtime, providers: ProvidersOf, items: Sequence[Text]) -> Vectors:
+    """Embed texts that cost nothing."""
+    if not embedder.model.remote:
+        return (await answered(embedder, runtime, [item.text for item in items])).vectors
     # A text that several documents share is sent once.
-    rows = {item: row for row, item in enumerate(dict.fromkeys(items))}
-    texts = [item.text for item in rows]
-
-    async def call() -> Vectors:
-        vectors = await _answer(ports, runtime, texts)
-        if model.paid:
-            await _keep(model, providers, list(rows), vectors)
-        return vectors
-
-    calls, embedder = providers(items[0].owner).calls, ports.embedder
-    tokens = sum(map(estimated_tokens, texts))
-    vectors = await calls.call(embedder.target, call, tokens=tokens, paid=model.paid)
-    if isinstance(embedder, Remote) and embedder.stated is not None:
-        await calls.stated(embedder.target, **embedder.stated._asdict())
+    rows = {text: row for row, text in enumerate(dict.fromkeys(item.text for item in items))}
+    tokens = sum(map(buying.estimated_tokens, rows))
+    calls = providers(items[0].owner).calls
+    answer = await buying.limited(
+        calls, embedder, lambda: answered(embedder, runtime, list(rows)), tokens=tokens, paid=False
+    )
     # An answer with a wrong number of vectors is passed on: the caller counts them.
-    return vectors[[rows[item] for item in items]] if len(vectors) == len(texts) else vectors
+    vectors = answer.vectors
+    return vectors[[rows[item.text] for item in items]] if len(vectors) == len(rows) else vectors
 
 
-async def _keep(model: Model, providers: ProvidersOf, items: Sequence[Text], vectors: Vectors) -> None:
-    """Store the vectors that were bought, before anything else happens. Raises Transient if they are not what was asked
-    for."""
-    import numpy as np
+@cache
+def _gather(name: str | None) -> Gather:
+    """The calls of one embedder: the one of the settings, or that of a collection."""
 
-    if vectors.shape != (len(items), model.dimensions) or not np.isfinite(vectors).all():
-        raise Transient(
-            f"the embedder sent {vectors.shape} numbers for {len(items)} texts of {model.dimensions} dimensions, or "
-            "some that are no numbers",
-            reason="bad_answer",
-        )
-    bought: dict[str, dict[str, bytes]] = {}
-    for item, vector in zip(items, vectors.astype("<f4", copy=False), strict=True):
-        bought.setdefault(item.owner, {})[_key(model, item.text)] = vector.tobytes()
-    for owner, answers in bought.items():
-        await providers(owner).answers.keep(answers)
+    def embedder(ports: Ports) -> Embedder:
+        return ports.embedder_for({} if name is None else {"embedder": name})
 
+    async def call(ports: Ports, runtime: Runtime, providers: ProvidersOf, items: Sequence[Text]) -> Vectors | Batch:
+        made = embedder(ports)
+        return await (buying.buy if made.model.paid else _embed)(made, runtime, providers, items)
 
-async def _answer(ports: Ports, runtime: Runtime, texts: Sequence[str]) -> Vectors:
-    failpoints = runtime.failpoints
-    if failpoints.armed:
-        failpoints.hit("provider.answer.before")
-    vectors = await ports.embedder.embed_documents(texts)
-    if failpoints.armed:
-        failpoints.hit("provider.answer.after")
-    return vectors
+    def limits(ports: Ports) -> Limits | None:
+        model = embedder(ports).model
+        return Limits(model.max_texts, model.max_tokens) if model.remote else None
 
-
-def estimated_tokens(text: str) -> int:
-    """About how many tokens a text has, for limits of tokens a minute."""
-    return 1 + len(text) // 4
-
-
-def _limits(ports: Ports) -> Limits | None:
-    model = ports.embedder.model
-    return Limits(model.max_texts, model.max_tokens) if model.remote else None
-
-
-GATHER = Gather(_embed, lambda item: len(item.text), _limits)
+    return Gather(call, lambda item: len(item.text), limits)
 
 
 def _batches(chunks: Sequence[Chunk], most: int, most_tokens: int | None) -> Iterator[list[str]]:
@@ -149,9 +155,11 @@ EMBED = Stage(
     "embed",
     run,
     VECTORS,
-    lambda ports, params, media_type: ports.embedder.model.fingerprint,
-    paid=lambda ports, params, media_type: ports.embedder.model.paid,
-    target=lambda ports, params: ports.embedder.target,
-    check=lambda ports, runtime: ports.embedder.embed_documents(["test"]),
+    lambda ports, params, media_type: ports.embedder_for(params).model.fingerprint,
+    paid=lambda ports, params, media_type: ports.embedder_for(params).model.paid,
+    target=lambda ports, params: ports.embedder_for(params).target,
+    separate=frozenset({"embedder"}),
+    check=lambda ports, params, runtime: ports.embedder_for(params).embed_documents(["test"]),
     warm_up=lambda ports, runtime: ports.embedder.warm_up(),
+    reused=reused,
 )

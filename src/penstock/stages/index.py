@@ -42,7 +42,7 @@ def chunk_count(ctx: StepContext) -> int:
 def weigh(ctx: StepContext) -> int:
     """The rows of a document. Vectors of another model than the present one are refused: the version belongs to the
     present one, and the settings may have changed between the steps."""
-    model = ctx.ports.embedder.model
+    model = ctx.ports.embedder_for(ctx.params).model
     made_with = ctx.input_meta("embed").get("embedder_fingerprint")
     if made_with not in (None, model.fingerprint, *model.former_names):
         raise Permanent(

@@ -42,6 +42,12 @@ def text(what: str, value: object) -> str:
     return value
 
 
+def amount(what: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        raise UsageError(f"{what} {_shown(value)}: expected a number")
+    return value
+
+
 def maybe(what: str, value: object) -> str | None:
     return None if value is None else text(what, value)
 

@@ -9,12 +9,15 @@ from penstock.errors import NotFound, UsageError
 from penstock.intake import RunSpec, submission
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import cancellations, groups, restarts, submissions
+from penstock.ledger.engine import usage as booked
 from penstock.ledger.reads import batches
 from penstock.ledger.reads.batches import Batch, Durations, Group
 from penstock.model.nouns import DocumentId, Owner, RunId
 from penstock.verbs import arguments
 from penstock.verbs.documents import retry
+from penstock.verbs.querying import refuse_other_embedder
 from penstock.verbs.scope import Scope, chosen_collection
+from penstock.verbs.usage import Usage, summed
 
 PAGE = 500
 CANCELLED_AT_ONCE = 1000
@@ -27,6 +30,8 @@ class GroupView(msgspec.Struct, frozen=True):
     durations: Durations | None
     runs_per_s: float
     eta_s: float | None
+    usage: Usage
+    """What its runs bought and saved."""
 
 
 class BatchStart(msgspec.Struct, frozen=True):
@@ -56,7 +61,8 @@ async def group(scope: Scope, name: str) -> GroupView:
         if found is None:
             raise NotFound(f"no group {name!r} (or it is ambiguous): `penstock group list` shows all groups")
         pace = await snapshot.read(lambda c: batches.pace(scope.owner, c, found.id))
-    return GroupView(found, pace.durations, pace.runs_per_s, pace.eta_s)
+        bought = await snapshot.read(lambda c: booked.of_group(scope.owner, c, found.id))
+    return GroupView(found, pace.durations, pace.runs_per_s, pace.eta_s, summed(bought))
 
 
 async def retry_group(scope: Scope, name: str, *, cancelled: bool = False) -> int:
@@ -111,6 +117,7 @@ async def start_batch(
     arguments.number("priority", priority, -arguments.PRIORITY, arguments.PRIORITY)
     asked = specs.asked(where, workflow, params)
     spec = specs.start(scope.owner, where, asked, batch=batch, priority=priority)
+    await refuse_other_embedder(scope, spec)
     return await _start(scope.owner, scope.ledger, spec, again)
 
 

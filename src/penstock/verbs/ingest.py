@@ -25,7 +25,9 @@ from penstock.verbs.documents import change
 from penstock.verbs.ingest_plan import IngestPlan, make_plan
 from penstock.verbs.jobs import Job, OnReceipt, Report, Summary
 from penstock.verbs.manifests import Manifest
+from penstock.verbs.querying import refuse_other_embedder
 from penstock.verbs.scope import Scope, chosen_collection
+from penstock.verbs.usage import check_max_cost
 from penstock.verbs.working import start_worker
 
 if TYPE_CHECKING:
@@ -57,21 +59,24 @@ async def ingest(
     password: str | None = None,
     wait: bool = True,
     budget_s: float | None = None,
+    max_cost: float | None = None,
     report: Report | None = None,
     on_receipt: OnReceipt | None = None,
 ) -> Summary:
     """Submit files, folders, URLs of sources (one, or a list of them) or `data`. Then process them until they have
     ended, unless `wait` is False. `manifest` is a CSV file that names files and their metadata. `data` needs a `name`;
-    its source URI is `source`, or else the name. With `again`, files that were deleted with `forget` come back.
+    its source URI is `source`, or else the name. `budget_s` and `max_cost` (US dollars for embeddings) stop it earlier;
+    the next call continues. With `again`, files that were deleted with `forget` come back.
     `report` is called with the progress, and `on_receipt` with the receipt of each document."""
     scope.ledger.database.refuse_read_only()
     began = scope.runtime.clock()
     arguments.seconds("budget_s", budget_s)
+    check_max_cost(scope.resources, max_cost)
     known = InCollection(scope, chosen_collection(scope, collection), prune)
     given_paths, info = arguments.paths(paths), arguments.metadata(metadata)
     given = Given(scope, given_paths, include, exclude, data, name, source, key, info, known, manifest)
     spec = run_spec(scope, collection, workflow, params, priority, batch, retry, password)
-    start = (lambda: start_worker(scope.resources, budget_s, began)) if wait else None
+    start = (lambda: start_worker(scope.resources, budget_s, began, max_cost=max_cost)) if wait else None
     return await ingest_given(scope, given, spec, again=again, start=start, report=report, on_receipt=on_receipt)
 
 
@@ -88,6 +93,7 @@ async def ingest_given(
     """Submit the input of a call, process it if `start` makes a worker, and delete what is gone if that was asked
     for."""
     await finish_drops_of(scope.ledger, scope.owner, spec.collection)
+    await refuse_other_embedder(scope, spec)
     await given.recall(spec.collection, again=again)
     job = Job(scope.owner, scope.ledger, scope.runtime)
     intake = Intake(scope.ledger, scope.blobs, scope.runtime)
@@ -145,6 +151,7 @@ async def submit(
     given = Given(scope, given_paths, include, exclude, data, name, source, key, info, known, manifest)
     spec = run_spec(scope, collection, workflow, params, priority, batch, retry, password)
     await finish_drops_of(scope.ledger, scope.owner, spec.collection)
+    await refuse_other_embedder(scope, spec)
     await given.recall(spec.collection, again=again)
     intake = Intake(scope.ledger, scope.blobs, scope.runtime)
     began = False
@@ -178,7 +185,7 @@ async def plan_ingest(
     their sizes. Known files are read and compared; of new ones, only the beginning is read. Nothing is written."""
     where = chosen_collection(scope, collection)
     known = InCollection(scope, where)
-    given = Given(scope, arguments.paths(paths), include, exclude, None, None, None, None, {}, known, manifest)
+    given = Given.of_files(scope, paths, known, include, exclude, manifest)
     await given.recall(where, again=False)
     if again:
         given.forgotten = frozenset()
@@ -233,6 +240,18 @@ class Given:
     """Sources that were deleted with `forget`."""
     kept_away: int = 0
     """Files that were skipped because they are forgotten."""
+
+    @classmethod
+    def of_files(
+        cls,
+        scope: Scope,
+        paths: str | Path | Sequence[str | Path],
+        known: "InCollection",
+        include: str | Sequence[str],
+        exclude: str | Sequence[str],
+        manifest: str | Path | None,
+    ) -> "Given":
+        return cls(scope, arguments.paths(paths), include, exclude, None, None, None, None, {}, known, manifest)
 
     async def recall(self, collection: str, *, again: bool) -> None:
         """Read which sources are forgotten. `again`: those that are found come back."""

@@ -1,7 +1,7 @@
 """What an ingest would do, without doing it."""
 
 import hashlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
 from typing import Literal, NamedTuple
@@ -51,13 +51,22 @@ class IngestPlan(msgspec.Struct, frozen=True):
     """Files that cannot be read."""
 
 
-class _Looked(NamedTuple):
+class Looked(NamedTuple):
     state: State
     size: int
     media_type: str
 
 
-async def make_plan(scope: Scope, collection: str, items: AsyncGenerator[SubmitItem, None]) -> IngestPlan:
+def _ignore(item: SubmitItem, looked: Looked) -> None:
+    pass
+
+
+async def make_plan(
+    scope: Scope,
+    collection: str,
+    items: AsyncGenerator[SubmitItem, None],
+    on_item: Callable[[SubmitItem, Looked], None] = _ignore,
+) -> IngestPlan:
     types: dict[str, TypePlan] = {}
     problems: list[str] = []
     batch: list[SubmitItem] = []
@@ -67,7 +76,9 @@ async def make_plan(scope: Scope, collection: str, items: AsyncGenerator[SubmitI
         there = await scope.ledger.read(partial(runs.known, scope.owner), collection, uris)
         for item in batch:
             try:
-                _count(types, await _look(scope, item, there.get(item.uri)), scope)
+                looked = await _look(scope, item, there.get(item.uri))
+                _count(types, looked, scope)
+                on_item(item, looked)
             except SourceError as error:
                 problems.append(f"{item.uri}: {error}")
         batch.clear()
@@ -90,12 +101,12 @@ async def make_plan(scope: Scope, collection: str, items: AsyncGenerator[SubmitI
     )
 
 
-async def _look(scope: Scope, item: SubmitItem, known: Known | None) -> _Looked:
+async def _look(scope: Scope, item: SubmitItem, known: Known | None) -> Looked:
     if known is None and isinstance(item.source, Peeked):
         head, size = await scope.runtime.run_blocking("io", item.source.peek, item.found, HEAD)
-        return _Looked("new", size, media.detect(head, item.name))
+        return Looked("new", size, media.detect(head, item.name))
     if known is not None and item.found.change is Change.UNCHANGED:
-        return _Looked("unchanged", known.size, known.media_type or media.BINARY)
+        return Looked("unchanged", known.size, known.media_type or media.BINARY)
     digest, size, head = hashlib.sha256(), 0, b""
     async with aclosing(item.source.read(item.found)) as pieces:
         async for piece in pieces:
@@ -105,10 +116,10 @@ async def _look(scope: Scope, item: SubmitItem, known: Known | None) -> _Looked:
     state: State = "new"
     if known is not None:
         state = "unchanged" if known.sha256 == digest.hexdigest() else "changed"
-    return _Looked(state, size, media.detect(head, item.name))
+    return Looked(state, size, media.detect(head, item.name))
 
 
-def _count(types: dict[str, TypePlan], one: _Looked, scope: Scope) -> None:
+def _count(types: dict[str, TypePlan], one: Looked, scope: Scope) -> None:
     plan = types.get(one.media_type)
     if plan is None:
         readable = one.media_type == media.EMPTY or one.media_type in scope.ports.extractors

@@ -17,6 +17,7 @@ from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import children, documents, forgotten, outbox, work
 from penstock.model.nouns import DocumentId, Owner
 from penstock.model.states import ENDS, TEXTLESS, DocumentStatus
+from penstock.model.usage import NANO
 from penstock.runtime import Runtime
 from penstock.verbs.summary import STATUS_BATCH, explain
 from penstock.verbs.summary import FailureNote as FailureNote
@@ -317,7 +318,9 @@ async def _close(job: Job, named: "Named") -> Summary:
     summary, worker = job.finish(), job.worker
     summary.made = worker.services.record.counters.named() if worker else dict.fromkeys(MADE.values(), 0)
     if worker is not None:
-        if worker.services.budget.spent:
+        budget = worker.services.budget
+        summary.cost, summary.cost_spent = budget.cost / NANO, budget.cost_spent
+        if budget.spent:
             summary.budget_spent = summary.pending > 0 or (await job.ledger.read(outbox.waiting)).due
         summary.interrupted = worker.told_to_stop and not summary.disk_full
     if summary.pending and not summary.left:

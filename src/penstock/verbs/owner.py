@@ -1,6 +1,18 @@
 """`OwnerScope`: the methods for one owner."""
 
-from penstock.verbs import collections, dead_letters, documents, evaluation, groups, ingest, maintenance, search, watch
+from penstock.verbs import (
+    collections,
+    dead_letters,
+    documents,
+    estimate,
+    evaluation,
+    groups,
+    ingest,
+    maintenance,
+    search,
+    usage,
+    watch,
+)
 from penstock.verbs.scope import Scope
 
 
@@ -11,10 +23,12 @@ class OwnerScope(Scope):
     submit = ingest.submit
     plan_ingest = ingest.plan_ingest
     ingest = ingest.ingest
+    estimate = estimate.estimate
     watch = watch.watch
 
     search = search.search
     evaluate = evaluation.evaluate
+    usage = usage.usage
     status = documents.status
     list_documents = documents.list_documents
     count_documents = documents.count_documents

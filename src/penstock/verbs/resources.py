@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,10 +10,13 @@ from weakref import WeakSet
 
 from penstock.blobs.base import Blobs
 from penstock.config import Config
+from penstock.errors import PenstockError
 from penstock.ledger.database import liveness
 from penstock.ledger.database.liveness import Liveness
 from penstock.ledger.database.store import Ledger
+from penstock.ledger.engine import leasing
 from penstock.metrics.base import Metrics
+from penstock.model.nouns import WorkerId
 from penstock.runtime import Runtime
 from penstock.sources.base import Source
 from penstock.worker.broadcast import Broadcast
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.stages.base import Ports
     from penstock.verbs.maintenance_runner import MaintenanceRunner
     from penstock.verbs.run_specs import RunSpecs
+    from penstock.worker.limits import CallLimits
     from penstock.worker.parsers.pool import ParserPool
     from penstock.worker.pool import Worker
     from penstock.workflows.catalog import Catalog
@@ -98,6 +102,17 @@ class Resources:
             self.metrics,
         )
 
+    @cached_property
+    def query_calls(self) -> "CallLimits":
+        """The calls of providers for searches. They share the limits with those of workers."""
+        from penstock.worker.limits import CallLimits
+        from penstock.worker.paid import PaidWork
+
+        self._asking = WorkerId(self.runtime.ulid())
+        return CallLimits(
+            self.ledger, self.runtime, self._asking, self.metrics, self.config.targets, PaidWork(), lambda error: None
+        )
+
     def liveness(self) -> Liveness:
         return liveness.of(self.ledger.database)
 
@@ -117,6 +132,10 @@ class Resources:
 
     async def close(self) -> None:
         self.broadcast.close()
+        if "query_calls" in vars(self):
+            await self.query_calls.close()
+            with suppress(PenstockError):
+                await self.ledger.write(leasing.LEAVE, self._asking)
         if "ports" in vars(self):
             await self.ports.close()
         if "parsers" in vars(self):

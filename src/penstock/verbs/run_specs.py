@@ -28,6 +28,7 @@ from penstock.workflows.load import (
     remember,
     with_chunk_sizes,
     with_defaults,
+    with_embedder,
     with_parameters,
     with_webhooks,
 )
@@ -57,6 +58,7 @@ class RunSpecs:
         values = {
             "chunk": self._config.given_chunk_parameters(collection),
             "extract": self._config.extract_parameters(collection),
+            "embed": self._config.embed_parameters(collection),
         }
         found = with_webhooks(with_defaults(found, values), self._config.webhooks)
         return self._checked(self._with_values(found, asked.params, asked.values))
@@ -66,7 +68,7 @@ class RunSpecs:
             if step.kind == "extract" and step.method is None:
                 what = f"workflow {workflow.id!r}, step {step.name!r}"
                 ocr.refuse_wrong_parameters(step.parameters, self._config.ocr.tessdata, what)
-        return with_chunk_sizes(workflow)
+        return with_embedder(with_chunk_sizes(workflow))
 
     def start(
         self,

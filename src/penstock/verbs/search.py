@@ -1,6 +1,7 @@
 """`search`: find passages in the documents of an owner."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.errors import UsageError
@@ -37,7 +38,8 @@ async def search(
     passage. `min_score`: only passages of at least this relevance. `after`: the `next` of the previous page. `explain`:
     the parts of each score. Raises UsageError for a wrong argument, and NotFound for an unknown collection."""
     from penstock.search.filters import compiled
-    from penstock.search.query import Request, search
+    from penstock.search.query import Queries, Request, search
+    from penstock.verbs.querying import choose, query_vector
 
     names = (
         (collection,)
@@ -69,4 +71,5 @@ async def search(
         compiled(filter) if filter else None,
     )
     ports = scope.ports
-    return await search(scope.ledger, ports.index, ports.embedder, ports.relevance, scope.owner, request)
+    queries = Queries(partial(choose, scope), partial(query_vector, scope))
+    return await search(scope.ledger, ports.index, queries, ports.relevance, scope.owner, request)

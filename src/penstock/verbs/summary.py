@@ -68,6 +68,10 @@ class Summary(msgspec.Struct):
     """Files that were skipped because they were deleted with `forget`."""
     group: str | None = None
     """The group of the runs that this call started. `group show` shows its progress."""
+    cost: float = 0.0
+    """What this call has bought from embedders, in US dollars."""
+    cost_spent: bool = False
+    """The call ended because the next purchase would have cost more than `max_cost` allows."""
     children: int = 0
     """How many of the documents were found inside others."""
 

@@ -14,13 +14,15 @@ from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.liveness import Liveness
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import checkpoints, children, documents
+from penstock.ledger.engine import usage as booked
 from penstock.ledger.engine.documents import ArtifactProgress, Listed
 from penstock.ledger.reads import stats
 from penstock.ledger.reads.stats import RunningSteps, WaitingEvents
-from penstock.model.nouns import Artifact, DocumentId, GenerationId, Json, Owner, StepView
+from penstock.model.nouns import Artifact, DocumentId, GenerationId, Json, Owner, RunId, StepView
 from penstock.model.states import DocumentStatus, StepStatus
 from penstock.sources.folder import printable
 from penstock.stages import bad_pages
+from penstock.verbs.usage import Usage, summed
 from penstock.workflows.load import decode
 from penstock.workflows.routing import ahead
 
@@ -73,6 +75,8 @@ class DocumentDetails(DocumentView, frozen=True):
     """The pages that could not be read: `page`, `reason` and `error` of each, at most 200."""
     children: dict[str, int] = {}
     """The number of documents directly inside it, by status."""
+    usage: Usage | None = None
+    """What its last run bought and saved."""
 
 
 class WorkerView(workers.Busy, frozen=True):
@@ -95,6 +99,8 @@ class Counts(msgspec.Struct, frozen=True):
     """The targets that are away."""
     workers: list[WorkerView]
     """The workers that are alive, for all owners: `penstock worker`, and calls of `ingest` and `run`."""
+    usage: Usage
+    """What the owner has bought and saved so far."""
 
 
 def listed(entry: Listed) -> DocumentView:
@@ -141,6 +147,7 @@ async def counts(owner: Owner, ledger: Ledger, liveness: Liveness) -> Counts:
             await snapshot.read(lambda c: stats.events(owner, c)),
             await snapshot.read(lambda c: stats.away(owner, c)),
             alive,
+            summed(await snapshot.read(lambda c: booked.totals(owner, c))),
         )
 
 
@@ -171,6 +178,7 @@ def _details(owner: Owner, connection: Connection, name: str) -> DocumentDetails
         steps=[*steps, *(StepView(step.name, step.kind, waiting, 0, None, None, None, {}) for step in later)],
         pages_skipped=_skipped(steps, made),
         children=children.counts(owner, connection, found),
+        usage=summed(booked.of_run(owner, connection, RunId(run.id))),
     )
 
 

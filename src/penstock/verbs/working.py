@@ -13,6 +13,7 @@ from penstock.verbs.resources import Resources
 from penstock.worker.counters import Counters
 
 if TYPE_CHECKING:
+    from penstock.worker.budget import Budget
     from penstock.worker.children import FoundChildren, SubmitChildren
     from penstock.worker.outage import Outage
     from penstock.worker.pool import Worker
@@ -38,14 +39,18 @@ def start_worker(
     pools: Mapping[str, int] | None = None,
     *,
     children: bool = True,
+    max_cost: float | None = None,
 ) -> "Worker":
-    """Make a worker. No other function does this. `children`: documents found inside others are submitted."""
+    """Make a worker. No other function does this. `children`: documents found inside others are submitted. `max_cost`:
+    what it may spend, in US dollars."""
     resources.ledger.database.refuse_read_only()
     from penstock.events.dispatcher import EventDispatcher
+    from penstock.worker.budget import Budget
     from penstock.worker.pool import Worker
 
     config = resources.config
-    services = _services(resources, budget_s, began, pools, children)
+    budget = Budget(resources.runtime, budget_s, resources.paces, began, max_cost)
+    services = _services(resources, budget, pools, children)
     dispatcher = EventDispatcher(
         resources.ledger, resources.runtime, services.worker, resources.app, config.webhooks, resources.metrics
     )
@@ -64,10 +69,9 @@ def start_worker(
 
 
 def _services(
-    resources: Resources, budget_s: float | None, began: float, pools: Mapping[str, int] | None, children: bool
+    resources: Resources, budget: "Budget", pools: Mapping[str, int] | None, children: bool
 ) -> "WorkerServices":
     from penstock.stages.registry import GROUPED, STAGES
-    from penstock.worker.budget import Budget
     from penstock.worker.retry import RetryPolicy
     from penstock.worker.services import WorkerServices
 
@@ -81,7 +85,7 @@ def _services(
         worker=WorkerId(runtime.ulid()),
         lease_s=config.worker.lease_s,
         policy=RetryPolicy(),
-        budget=Budget(runtime, budget_s, resources.paces, began),
+        budget=budget,
         slots=config.worker.slots,
         broadcast=resources.broadcast,
         pools=pools,

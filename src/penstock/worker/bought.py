@@ -1,7 +1,9 @@
 """Answers of paid calls: kept durably by content before anything else happens, and never bought again."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from penstock.artifacts.fingerprints import fingerprint
 from penstock.artifacts.segments import digest
@@ -10,8 +12,18 @@ from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import answers
 from penstock.metrics.base import Metrics
 from penstock.model.nouns import Owner
+from penstock.model.usage import Booking
+from penstock.net.providers import FoundAnswer, Paid
 from penstock.runtime import Runtime
 from penstock.worker.paid import PaidWork
+
+
+@dataclass
+class _Held:
+    """A key that is being bought. It is held by the step, and by the call, which may outlive the step."""
+
+    settled: "asyncio.Future[None]"
+    holders: int = 0
 
 
 class BoughtAnswers:
@@ -25,35 +37,64 @@ class BoughtAnswers:
         self._runtime = runtime
         self._metrics = metrics
         self._paid = paid
+        self._buying: dict[tuple[Owner, str], _Held] = {}
+        """The keys that steps buy at this moment."""
 
-    async def find(self, owner: Owner, keys: Sequence[str]) -> dict[str, bytes]:
+    async def find(self, owner: Owner, keys: Sequence[str]) -> dict[str, FoundAnswer]:
         """Return the answers that were bought, by key. One that cannot be read is not there."""
         places = await self._ledger.read(lambda connection: answers.find(owner, connection, keys))
-        found: dict[str, bytes] = {}
+        found: dict[str, FoundAnswer] = {}
         by_segment: dict[int, list[answers.Place]] = {}
         for place in places:
             by_segment.setdefault(place.segment, []).append(place)
         for some in by_segment.values():
             [data] = await self._blobs.get_many([some[0].key])
             if isinstance(data, bytes) and len(data) == some[0].segment_size and digest(data) == some[0].sha256:
-                found |= {place.digest: data[place.position : place.position + place.size] for place in some}
+                found |= {
+                    place.digest: FoundAnswer(data[place.position : place.position + place.size], place.tokens)
+                    for place in some
+                }
         if stale := tuple({place.segment for place in places if place.stale}):
             await self._ledger.write(answers.TOUCH, stale)
         if found:
             self._metrics.incr("answer_reused", len(found))
         return found
 
-    async def keep(self, owner: Owner, bought: Mapping[str, bytes]) -> None:
+    async def keep(self, owner: Owner, bought: Mapping[str, Paid], usage: Sequence[Booking] = ()) -> None:
         """Store answers durably. They are kept whatever happened to the step meanwhile."""
         if not bought:
             return
-        data = b"".join(bought.values())
+        data = b"".join(paid.data for paid in bought.values())
         name = self._runtime.ulid()
         key = f"{owner}/bought/{name[:7]}/{name}"
         await self._blobs.put(key, data, durable=True)
-        sizes = tuple((one, len(answer)) for one, answer in bought.items())
-        await self._ledger.write(answers.KEEP, answers.Bought(owner, key, digest(data), len(data), sizes))
+        sizes = tuple(answers.Answer(one, len(paid.data), paid.tokens) for one, paid in bought.items())
+        row = answers.Bought(owner, key, digest(data), len(data), sizes, tuple(usage))
+        await self._ledger.write(answers.KEEP, row)
         self._metrics.incr("answer_bought", len(bought))
+
+    def reserve(self, owner: Owner, digest: str) -> bool:
+        """Whether no other step of this worker buys it."""
+        if (owner, digest) in self._buying:
+            return False
+        self.hold(owner, digest)
+        return True
+
+    def hold(self, owner: Owner, digest: str) -> None:
+        held = self._buying.setdefault((owner, digest), _Held(asyncio.get_running_loop().create_future()))
+        held.holders += 1
+
+    def free(self, owner: Owner, digest: str) -> None:
+        held = self._buying[owner, digest]
+        held.holders -= 1
+        if not held.holders:
+            del self._buying[owner, digest]
+            held.settled.set_result(None)
+
+    async def settled(self, owner: Owner, digests: Sequence[str]) -> None:
+        waiting = [self._buying[owner, digest].settled for digest in digests if (owner, digest) in self._buying]
+        if waiting:
+            await asyncio.wait(waiting)
 
     async def start(self, owner: Owner, key: str, begin: Callable[[], Awaitable[str]]) -> str:
         """Begin an operation and store its id durably. If one was begun before, return that one."""
@@ -80,6 +121,22 @@ class BoughtAnswers:
             await self._blobs.delete(gone)
 
 
+SHARED = Owner("_shared")
+"""Stands for all owners, where they share what was bought. It cannot be the name of an owner."""
+
+
+def place_of(owner: Owner, *, shared: bool) -> Owner:
+    """Whose bought vectors an owner uses."""
+    return SHARED if shared else owner
+
+
+async def stored_keys(ledger: Ledger, place: Owner, keys: Sequence[str]) -> set[str]:
+    """Which of these keys of embeddings have an answer. Nothing is marked as used."""
+    digests = {fingerprint("", key): key for key in keys}
+    found = await ledger.read(lambda connection: answers.find(place, connection, list(digests)))
+    return {digests[one.digest] for one in found}
+
+
 class OwnAnswers:
     """The bought answers of one owner, see `Answers`. `scope`: what the keys of the caller are about, such as the hash
     of a document."""
@@ -89,16 +146,46 @@ class OwnAnswers:
         self._owner = owner
         self._scope = scope
 
+    @property
+    def place(self) -> str:
+        return self._owner
+
     def _digest(self, key: str) -> str:
         return fingerprint(self._scope, key)
 
     async def find(self, keys: Sequence[str]) -> dict[str, bytes]:
+        return {key: answer.data for key, answer in (await self.look(keys)).items()}
+
+    async def look(self, keys: Sequence[str]) -> dict[str, FoundAnswer]:
         digests = {self._digest(key): key for key in keys}
         found = await self._bought.find(self._owner, list(digests))
         return {digests[digest]: answer for digest, answer in found.items()}
 
     async def keep(self, bought: Mapping[str, bytes]) -> None:
-        await self._bought.keep(self._owner, {self._digest(key): answer for key, answer in bought.items()})
+        await self.pay({key: Paid(answer, 0) for key, answer in bought.items()}, ())
+
+    async def pay(self, bought: Mapping[str, Paid], usage: Sequence[Booking]) -> None:
+        await self._bought.keep(self._owner, {self._digest(key): paid for key, paid in bought.items()}, usage)
+
+    def reserve(self, keys: Sequence[str]) -> tuple[list[str], list[str]]:
+        mine = [key for key in keys if self._bought.reserve(self._owner, self._digest(key))]
+        return mine, [key for key in keys if key not in set(mine)]
+
+    @contextmanager
+    def held(self, keys: Sequence[str]) -> Iterator[None]:
+        for key in keys:
+            self._bought.hold(self._owner, self._digest(key))
+        try:
+            yield
+        finally:
+            self.free(keys)
+
+    def free(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self._bought.free(self._owner, self._digest(key))
+
+    async def settled(self, keys: Sequence[str]) -> None:
+        await self._bought.settled(self._owner, [self._digest(key) for key in keys])
 
     async def start(self, key: str, begin: Callable[[], Awaitable[str]]) -> str:
         return await self._bought.start(self._owner, self._digest(key), begin)

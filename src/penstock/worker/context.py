@@ -27,6 +27,7 @@ from penstock.model.nouns import (
     StepDefinition,
     Workflow,
 )
+from penstock.model.usage import Booking
 from penstock.net.providers import Providers
 from penstock.runtime import Runtime
 from penstock.stages.base import Gather, Ports
@@ -182,6 +183,7 @@ class Context:
         self._artifact: Artifact | None = None
         self._batch_began = self.began
         self.presence = Presence(self.activity, runtime.clock)
+        self._bookings: list[Booking] = []
         self.children = None if submit_children is None else StepChildren(self, state.workflow, ledger, submit_children)
 
     @property
@@ -283,7 +285,15 @@ class Context:
     def providers_of(self, scope: str) -> Providers:
         """`scope`: what the keys of answers are about, such as the hash of the document."""
         calls = StepCalls(self._calls, self.presence.delegate)
-        return Providers(calls, OwnAnswers(self._bought, self.step.owner, scope))
+        return Providers(calls, OwnAnswers(self._bought, self.step.owner, scope), self._budget)
+
+    def book(self, booking: Booking) -> None:
+        self._bookings.append(booking)
+
+    def take_bookings(self) -> tuple[Booking, ...]:
+        """Return what was booked since the last write of the step, which records it."""
+        taken, self._bookings = tuple(self._bookings), []
+        return taken
 
     def progress(self) -> None:
         self.activity.progress()
@@ -345,6 +355,7 @@ class Context:
                 self._lease_s,
                 self.activity.reaped_in,
                 flush.advances,
+                self.take_bookings(),
             ),
         )
         if not took:

@@ -11,6 +11,7 @@ from penstock import user_code
 from penstock.errors import (
     BudgetSpent,
     Cancelled,
+    CostSpent,
     LeaseLost,
     PenstockError,
     ProviderRejects,
@@ -25,6 +26,7 @@ from penstock.ledger.engine import checkpoints, completions, failures, flips, re
 from penstock.ledger.engine.locks import group_key, own_key
 from penstock.model.nouns import ArtifactId, Token
 from penstock.model.states import DocumentStatus
+from penstock.model.usage import Booking
 from penstock.stages.base import Stage, StepResult
 from penstock.worker.context import Context
 from penstock.worker.opening import artifact_fingerprint, open_artifact
@@ -65,7 +67,8 @@ async def complete(
     meta = msgspec.json.encode(result.meta).decode()
     if isinstance(after, DocumentStatus):
         end = after
-        took = await services.ledger.write(flips.FLIP, flip(ctx, end, meta, output, result.media_type))
+        ending = flip(ctx, end, meta, output, result.media_type, ctx.take_bookings())
+        took = await services.ledger.write(flips.FLIP, ending)
         must(took, ctx, "complete")
         services.record.completed(ctx, result.meta, end)
         return None
@@ -73,7 +76,7 @@ async def complete(
         ctx.state.document = msgspec.structs.replace(ctx.document, media_type=result.media_type)
     upcoming = _upcoming(services, ctx, after, chain)
     completion = completions.Completion(
-        ctx.step, services.worker, services.lease_s, meta, upcoming, output, result.media_type
+        ctx.step, services.worker, services.lease_s, meta, upcoming, output, result.media_type, ctx.take_bookings()
     )
     completed = await services.ledger.write(completions.COMPLETE, completion)
     must(completed.took, ctx, "complete")
@@ -118,6 +121,7 @@ async def _work(services: WorkerServices, ctx: Context, stage: Stage) -> tuple[S
     opened = await open_artifact(services, ctx, key, stage)
     artifact = opened.artifact
     if artifact.complete:
+        stage.reused(ctx, artifact.meta)
         ctx.state.artifacts[ctx.definition.name] = artifact
         return StepResult({**artifact.meta, "reused": True}), None
     async with services.slot(ctx):
@@ -158,12 +162,13 @@ def flip(
     meta: str,
     output: checkpoints.Output | None = None,
     media_type: str | None = None,
+    usage: tuple[Booking, ...] = (),
 ) -> flips.Flip:
     """Build the write that ends the run. Pages and chunks are counted from the artifacts, because a step may report any
     numbers."""
     pages, chunks = (ctx.state.newest(kind, ctx.step.position + 1) for kind in COUNTED)
     counts = (pages.items if pages else None, chunks.items if chunks else 0)
-    return flips.Flip(ctx.step, status, *counts, meta, output, _found(ctx), media_type=media_type)
+    return flips.Flip(ctx.step, status, *counts, meta, output, _found(ctx), media_type=media_type, usage=usage)
 
 
 def _found(ctx: Context) -> str | None:
@@ -213,7 +218,7 @@ async def settle(services: WorkerServices, ctx: Context, error: BaseException) -
         asked = True
     if ours and (asked or isinstance(error, TableFailed)):
         moved = ctx.has_checkpoint and ctx.checkpoint.moved
-        begun = ctx.has_checkpoint and ctx.checkpoint.begun and asked
+        begun = ctx.has_checkpoint and ctx.checkpoint.begun and asked and not isinstance(error, CostSpent)
         why = None if asked else user_code.sentence(error)
         if await services.ledger.write(
             releases.RELEASE, releases.Release(step, give_back=moved or not begun, error=why)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.errors import Away, Transient
+from penstock.errors import Away, CostSpent, Transient
 from penstock.net.providers import ProvidersOf
 from penstock.runtime import Runtime
 from penstock.stages.base import Gather, Limits, Ports
@@ -107,7 +107,7 @@ class Gatherer:
 
     async def _call(self, parts: Sequence[Part]) -> None:
         """Make the call. If it fails, repeat it for each half, so that only the steps whose items are the cause fail.
-        If the target is away, all parts fail."""
+        If the target is away or the money is spent, all parts fail."""
         parts = [part for part in parts if not part.answer.done()]
         if not parts:
             return
@@ -119,7 +119,7 @@ class Gatherer:
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            if len(parts) > 1 and not isinstance(error, Away):
+            if len(parts) > 1 and not isinstance(error, Away | CostSpent):
                 await self._call(parts[: len(parts) // 2])
                 await self._call(parts[len(parts) // 2 :])
                 return

@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from penstock.embedders.base import Model
 from penstock.errors import BudgetSpent, LeaseLost, LockHeld, Permanent, Transient
 from penstock.indexes.base import Fence, TableId
 from penstock.ledger.engine import generations, index_versions, locks
@@ -33,8 +34,8 @@ A search reads such rows one by one, at 15 ms per thousand."""
 class Indexer(GroupHost):
     def __init__(self, services: WorkerServices) -> None:
         super().__init__(services)
-        self._written: dict[str, TableId] = {}
-        """Tables with new rows since their last `refresh`, by the key of their lock."""
+        self._written: dict[str, tuple[TableId, int]] = {}
+        """Tables with new rows since their last `refresh`, and their dimensions, by the key of their lock."""
         self._bound: set[tuple[str, str, int]] = set()
         self._commits: dict[str, int] = {}
         self._maintain_after: dict[str, float] = {}
@@ -46,7 +47,7 @@ class Indexer(GroupHost):
         fence = self.fence(_key(first), first.step.lease.token) if locked else self.lease_fence(contexts)
         await self._bind(first)
         place = TableId(first.step.owner, first.document.collection, first.generation.index_version)
-        table = await opened(self._services.ports.index, place, self._services.ports.embedder.model.dimensions)
+        table = await opened(self._services.ports.index, place, _model(first).dimensions)
         return Target(table, fence)
 
     async def finish(self, contexts: Sequence[Context], target: Any) -> None:
@@ -57,7 +58,7 @@ class Indexer(GroupHost):
         first = contexts[0]
         if first.step.lease.resource_key is not None:
             place = TableId(first.step.owner, first.document.collection, first.generation.index_version)
-            self._written[_key(first)] = place
+            self._written[_key(first)] = place, _model(first).dimensions
         await self._maintain(_key(first), target.table, target.fence)
         await drop_small(self._services, contexts)
         self._services.record.counters.worked(INDEX.kind, 0, began, self._services.runtime.clock())
@@ -65,12 +66,12 @@ class Indexer(GroupHost):
     async def idle(self, heartbeat: Heartbeat) -> None:
         """Update the text indexes of the tables that this worker has written, so that searches are fast at once. A
         table whose lock another process holds is left to that process."""
-        for key, place in list(self._written.items()):
+        for key, (place, dimensions) in list(self._written.items()):
             self._written.pop(key, None)
             services = self._services
             try:
                 async with hold(services.ledger, heartbeat, key, services.lease_s, 0.0, _no_reap, "text index") as held:
-                    table = await opened(services.ports.index, place, services.ports.embedder.model.dimensions)
+                    table = await opened(services.ports.index, place, dimensions)
                     await table.refresh(held.verify, REFRESH_ROWS)
             except (LockHeld, LeaseLost, Transient):
                 continue
@@ -108,8 +109,9 @@ class Indexer(GroupHost):
         place = (ctx.step.owner, ctx.document.collection, ctx.generation.index_version)
         if place in self._bound:
             return
-        model = self._services.ports.embedder.model
-        binding = index_versions.Binding(*place, model.fingerprint, model.dimensions, model.former_names)
+        model = _model(ctx)
+        setting = str(ctx.params.get("embedder") or ctx.ports.embedder_setting) or None
+        binding = index_versions.Binding(*place, model.fingerprint, model.dimensions, model.former_names, setting)
         bound = await self._services.ledger.write(index_versions.BIND, binding)
         if bound is not None and bound.embedder != model.fingerprint:
             raise Permanent(
@@ -157,6 +159,10 @@ class Indexer(GroupHost):
             self._services.notices.fails(_maintenance_of(key), error, "New text is found a little slower")
         else:
             self._services.notices.works(_maintenance_of(key))
+
+
+def _model(ctx: Context) -> Model:
+    return ctx.ports.embedder_for(ctx.params).model
 
 
 async def _no_reap() -> int:

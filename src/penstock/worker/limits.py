@@ -168,11 +168,7 @@ class CallLimits:
 
     def _of(self, name: str) -> _Target:
         if name not in self._targets:
-            kind = name.partition(":")[0]
-            chosen = self._settings.get(name) or self._settings.get(kind) or TargetConfig()
-            calls = chosen.calls or KNOWN_CALLS.get(kind, CALLS)
-            known = Known(calls, chosen.requests_per_minute, chosen.tokens_per_minute)
-            self._targets[name] = _Target(name, known)
+            self._targets[name] = _Target(name, known_limits(self._settings, name))
         return self._targets[name]
 
     async def _start(self, known: _Target, tokens: int, waiting: Callable[[str | None], None] | None) -> None:
@@ -311,6 +307,14 @@ class CallLimits:
         known.held_until = max(known.held_until, self._runtime.clock() + held_s)
         self._give_up(known)
         self._metrics.incr("call_throttled", target=known.name.partition(":")[0])
+
+
+def known_limits(settings: Mapping[str, TargetConfig], target: str) -> Known:
+    """The limits of a target in the settings: under its name, or that of its provider."""
+    kind = target.partition(":")[0]
+    chosen = settings.get(target) or settings.get(kind) or TargetConfig()
+    calls = chosen.calls or KNOWN_CALLS.get(kind, CALLS)
+    return Known(calls, chosen.requests_per_minute, chosen.tokens_per_minute)
 
 
 class StepCalls:

@@ -90,7 +90,7 @@ class WorkerServices:
         """Called when the ledger or the blob store fails: no step caused that, and the worker has to stop."""
 
     def _providers_of(self, owner: str) -> Providers:
-        return Providers(self.calls, OwnAnswers(self.bought, Owner(owner), ""))
+        return Providers(self.calls, OwnAnswers(self.bought, Owner(owner), ""), self.budget)
 
     def stage(self, definition: StepDefinition) -> Stage | None:
         """Return the stage that executes a step: the built-in one of its kind, or the user's function."""
@@ -105,7 +105,9 @@ class WorkerServices:
 
     def _check(self, definition: StepDefinition) -> Awaitable[object] | None:
         stage = self.stages.get(definition.kind) if definition.method is None else None
-        return None if stage is None or stage.check is None else stage.check(self.ports, self.runtime)
+        if stage is None or stage.check is None:
+            return None
+        return stage.check(self.ports, definition.parameters, self.runtime)
 
     @asynccontextmanager
     async def slot(self, ctx: Context) -> AsyncIterator[None]:

@@ -58,6 +58,17 @@ def with_chunk_sizes(workflow: Workflow) -> Workflow:
     return _merged(workflow, _completed)
 
 
+def with_embedder(workflow: Workflow) -> Workflow:
+    """The workflow with the embedder of its last embed step in its index steps, which store vectors of that model."""
+    chosen = [step.parameters.get("embedder") for step in workflow.steps if step.kind == "embed"]
+    if not any(chosen):
+        return workflow
+    if not isinstance(chosen[-1], str):
+        raise ConfigError(f"workflow {workflow.id!r}: the embedder {chosen[-1]!r} is not a name")
+    own = {"embedder": chosen[-1]}
+    return _merged(workflow, lambda step: {**step.parameters, **own} if step.kind == "index" else step.parameters)
+
+
 def _completed(step: StepDefinition) -> dict[str, Any]:
     is_ours = step.kind == "chunk" and step.method is None
     return completed_chunk_parameters(step.parameters) if is_ours else step.parameters

@@ -400,7 +400,7 @@ CREATE TABLE index_versions (
   state TEXT NOT NULL CHECK (state IN ('BUILDING', 'CURRENT', 'RETIRED')),
   embedder TEXT NOT NULL,
   dimensions INTEGER NOT NULL,
-  created_at REAL NOT NULL,
+  created_at REAL NOT NULL, setting TEXT,
   PRIMARY KEY (owner, collection, version),
   FOREIGN KEY (owner, collection) REFERENCES collections (owner, name)
 );
@@ -481,7 +481,7 @@ CREATE TABLE answers (
   digest TEXT NOT NULL,
   segment_id BIGINT NOT NULL,
   position BIGINT NOT NULL,
-  size BIGINT NOT NULL,
+  size BIGINT NOT NULL, tokens BIGINT NOT NULL DEFAULT 0,
   PRIMARY KEY (owner, digest)
 );
 
@@ -502,4 +502,30 @@ CREATE INDEX documents_parent ON documents (parent_id, id) WHERE parent_id IS NO
 CREATE TABLE run_settings (
   fingerprint TEXT PRIMARY KEY,
   body TEXT NOT NULL
+);
+
+CREATE TABLE usage (
+  owner TEXT NOT NULL,
+  model TEXT NOT NULL,
+  day TEXT NOT NULL,
+  kind TEXT NOT NULL CHECK (kind IN ('bought', 'query', 'cached', 'resumed')),
+  texts BIGINT NOT NULL,
+  characters BIGINT NOT NULL,
+  tokens BIGINT NOT NULL,
+  cost BIGINT NOT NULL,
+  unpriced BIGINT NOT NULL,
+  PRIMARY KEY (owner, model, day, kind)
+);
+
+CREATE TABLE run_usage (
+  run_id TEXT NOT NULL,
+  model TEXT NOT NULL,
+  kind TEXT NOT NULL CHECK (kind IN ('bought', 'query', 'cached', 'resumed')),
+  owner TEXT NOT NULL,
+  texts BIGINT NOT NULL,
+  characters BIGINT NOT NULL,
+  tokens BIGINT NOT NULL,
+  cost BIGINT NOT NULL,
+  unpriced BIGINT NOT NULL,
+  PRIMARY KEY (run_id, model, kind)
 );

@@ -8,8 +8,9 @@ import msgspec
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
-from penstock.ledger.engine import backup_guard
+from penstock.ledger.engine import backup_guard, usage
 from penstock.model.nouns import Owner
+from penstock.model.usage import Booking
 
 TOUCH_S = 3600.0
 """`used_at` is at most this much older than the last use."""
@@ -25,18 +26,27 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     segment_size: int
     position: int
     size: int
+    tokens: int
     stale: int
     """`used_at` should be updated."""
 
 
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    digest: str
+    size: int
+    tokens: int = 0
+    """How many the provider has counted; 0: not counted."""
+
+
 class Bought(msgspec.Struct, frozen=True):
-    """A segment with answers, as digest and size of each, in order."""
+    """A segment with answers, in order, and what was paid for them."""
 
     owner: Owner
     key: str
     sha256: str
     size: int
-    answers: tuple[tuple[str, int], ...]
+    answers: tuple[Answer, ...]
+    usage: tuple[Booking, ...] = ()
 
 
 class Started(msgspec.Struct, frozen=True):
@@ -53,7 +63,7 @@ class Forget(msgspec.Struct, frozen=True):
 
 
 _FIND = Statement(
-    "SELECT a.digest, s.id, s.key, s.sha256, s.size, a.position, a.size, "
+    "SELECT a.digest, s.id, s.key, s.sha256, s.size, a.position, a.size, a.tokens, "
     "CASE WHEN s.used_at < {now} - :touch_s / 2 THEN 1 ELSE 0 END FROM {rows} "
     "JOIN {answers a: a.owner = :owner AND a.digest = r.digest} JOIN {answer_segments s: s.id = a.segment_id}",
     rows="digest text",
@@ -65,11 +75,11 @@ _SEGMENT = Statement(
 )
 # An answer that is there already is replaced: its segment may be damaged.
 _ANSWERS = Statement(
-    "INSERT INTO answers (owner, digest, segment_id, position, size) "
-    "SELECT :owner, r.digest, :segment, r.position, r.size FROM {rows} WHERE true "
+    "INSERT INTO answers (owner, digest, segment_id, position, size, tokens) "
+    "SELECT :owner, r.digest, :segment, r.position, r.size, r.tokens FROM {rows} WHERE true "
     "ON CONFLICT (owner, digest) DO UPDATE SET segment_id = excluded.segment_id, position = excluded.position, "
-    "size = excluded.size",
-    rows="digest text, position bigint, size bigint",
+    "size = excluded.size, tokens = excluded.tokens",
+    rows="digest text, position bigint, size bigint, tokens bigint",
 )
 _START = Statement(
     "INSERT INTO operations (owner, digest, operation, started_at) VALUES (:owner, :digest, :operation, {now}) "
@@ -110,11 +120,12 @@ def _keep(connection: Connection, bought: Sequence[Bought]) -> list[None]:
     for one in bought:
         [(segment,)] = connection.run(_SEGMENT, owner=one.owner, key=one.key, sha256=one.sha256, size=one.size)
         rows, position = [], 0
-        for digest, size in one.answers:
-            rows.append((digest, position, size))
-            position += size
+        for answer in one.answers:
+            rows.append((answer.digest, position, answer.size, answer.tokens))
+            position += answer.size
         connection.run(_ANSWERS, sorted(rows), owner=one.owner, segment=segment)
-        connection.run(_END, sorted((digest,) for digest, _ in one.answers), owner=one.owner)
+        connection.run(_END, sorted((answer.digest,) for answer in one.answers), owner=one.owner)
+    usage.book(connection, [booking for one in bought for booking in one.usage])
     return [None for _ in bought]
 
 

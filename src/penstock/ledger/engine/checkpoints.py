@@ -9,8 +9,9 @@ import msgspec
 from penstock.ledger.database.connection import Connection, Row
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
-from penstock.ledger.engine import small_blobs
+from penstock.ledger.engine import small_blobs, usage
 from penstock.model.nouns import Artifact, ArtifactId, GenerationId, Json, Segment, Step, StepId
+from penstock.model.usage import Booking
 
 FORGIVEN = 200
 """How often progress resets the counters of a step that failed (I7). The ledger cannot tell a cursor that moves forward
@@ -42,6 +43,8 @@ class Progress(msgspec.Struct, frozen=True):
     """Seconds until the step is reaped, if it makes no further progress."""
     advances: bool = True
     """The cursor is one that this artifact has not had before."""
+    usage: tuple[Booking, ...] = ()
+    """What was saved for the items of this flush."""
 
 
 class Output(msgspec.Struct, frozen=True):
@@ -143,6 +146,7 @@ def _checkpoint(connection: Connection, flushes: Sequence[Progress]) -> list[boo
             _ADVANCE, [(p.artifact_id, p.cursor, p.items, len(p.segments), p.step.lease.token) for p in done]
         )
         _name_segments(connection, [(p.artifact_id, segment) for p in done for segment in p.segments])
+        usage.book(connection, [booking for p in done for booking in p.usage])
     return [p.step.lease.step_id in took for p in flushes]
 
 

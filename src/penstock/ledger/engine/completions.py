@@ -9,13 +9,14 @@ import msgspec
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
-from penstock.ledger.engine import checkpoints, outbox, postgres_statements
+from penstock.ledger.engine import checkpoints, outbox, postgres_statements, usage
 from penstock.ledger.engine.outbox import StepEvent
 from penstock.ledger.engine.resource_keys import ready
 from penstock.ledger.engine.steps import COMPLETED_UNDER_LEASE, show, step_ended
 from penstock.model.events import EventKind
 from penstock.model.nouns import Lease, RunId, Step, StepId, Token, WorkerId
 from penstock.model.states import SHOWN_AS, DocumentStatus
+from penstock.model.usage import Booking
 
 
 class NextStep(msgspec.Struct, frozen=True):
@@ -44,6 +45,8 @@ class Completion(msgspec.Struct, frozen=True):
     output: checkpoints.Output | None = None
     media_type: str | None = None
     """What the step found the document to be."""
+    usage: tuple[Booking, ...] = ()
+    """What was saved since its last checkpoint."""
 
 
 class Completed(msgspec.Struct, frozen=True):
@@ -103,6 +106,7 @@ def _following(done: Completion, step: int) -> Step:
 def _complete(connection: Connection, completions: Sequence[Completion]) -> list[Completed]:
     if connection.dialect == "postgres":
         answers = _open_next(connection, completions, _complete_single(connection, completions))
+        _book(connection, completions, answers)
         outbox.add_events(connection, _completed(completions, answers))
         return answers
     took = _finish(connection, [(c.step.lease.step_id, c.step.lease.token, c.meta) for c in completions])
@@ -113,8 +117,14 @@ def _complete(connection: Connection, completions: Sequence[Completion]) -> list
         connection.run(_MEDIA_TYPE, detected)
     following = _insert_next(connection, done)
     answers = [Completed(c.step.lease.step_id in took, following.get(c.step.run_id)) for c in completions]
+    _book(connection, completions, answers)
     outbox.add_events(connection, _completed(completions, answers))
     return _open_next(connection, completions, answers)
+
+
+def _book(connection: Connection, completions: Sequence[Completion], answers: Sequence[Completed]) -> None:
+    done = zip(completions, answers, strict=True)
+    usage.book(connection, [booking for c, answer in done if answer.took for booking in c.usage])
 
 
 def _completed(completions: Sequence[Completion], answers: Sequence[Completed]) -> Iterator[StepEvent]:
@@ -139,7 +149,7 @@ def _open_next(connection: Connection, completions: Sequence[Completion], answer
 
 
 def _is_one_statement(completions: Sequence[Completion]) -> bool:
-    return all(c.next.fingerprint is None for c in completions) and outbox.is_silent(
+    return all(c.next.fingerprint is None and not c.usage for c in completions) and outbox.is_silent(
         c.step.snapshot for c in completions
     )
 

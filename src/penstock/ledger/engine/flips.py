@@ -10,7 +10,7 @@ import msgspec
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
-from penstock.ledger.engine import checkpoints, generations, outbox, postgres_statements
+from penstock.ledger.engine import checkpoints, generations, outbox, postgres_statements, usage
 from penstock.ledger.engine.generations import GRACE_S
 from penstock.ledger.engine.outbox import StepEvent
 from penstock.ledger.engine.runs import end_runs
@@ -18,6 +18,7 @@ from penstock.ledger.engine.steps import COMPLETED_UNDER_LEASE, step_ended
 from penstock.model.events import EventKind
 from penstock.model.nouns import Step
 from penstock.model.states import DocumentStatus
+from penstock.model.usage import Booking
 
 
 class Flip(msgspec.Struct, frozen=True):
@@ -33,6 +34,8 @@ class Flip(msgspec.Struct, frozen=True):
     """Metadata of the document that its steps found, as JSON."""
     media_type: str | None = None
     """What the document was found to be, if this step found it."""
+    usage: tuple[Booking, ...] = ()
+    """What was saved since the last checkpoint of this step."""
 
 
 # The five conditions of I5 in one statement: lease, lock, run, document, generation. Scalar subqueries, not EXISTS:
@@ -91,6 +94,7 @@ def _flip(connection: Connection, flips: Sequence[Flip]) -> list[bool]:
         answers = _flip_single(connection, flips)
         done = [f for f, took in zip(flips, answers, strict=True) if took]
         _keep_types(connection, done)
+        usage.book(connection, [booking for f in done for booking in f.usage])
         outbox.add_events(connection, _flipped(done))
         return answers
     rows = [(f.step.lease.step_id, f.step.lease.token, f.meta) for f in flips]
@@ -105,6 +109,7 @@ def _flip(connection: Connection, flips: Sequence[Flip]) -> list[bool]:
         connection.run(_END_DOCUMENT, [(f.step.document_id, f.status) for f in done])
         _keep_types(connection, done)
         end_runs(connection, [(f.step.run_id, "COMPLETED") for f in done])
+        usage.book(connection, [booking for f in done for booking in f.usage])
         outbox.add_events(connection, _flipped(done))
     return [f.step.lease.step_id in took for f in flips]
 
@@ -137,7 +142,8 @@ FLIP = Verb(
     "flip",
     _flip,
     single_statement=lambda flips: (
-        outbox.is_silent(flip.step.snapshot for flip in flips) and all(flip.media_type is None for flip in flips)
+        outbox.is_silent(flip.step.snapshot for flip in flips)
+        and all(flip.media_type is None and not flip.usage for flip in flips)
     ),
     of=lambda flip: flip.step.lease.step_id,
     recall=_recall_flipped,

@@ -21,17 +21,19 @@ class IndexVersion(msgspec.Struct, frozen=True):
     embedder: str | None
     """The fingerprint of the model. None: nothing was indexed yet."""
     dimensions: int | None
+    setting: str | None = None
+    """The value of the setting `embedder` that chose the model. None: not stored by this version of Penstock."""
 
 
 _CURRENT = Statement(
-    f"SELECT {version_of('c.owner', 'c.name')}, i.embedder, i.dimensions FROM collections c "
+    f"SELECT {version_of('c.owner', 'c.name')}, i.embedder, i.dimensions, i.setting FROM collections c "
     "LEFT JOIN index_versions i ON i.owner = c.owner "
     "AND i.collection = c.name AND i.state = 'CURRENT' WHERE c.owner = :owner AND c.name = :collection "
     f"AND {EXISTS}"
 )
 _OF = Statement(
-    "SELECT version, embedder, dimensions FROM index_versions WHERE owner = :owner AND collection = :collection "
-    "AND version = :version"
+    "SELECT version, embedder, dimensions, setting FROM index_versions "
+    "WHERE owner = :owner AND collection = :collection AND version = :version"
 )
 
 
@@ -55,16 +57,23 @@ class Binding(msgspec.Struct, frozen=True):
     dimensions: int
     former_names: tuple[str, ...] = ()
     """Former fingerprints of the same embedder. A version with one of these gets the new fingerprint."""
+    setting: str | None = None
 
 
 _BIND = Statement(
-    "INSERT INTO index_versions (owner, collection, version, state, embedder, dimensions, created_at) "
-    "SELECT owner, name, :version, 'CURRENT', :embedder, :dimensions, {now} FROM collections "
+    "INSERT INTO index_versions (owner, collection, version, state, embedder, dimensions, setting, "
+    "created_at) SELECT owner, name, :version, 'CURRENT', :embedder, :dimensions, :setting, {now} FROM collections "
     "WHERE owner = :owner AND name = :collection ON CONFLICT DO NOTHING"
 )
 _RENAME = Statement(
     "UPDATE index_versions SET embedder = :embedder WHERE owner = :owner AND collection = :collection "
     "AND version = :version AND embedder = :former"
+)
+
+
+_SET = Statement(
+    "UPDATE index_versions SET setting = :setting WHERE owner = :owner AND collection = :collection "
+    "AND version = :version AND embedder = :embedder AND (setting IS NULL OR setting <> :setting)"
 )
 
 
@@ -76,9 +85,11 @@ def _bind(connection: Connection, bindings: Sequence[Binding]) -> list[IndexVers
         place = {"owner": b.owner, "collection": b.collection, "version": b.version}
         rows = connection.run(_OF, **place)
         if not rows:
-            connection.run(_BIND, embedder=b.embedder, dimensions=b.dimensions, **place)
+            connection.run(_BIND, embedder=b.embedder, dimensions=b.dimensions, setting=b.setting, **place)
         for former in b.former_names:
             connection.run(_RENAME, embedder=b.embedder, former=former, **place)
+        if b.setting is not None:
+            connection.run(_SET, embedder=b.embedder, setting=b.setting, **place)
         rows = connection.run(_OF, **place)
         answers.append(_version(rows[0]) if rows else None)
     return answers

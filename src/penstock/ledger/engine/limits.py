@@ -84,6 +84,7 @@ _STATE = Statement(
     "UPDATE limits SET stated_requests = coalesce(:requests, stated_requests), "
     "stated_tokens = coalesce(:tokens, stated_tokens) WHERE name = :name"
 )
+_STATED = Statement("SELECT stated_requests, stated_tokens FROM limits WHERE name = :name")
 _LAPSED = Statement("DELETE FROM limit_slots WHERE name = :name AND lease_until < {now}")
 _SLOTS = Statement("SELECT worker_id, slots, wanted, {now} - since FROM limit_slots WHERE name = :name")
 _TAKE = Statement(
@@ -111,7 +112,13 @@ def _store(connection: Connection, name: str, pace: Pace) -> None:
     connection.run(_KEEP, name=name, **msgspec.structs.asdict(pace))
 
 
-def _merged(known: Known, requests: float | None, tokens: float | None) -> Known:
+def stated(connection: Connection, name: str) -> tuple[float | None, float | None]:
+    """The requests and tokens a minute that the target stated."""
+    rows = connection.run(_STATED, name=name)
+    return (rows[0][0], rows[0][1]) if rows else (None, None)
+
+
+def merged(known: Known, requests: float | None, tokens: float | None) -> Known:
     """A limit in the settings takes precedence over one that the target stated."""
     return Known(known.calls, known.requests_per_minute or requests, known.tokens_per_minute or tokens)
 
@@ -122,7 +129,7 @@ def _lease(connection: Connection, requests: Sequence[Request]) -> list[Grant]:
 
 def _lease_one(connection: Connection, request: Request) -> Grant:
     now, stated_requests, stated_tokens, pace = _load(connection, request.name)
-    known = _merged(request.known, stated_requests, stated_tokens)
+    known = merged(request.known, stated_requests, stated_tokens)
     slots, elsewhere = _share(connection, request)
     before = msgspec.structs.replace(pace)
     pacing.count(pace, request.accepted, now)
@@ -169,7 +176,7 @@ def _refuse(connection: Connection, refusals: Sequence[Refusal]) -> list[float]:
     for refusal in refusals:
         now, requests, tokens, pace = _load(connection, refusal.name)
         pacing.count(pace, refusal.accepted, now)
-        known = _merged(refusal.known, requests, tokens)
+        known = merged(refusal.known, requests, tokens)
         answers.append(pacing.refuse(pace, known, now, refusal.random, refusal.retry_after))
         _store(connection, refusal.name, pace)
     return answers

@@ -114,7 +114,7 @@ _OVER = Statement(
 _RUNS = Statement("SELECT x.id FROM {rows} JOIN runs x ON x.generation_id = r.generation", rows="generation bigint")
 _WITH_RUNS = tuple(
     Statement(f"DELETE FROM {table} WHERE {column} IN (SELECT r.run FROM {{rows}})", rows="run text")
-    for table, column in (("steps", "run_id"), ("dead_letters", "run_id"), ("runs", "id"))
+    for table, column in (("steps", "run_id"), ("dead_letters", "run_id"), ("run_usage", "run_id"), ("runs", "id"))
 )
 """Delete the rows that belong to a run, then the run."""
 _WITH_GENERATIONS = tuple(

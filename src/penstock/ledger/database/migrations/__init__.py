@@ -28,6 +28,8 @@ from penstock.ledger.database.migrations import (
     m0023_children,
     m0024_run_settings,
     m0025_source_order,
+    m0026_usage,
+    m0027_embedder_setting,
 )
 
 MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
@@ -56,5 +58,7 @@ MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0023_children.statements,
     m0024_run_settings.statements,
     m0025_source_order.statements,
+    m0026_usage.statements,
+    m0027_embedder_setting.statements,
 )
 LATEST = len(MIGRATIONS)
