@@ -50,11 +50,13 @@ if TYPE_CHECKING:
     from penstock.verbs.collections import CollectionView, Dropped
     from penstock.verbs.dead_letters import DeadLetters
     from penstock.verbs.documents import Deletion
+    from penstock.verbs.estimate import Estimate
     from penstock.verbs.ingest_plan import IngestPlan
     from penstock.verbs.jobs import Progress, Summary
     from penstock.verbs.maintenance import Locks
     from penstock.verbs.owner import OwnerScope
     from penstock.verbs.replays import Discard, Replay
+    from penstock.verbs.usage import UsageReport
     from penstock.verbs.views import Counts, DocumentDetails, DocumentView, WorkerView
 
 __version__ = "0.1.0"
@@ -81,6 +83,7 @@ __all__ = [
     "DocumentStatus",
     "DocumentView",
     "Dropped",
+    "Estimate",
     "Evaluation",
     "Event",
     "EventKind",
@@ -118,6 +121,7 @@ __all__ = [
     "Transient",
     "Unauthorized",
     "UsageError",
+    "UsageReport",
     "VacuumReport",
     "WebhookConfig",
     "WorkerConfig",
@@ -155,7 +159,9 @@ _HOMES = {
     "verbs.collections": ("CollectionView", "Dropped"),
     "verbs.dead_letters": ("DeadLetters",),
     "verbs.documents": ("Deletion",),
+    "verbs.estimate": ("Estimate",),
     "verbs.ingest_plan": ("IngestPlan",),
+    "verbs.usage": ("UsageReport",),
     "verbs.jobs": ("Progress", "Summary"),
     "verbs.maintenance": ("Locks",),
     "verbs.owner": ("OwnerScope",),

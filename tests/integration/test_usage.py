@@ -180,3 +180,18 @@ def test_the_command_line_shows_cost_and_stops_with_code_3(server: EmbeddingServ
     code, usage = run("usage")
     assert (code, usage["total"]["bought"]["tokens"]) == (0, server.tokens)
     assert run("status")[1]["usage"]["bought"]["cost"] == pytest.approx(done["cost"])
+
+
+async def test_owners_share_bought_vectors_only_if_the_operator_says_so(
+    server: EmbeddingServer, start_app: StartApp, files: Files
+) -> None:
+    folder = files(**{"a.txt": paragraphs(6)})
+    app = await start_app(**PAID, retention={"share_bought": True})
+    await app.for_owner("anna").ingest(folder)
+    bought = server.tokens
+    await app.for_owner("bert").ingest(folder)
+    assert server.tokens == bought
+    days = {day.owner: day for day in (await app.usage_of_all()).days}
+    assert (days["anna"].bought.tokens, days["bert"].bought.tokens) == (bought, 0)
+    assert days["bert"].saved_by_cache.tokens == bought
+    assert (await app.check()).ok

@@ -91,6 +91,7 @@ def _services(
         pools=pools,
         metrics=resources.metrics,
         limits=config.targets,
+        share_bought=config.retention.share_bought,
         grouped=GROUPED,
         drops_small=config.drops_small,
         submit_children=_child_submitter(resources) if children else None,

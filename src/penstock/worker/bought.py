@@ -29,7 +29,17 @@ class _Held:
 class BoughtAnswers:
     """The bought answers of all owners, for one worker."""
 
-    def __init__(self, ledger: Ledger, blobs: Blobs, runtime: Runtime, metrics: Metrics, paid: PaidWork) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        blobs: Blobs,
+        runtime: Runtime,
+        metrics: Metrics,
+        paid: PaidWork,
+        *,
+        shared: bool = False,
+    ) -> None:
+        """`shared`: all owners share the vectors that were bought."""
         self._starting = asyncio.Lock()
         """One operation is begun at a time: a kill loses at most one that was begun and not stored."""
         self._ledger = ledger
@@ -37,8 +47,14 @@ class BoughtAnswers:
         self._runtime = runtime
         self._metrics = metrics
         self._paid = paid
+        self._shared = shared
         self._buying: dict[tuple[Owner, str], _Held] = {}
         """The keys that steps buy at this moment."""
+
+    def of(self, owner: Owner, scope: str = "") -> "OwnAnswers":
+        """The answers of an owner. `scope`: what the keys of the caller are about, such as the hash of a document.
+        Without one, they are vectors of texts."""
+        return OwnAnswers(self, place_of(owner, shared=self._shared and not scope), scope)
 
     async def find(self, owner: Owner, keys: Sequence[str]) -> dict[str, FoundAnswer]:
         """Return the answers that were bought, by key. One that cannot be read is not there."""
@@ -121,13 +137,9 @@ class BoughtAnswers:
             await self._blobs.delete(gone)
 
 
-SHARED = Owner("_shared")
-"""Stands for all owners, where they share what was bought. It cannot be the name of an owner."""
-
-
 def place_of(owner: Owner, *, shared: bool) -> Owner:
     """Whose bought vectors an owner uses."""
-    return SHARED if shared else owner
+    return answers.SHARED if shared else owner
 
 
 async def stored_keys(ledger: Ledger, place: Owner, keys: Sequence[str]) -> set[str]:

@@ -32,7 +32,7 @@ from penstock.net.providers import Providers
 from penstock.runtime import Runtime
 from penstock.stages.base import Gather, Ports
 from penstock.worker.activity import StepActivity
-from penstock.worker.bought import BoughtAnswers, OwnAnswers
+from penstock.worker.bought import BoughtAnswers
 from penstock.worker.budget import Budget
 from penstock.worker.children import StepChildren, SubmitChildren
 from penstock.worker.counters import Counters
@@ -285,7 +285,7 @@ class Context:
     def providers_of(self, scope: str) -> Providers:
         """`scope`: what the keys of answers are about, such as the hash of the document."""
         calls = StepCalls(self._calls, self.presence.delegate)
-        return Providers(calls, OwnAnswers(self._bought, self.step.owner, scope), self._budget)
+        return Providers(calls, self._bought.of(self.step.owner, scope), self._budget)
 
     def book(self, booking: Booking) -> None:
         self._bookings.append(booking)

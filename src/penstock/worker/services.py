@@ -16,7 +16,7 @@ from penstock.net.providers import Providers
 from penstock.runtime import Runtime
 from penstock.stages.base import GroupedStage, Ports, Stage
 from penstock.stages.custom import custom
-from penstock.worker.bought import BoughtAnswers, OwnAnswers
+from penstock.worker.bought import BoughtAnswers
 from penstock.worker.broadcast import Broadcast
 from penstock.worker.budget import Budget
 from penstock.worker.children import SubmitChildren
@@ -58,6 +58,8 @@ class WorkerServices:
     metrics: Metrics = NULL_METRICS
     limits: Mapping[str, TargetConfig] = field(default_factory=dict)
     """The limits of providers in the settings."""
+    share_bought: bool = False
+    """Whether all owners share the vectors that were bought."""
     grouped: Mapping[str, GroupedStage] = field(default_factory=dict)
     """The stages whose steps are executed in groups, by kind."""
     drops_small: Callable[[str], bool] = lambda collection: False
@@ -75,7 +77,9 @@ class WorkerServices:
             self.ledger, self.runtime, self.worker, self.metrics, self.limits, self.paid_work,
             lambda error: self.fail(error),
         )  # fmt: skip
-        self.bought = BoughtAnswers(self.ledger, self.blobs, self.runtime, self.metrics, self.paid_work)
+        self.bought = BoughtAnswers(
+            self.ledger, self.blobs, self.runtime, self.metrics, self.paid_work, shared=self.share_bought
+        )
         self.gatherers = Gatherers(self.ports, self.runtime, self.slots, self._providers_of)
         self.backed_off = asyncio.Event()
         """A step was scheduled for another attempt."""
@@ -90,7 +94,7 @@ class WorkerServices:
         """Called when the ledger or the blob store fails: no step caused that, and the worker has to stop."""
 
     def _providers_of(self, owner: str) -> Providers:
-        return Providers(self.calls, OwnAnswers(self.bought, Owner(owner), ""), self.budget)
+        return Providers(self.calls, self.bought.of(Owner(owner)), self.budget)
 
     def stage(self, definition: StepDefinition) -> Stage | None:
         """Return the stage that executes a step: the built-in one of its kind, or the user's function."""

@@ -12,6 +12,8 @@ from penstock.ledger.engine import backup_guard, usage
 from penstock.model.nouns import Owner
 from penstock.model.usage import Booking
 
+SHARED = Owner("_shared")
+"""Stands for all owners, where they share what was bought. It cannot be the name of an owner."""
 TOUCH_S = 3600.0
 """`used_at` is at most this much older than the last use."""
 

@@ -25,10 +25,11 @@ class Evicted(msgspec.Struct, frozen=True):
     blobs: tuple[tuple[str, int], ...]
 
 
-# An answer that an unfinished run of the owner has bought or read was used after the run began.
+# An answer that an unfinished run of the owner has bought or read was used after the run began. Those that all owners
+# share may be used by any run.
 _EVICTABLE = Statement(
     "SELECT s.id FROM answer_segments s WHERE s.used_at < {now} - :older_s AND NOT EXISTS (SELECT 1 FROM runs x "
-    "WHERE x.owner = s.owner AND x.status = 'OPEN' AND x.created_at < s.used_at + :touch_s) "
+    "WHERE (x.owner = s.owner OR s.owner = :shared) AND x.status = 'OPEN' AND x.created_at < s.used_at + :touch_s) "
     "ORDER BY s.used_at, s.id LIMIT :count"
 )
 _TAKE_OUT = Statement("DELETE FROM answers WHERE segment_id IN (SELECT r.id FROM {rows}) RETURNING 1", rows="id bigint")
@@ -42,7 +43,12 @@ def _evict(connection: Connection, requests: Sequence[Evict]) -> list[Evicted]:
         if backup_guard.holds_prune(connection):
             evicted.append(Evicted(0, 0, ()))
             continue
-        values = {"older_s": request.older_s, "touch_s": answers.TOUCH_S, "count": request.count}
+        values = {
+            "older_s": request.older_s,
+            "touch_s": answers.TOUCH_S,
+            "shared": answers.SHARED,
+            "count": request.count,
+        }
         picked = connection.run(_EVICTABLE, **values)
         taken = connection.run(_TAKE_OUT, picked) if picked else []
         gone = connection.run(answers.EMPTY, picked) if picked else []
