@@ -10,7 +10,9 @@ from tests.kit.models import tiny_bert
 
 CALLS: dict[tuple[str, str], str] = {
     ("ingest", "--dry-run"): "ingest files --dry-run",
+    ("ingest", "--estimate"): "ingest files --estimate",
     ("ingest", ""): "ingest files --batch spring",
+    ("usage", ""): "usage",
     ("run", ""): "run",
     ("status", "ID"): "status {good}",
     ("list", ""): "list",

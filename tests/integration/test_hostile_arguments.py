@@ -3,6 +3,7 @@ database, a shell of globs or a formatter, and with values of a wrong type."""
 
 import asyncio
 import inspect
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from penstock.ledger.database.statements import Statement
 from penstock.verbs.owner import OwnerScope
 
 SECRET = "saffron"
+EMPTY = tempfile.mkdtemp(prefix="penstock-empty-")
+
 TEXTS = (
     "",
     "'",
@@ -110,6 +113,7 @@ def verbs(document: str) -> list[Verb]:
         "hold_index": (_hold, {"max_wait": 0.0}),
         "ingest": (_plain("ingest"), {"data": b"words of bert", "name": "b.txt", "wait": False}),
         "plan_ingest": (_plain("plan_ingest"), {"paths": [__file__]}),
+        "estimate": (_plain("estimate"), {"paths": [EMPTY]}),
         "release_lock": (_plain("release_lock"), {"key": "index:bert/default/1"}),
         "retry": (_plain("retry"), {"names": [document]}),
         "retry_group": (_plain("retry_group"), {"name": document}),

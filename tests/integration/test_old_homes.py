@@ -10,6 +10,10 @@ from tests.kit.apps import found, named
 from penstock.app import open_app
 
 DOWN = (
+    # 26: the setting of an embedder. 25: usage.
+    "ALTER TABLE index_versions DROP COLUMN setting",
+    "DROP TABLE usage",
+    "DROP TABLE run_usage",
     # 24: the settings of runs are stored once. Earlier runs have their text.
     "UPDATE runs SET settings = (SELECT b.body FROM run_settings b WHERE b.fingerprint = runs.settings)",
     "DROP TABLE run_settings",

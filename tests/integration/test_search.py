@@ -117,8 +117,13 @@ async def test_collections_are_searched_apart(shelf: App) -> None:
     assert await found(shelf, "whale", collection="other") == {"other.txt"}
 
 
-async def test_another_embedder_is_refused_but_text_search_goes_on(shelf: App, start_app: StartApp) -> None:
+async def test_a_search_uses_the_embedder_of_the_index_whatever_the_settings_say(
+    shelf: App, start_app: StartApp
+) -> None:
     other = await start_app(embedder="wordllama")
+    assert (await other.search("blue whale ocean krill", mode="vector"))[0].name == "whales.txt"
+    # A ledger of an older Penstock does not name the setting: then it must be that of the settings.
+    sql(shelf.config.home_path, "UPDATE index_versions SET setting = NULL")
     with pytest.raises(UsageError, match="was embedded with fake"):
         await other.search("whale")
     assert await found(other, "whale") == {"whales.txt"}
@@ -143,8 +148,8 @@ async def test_vectors_of_two_models_never_mix(shelf: App, monkeypatch: pytest.M
     with pytest.raises(UsageError, match=r"was embedded with fake:16:1, not fake:16:1:other weights"):
         await shelf.search("whale")
     async with open_app(home=str(home), embedder="fake") as app:
-        assert (await app.ingest(data=b"one more", name="more.txt")).failed == 1
-        assert (await app.list_dead_letters()).by_reason == {"embedder_changed": 1}
+        with pytest.raises(UsageError, match="the embedder 'fake' has changed"):
+            await app.ingest(data=b"one more", name="more.txt")
     assert sql(home, "SELECT embedder FROM index_versions") == [("fake:16:1",)]
 
 

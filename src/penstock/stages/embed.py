@@ -128,23 +128,29 @@ def _gather(name: str | None) -> Gather:
         model = embedder(ports).model
         return Limits(model.max_texts, model.max_tokens) if model.remote else None
 
-    return Gather(call, lambda item: len(item.text), limits)
+    return Gather(call, lambda item: most_tokens(item.text), limits)
 
 
-def _batches(chunks: Sequence[Chunk], most: int, most_tokens: int | None) -> Iterator[list[str]]:
-    """Yield batches of texts. A character counts as one token: that is more than the real number, so a call stays
-    within the limit of its model."""
+def most_tokens(text: str) -> int:
+    """More tokens than texts of this length usually have. A call that has more all the same is refused, and
+    divided."""
+    return 1 + len(text.encode(errors="surrogatepass")) // 2
+
+
+def _batches(chunks: Sequence[Chunk], most: int, limit: int | None) -> Iterator[list[str]]:
+    """Yield batches of texts that stay within the limits of one call."""
     texts: list[str] = []
-    size = 0
+    size = tokens = 0
     for chunk in chunks:
-        if texts and most_tokens is not None and size + len(chunk.text) > most_tokens:
+        more = most_tokens(chunk.text)
+        if texts and limit is not None and tokens + more > limit:
             yield texts
-            texts, size = [], 0
+            texts, size, tokens = [], 0, 0
         texts.append(chunk.text)
-        size += len(chunk.text)
+        size, tokens = size + len(chunk.text), tokens + more
         if len(texts) == most or size >= PIECE:
             yield texts
-            texts, size = [], 0
+            texts, size, tokens = [], 0, 0
     if texts:
         yield texts
 

@@ -50,6 +50,13 @@ async def refuse_other_embedder(scope: Scope, spec: RunSpec) -> None:
         return
     model = scope.ports.embedder_for(steps[-1].parameters).model
     if version.embedder not in (model.fingerprint, *model.former_names):
+        chosen = str(steps[-1].parameters.get("embedder") or scope.config.embedder)
+        if version.setting == chosen:
+            raise UsageError(
+                f"the embedder {chosen!r} has changed: collection {spec.collection!r} was embedded with "
+                f"{version.embedder}, and it is {model.fingerprint} now. Go back to that one, or put the documents into "
+                "another collection"
+            )
         now = f"the embedder of collection {spec.collection!r} is {version.setting or version.embedder}"
         raise UsageError(
             f"{now}, and the settings name {model.name or model.fingerprint}. Set `embedder: "

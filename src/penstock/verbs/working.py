@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
+from penstock.embedders.base import Remote
 from penstock.errors import LedgerDamaged, Refused, StorageError
 from penstock.ledger.engine import generations
 from penstock.model.nouns import WorkerId
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from penstock.worker.pool import Worker
     from penstock.worker.services import WorkerServices
 
+PROVIDERS = ("openai", "azure", "ollama", "cohere")
+COMPANY = 512
+"""Small documents that wait for each other to make full calls to an embedding provider."""
 IN_HAND = 4
 """Runs that a worker holds for each slot: while some are being committed, others are executed."""
 
@@ -91,11 +95,19 @@ def _services(
         pools=pools,
         metrics=resources.metrics,
         limits=config.targets,
+        company=COMPANY if _calls_provider(resources) else 0,
         share_bought=config.retention.share_bought,
         grouped=GROUPED,
         drops_small=config.drops_small,
         submit_children=_child_submitter(resources) if children else None,
     )
+
+
+def _calls_provider(resources: Resources) -> bool:
+    """Whether an embedder in the settings calls a server. Those of collections are not made here: one that lacks its
+    key must not keep the worker from other documents."""
+    own = [one.embedder for one in resources.config.collections.values() if one.embedder is not None]
+    return isinstance(resources.ports.embedder, Remote) or any(name.partition(":")[0] in PROVIDERS for name in own)
 
 
 def _dropping(resources: Resources) -> Callable[[], Awaitable[int]]:

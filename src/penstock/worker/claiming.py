@@ -75,7 +75,7 @@ class Claiming:
         steps are counted."""
         pools = self.pools.claiming
         single = [pool for pool in pools if not pool.grouped]
-        free, size = (sum(pool.free for pool in single), sum(pool.size for pool in single))
+        free, size = (sum(pool.claimable for pool in single), sum(pool.size - pool.reserved for pool in single))
         if free and free < size // 2:
             # Several documents often end together: one claim for all of them is cheaper than one for each.
             await self._services.runtime.sleep(LINGER_S)
@@ -86,7 +86,7 @@ class Claiming:
         found: Found = {}
         if self._running.stopping:
             return [], found
-        asking = [self._claim_for(pool, found) for pool in pools if pool.free > 0]
+        asking = [self._claim_for(pool, found) for pool in pools if pool.claimable > 0]
         answers = [await asking[0]] if len(asking) == 1 else await asyncio.gather(*asking)
         groups = [group for answer in answers for group in answer]
         self.claimed_once = self.claimed_once or bool(groups)
@@ -101,7 +101,7 @@ class Claiming:
         if not queues:
             return []
         groups: list[list[Step]] = []
-        free = pool.free
+        free = pool.claimable
         pool.held += free
         try:
             for queue in sorted(self._keyed_queues.intersection(queues)):

@@ -14,6 +14,12 @@ from penstock.stages.base import Gather, Limits, Ports
 
 WAIT_S = 0.005
 """How long items wait for items of other steps if a call could be made immediately."""
+COMPANY_S = 1.0
+"""The same while other documents are on their way to this kind of step: full calls are cheaper and faster."""
+LOOK_S = 0.05
+"""How often it is checked meanwhile whether they still are."""
+ENOUGH = 256
+"""A call with this many items waits for no more."""
 
 
 @dataclass(eq=False)
@@ -29,11 +35,21 @@ class Part:
 
 class Gatherer:
     """Makes one call for the items of many steps. A call is made when it is full, or when its first items have waited
-    for WAIT_S, but never more than `calls` at a time. Under load, calls are therefore full."""
+    for WAIT_S, or for COMPANY_S while more may come; but never more than `calls` at a time. Under load, calls are
+    therefore full."""
 
     def __init__(
-        self, gather: Gather, limits: Limits, ports: Ports, runtime: Runtime, calls: int, providers: ProvidersOf
+        self,
+        gather: Gather,
+        limits: Limits,
+        ports: Ports,
+        runtime: Runtime,
+        calls: int,
+        providers: ProvidersOf,
+        more_may_come: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`more_may_come`: whether other steps of the worker may soon add items."""
+        self._more_may_come = more_may_come
         self._gather = gather
         self._providers = providers
         self._limits = limits
@@ -71,9 +87,10 @@ class Gatherer:
         while self._waiting and len(self._calls) < self._most:
             count = self._fitting()
             waited = self._runtime.clock() - self._waiting[0].came
-            if count == len(self._waiting) and not self._is_full(count) and waited < WAIT_S:
+            patience = COMPANY_S if self._more_may_come() else WAIT_S
+            if count == len(self._waiting) and not self._is_full(count) and waited < patience:
                 if self._timer is None:
-                    self._timer = asyncio.create_task(self._wait(WAIT_S - waited))
+                    self._timer = asyncio.create_task(self._wait(min(LOOK_S, patience - waited)))
                 return
             parts = [self._waiting.popleft() for _ in range(count)]
             for part in parts:
@@ -103,7 +120,7 @@ class Gatherer:
         return count
 
     def _is_full(self, count: int) -> bool:
-        return sum(len(self._waiting[i].items) for i in range(count)) >= self._limits.items
+        return sum(len(self._waiting[i].items) for i in range(count)) >= min(ENOUGH, self._limits.items)
 
     async def _call(self, parts: Sequence[Part]) -> None:
         """Make the call. If it fails, repeat it for each half, so that only the steps whose items are the cause fail.
@@ -143,6 +160,8 @@ class Gatherers:
         self._ports = ports
         self._runtime = runtime
         self._calls = calls
+        self.more_may_come: Callable[[], bool] = lambda: False
+        """Whether the worker executes steps that come before those that gather."""
         self._made: dict[Gather, Gatherer | None] = {}
 
     def of(self, gather: Gather) -> Gatherer | None:
@@ -151,6 +170,14 @@ class Gatherers:
             limits = gather.limits(self._ports)
             made = None
             if limits is not None:
-                made = Gatherer(gather, limits, self._ports, self._runtime, self._calls, self.providers)
+                made = Gatherer(
+                    gather,
+                    limits,
+                    self._ports,
+                    self._runtime,
+                    self._calls,
+                    self.providers,
+                    lambda: self.more_may_come(),
+                )
             self._made[gather] = made
         return self._made[gather]

@@ -42,6 +42,8 @@ class EventDispatcher(Protocol):
     async def finish(self) -> None: ...
 
 
+GATHERING = "embed"
+"""The kind of steps that wait for each other, to make common calls."""
 IDLE_S = 0.2
 """Time between two checks whether the work of a call has ended, because any worker may have done it."""
 POLL_S = 5.0
@@ -74,7 +76,11 @@ class Worker:
         services.fail = self._fail
         self._fatal: BaseException | None = None
         self._running = Running(services, liveness, self._has_news)
-        pools = Pools(services.pools or {REST: slots}, (*services.stages, *OPEN_KINDS), tuple(services.grouped))
+        kinds = (*services.stages, *OPEN_KINDS)
+        small = {GATHERING: services.company} if services.company and services.pools is None else {}
+        sizes = services.pools or {REST: slots, **dict.fromkeys(small, slots)}
+        pools = Pools(sizes, kinds, tuple(services.grouped), small)
+        services.gatherers.more_may_come = self._running.more_may_come
         self._claiming = Claiming(services, self._running, pools)
         self._runner = StepRunner(services, self._running, self._claiming)
         self._admission = Admission(services, self._running, self._claiming, self._runner)

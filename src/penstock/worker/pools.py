@@ -15,6 +15,8 @@ REST = "*"
 MOST = 1000
 SMALL_DOCUMENT = 512 << 10
 """A document of at most this many bytes counts as small."""
+BRIEF_DOCUMENT = 16 << 10
+"""A document of at most this many bytes may wait for others in an additional place."""
 _EXAMPLE = "extract=2,embed=4,index=1,*=4"
 
 
@@ -55,6 +57,8 @@ class Pool:
     size: int
     grouped: bool = False
     """Its steps are claimed in groups. A group occupies one place."""
+    reserved: int = 0
+    """How many of the places are for runs of small documents whose next step is claimed with a completion."""
     held: int = 0
     left: int = 0
     """How often a place of this pool became free."""
@@ -62,6 +66,11 @@ class Pool:
     @property
     def free(self) -> int:
         return self.size - self.held
+
+    @property
+    def claimable(self) -> int:
+        """How many steps may be claimed from the queues."""
+        return max(0, self.free - self.reserved)
 
     @property
     def additional(self) -> int:
@@ -74,11 +83,21 @@ class Pool:
 
 
 class Pools:
-    def __init__(self, sizes: Mapping[str, int], queues: Sequence[str], grouped: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        sizes: Mapping[str, int],
+        queues: Sequence[str],
+        grouped: Collection[str] = (),
+        small: Mapping[str, int] | None = None,
+    ) -> None:
         """`queues` are the queues that the worker knows now. Those that are `grouped` have a pool of their own: of the
-        given size, or else with one place, so that long runs in the pool of the rest do not block them."""
+        given size, or else with one place, so that long runs in the pool of the rest do not block them. `small`:
+        additional places for small documents, by pool."""
         self._sizes = {**sizes, **{kind: 1 for kind in grouped if pool_of(kind, sizes) == REST}}
         self._by_name = {name: Pool(name, (), size, name in grouped) for name, size in self._sizes.items() if size}
+        for name, more in (small or {}).items():
+            self._by_name[name].size += more
+            self._by_name[name].reserved = more
         self.learn((*queues, *grouped))
 
     def learn(self, queues: Iterable[str]) -> None:
@@ -114,14 +133,15 @@ class Place:
         """The pool of the next step had no free place."""
         self._left_to_group = False
 
-    def reach(self, queue: str) -> bool:
-        """Reserve a place for the next step. Return False if there is none, or the step is claimed with its group."""
+    def reach(self, queue: str, size: int) -> bool:
+        """Reserve a place for the next step of a document of this size. Return False if there is none, or the step is
+        claimed with its group."""
         pool = self._pools.of(queue)
         if pool is not None and pool.grouped:
             self._left_to_group = True
             return False
         if pool is not self._pool:
-            if pool is None or pool.free <= 0:
+            if pool is None or pool.free <= (pool.reserved if size > BRIEF_DOCUMENT else 0):
                 self.refused = True
                 return False
             pool.held += 1

@@ -78,7 +78,9 @@ class StepRunner:
         running.enter(ctx)
         following: Context | None = None
         try:
-            following = await execute(self._services, ctx, lambda queue: not running.stopping and place.reach(queue))
+            following = await execute(
+                self._services, ctx, lambda queue: not running.stopping and place.reach(queue, ctx.generation.size)
+            )
             running.steps_done += 1
             if place.refused:
                 self._services.ledger.notify_others()

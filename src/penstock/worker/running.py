@@ -13,6 +13,7 @@ from penstock.worker.execute import settle
 from penstock.worker.heartbeat import Heartbeat
 from penstock.worker.services import SLOT, WorkerServices
 
+LATE = ("embed", "index")
 STOP_S = 1.0
 """How long running steps may continue to the end of their batch before they are cancelled."""
 
@@ -87,6 +88,10 @@ class Running:
         return [
             document_in_progress(ctx) for ctx in working if ctx.has_checkpoint or ctx.waiting_on not in (None, SLOT)
         ]
+
+    def more_may_come(self) -> bool:
+        """Whether steps are executed that come before those that call providers together."""
+        return any(ctx.step.kind not in LATE for ctx, _ in self.contexts.values())
 
     def stop(self) -> None:
         """Running steps flush at the end of their batch and are released."""

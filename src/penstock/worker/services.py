@@ -58,6 +58,8 @@ class WorkerServices:
     metrics: Metrics = NULL_METRICS
     limits: Mapping[str, TargetConfig] = field(default_factory=dict)
     """The limits of providers in the settings."""
+    company: int = 0
+    """Additional places for small documents that wait for others to make common calls to a provider."""
     share_bought: bool = False
     """Whether all owners share the vectors that were bought."""
     grouped: Mapping[str, GroupedStage] = field(default_factory=dict)

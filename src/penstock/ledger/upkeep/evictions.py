@@ -49,7 +49,7 @@ def _evict(connection: Connection, requests: Sequence[Evict]) -> list[Evicted]:
             "shared": answers.SHARED,
             "count": request.count,
         }
-        picked = connection.run(_EVICTABLE, **values)
+        picked = connection.run(_EVICTABLE, shared=answers.SHARED, **values)
         taken = connection.run(_TAKE_OUT, picked) if picked else []
         gone = connection.run(answers.EMPTY, picked) if picked else []
         if request.older_s:

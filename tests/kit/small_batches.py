@@ -1,0 +1,11 @@
+"""The command line with small calls to embedding providers: PENSTOCK_TEST_BATCH texts at most."""
+
+import os
+
+from penstock.cli.main import main
+from penstock.embedders import providers
+from penstock.stages import embed
+
+if __name__ == "__main__":
+    embed.BATCH = providers.OpenAI.max_texts = int(os.environ["PENSTOCK_TEST_BATCH"])
+    main()
