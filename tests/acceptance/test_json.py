@@ -12,7 +12,6 @@ CALLS: dict[tuple[str, str], str] = {
     ("ingest", "--dry-run"): "ingest files --dry-run",
     ("ingest", "--estimate"): "ingest files --estimate",
     ("ingest", ""): "ingest files --batch spring",
-    ("usage", ""): "usage",
     ("run", ""): "run",
     ("status", "ID"): "status {good}",
     ("list", ""): "list",
@@ -57,7 +56,15 @@ CALLS: dict[tuple[str, str], str] = {
     ("db migrate", ""): "db migrate",
 }
 """In an order in which each finds what it needs."""
-ELSEWHERE = {("demo", ""), ("eval", ""), ("worker", ""), ("workers", ""), ("lock list", ""), ("lock release", "")}
+ELSEWHERE = {
+    ("demo", ""),
+    ("usage", ""),
+    ("eval", ""),
+    ("worker", ""),
+    ("workers", ""),
+    ("lock list", ""),
+    ("lock release", ""),
+}
 """What takes half a minute, or wants somebody who works: left to tests of their own."""
 
 

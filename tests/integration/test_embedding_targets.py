@@ -85,6 +85,8 @@ async def test_a_provider_that_is_away_and_a_revoked_key_cost_no_attempt(
     count, away_s = (1000, 60.0) if LONG else (40, 0.5)
     monkeypatch.setattr("penstock.embedders.providers.OpenAI.max_texts", 16)
     monkeypatch.setattr("penstock.ledger.engine.targets.TRIES", 10_000)
+    if not LONG:
+        monkeypatch.setattr("penstock.ledger.engine.targets.FIRST_S", 0.05)
     trouble: list[tuple[int, Answer]] = [(503, Answer(503, {})), (401, Answer(401, {"error": "revoked"}))]
     until: float | None = None
     answered = 0
@@ -114,7 +116,7 @@ async def test_a_provider_that_is_away_and_a_revoked_key_cost_no_attempt(
 
 
 def test_i4_hard_kills_buy_again_only_what_was_in_flight(server: EmbeddingServer, tmp_path: Path) -> None:
-    chunks, kills = (5000, 20) if LONG else (400, 2)
+    chunks, kills = (5000, 20) if LONG else (400, 1)
     home, folder = tmp_path / "home", tmp_path / "books"
     folder.mkdir()
     for n in range(10):
@@ -122,7 +124,7 @@ def test_i4_hard_kills_buy_again_only_what_was_in_flight(server: EmbeddingServer
     slots, batch = 2, 64
     (tmp_path / "penstock.yaml").write_text(f"prices: {{'openai:m': 2.0}}\nworker: {{slots: {slots}}}\n")
     server.latency_s = 0.05
-    environment = {**os.environ, "PENSTOCK_EMBEDDER": PAID["embedder"], "PENSTOCK_TEST_BATCH": str(batch)}
+    environment = {**os.environ, "PENSTOCK_EMBEDDER": PAID["embedder"], "EMBEDDING_BATCH": str(batch)}
     command = [sys.executable, "-m", "tests.kit.small_batches", "--home", str(home), "ingest", str(folder), "--json"]
     environment["PYTHONPATH"] = str(Path(__file__).parents[2])
     chance = random.Random(14)

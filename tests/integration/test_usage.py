@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripts.reference import SHAPES
+from tests.acceptance.test_json import fits
 from tests.conftest import StartApp
 from tests.kit.apps import penstock
 from tests.kit.embedding_server import EmbeddingServer, serving, settings
@@ -179,6 +181,7 @@ def test_the_command_line_shows_cost_and_stops_with_code_3(server: EmbeddingServ
     assert (code, done["completed"]) == (0, 1)
     code, usage = run("usage")
     assert (code, usage["total"]["bought"]["tokens"]) == (0, server.tokens)
+    assert fits(SHAPES["usage"][""], usage)
     assert run("status")[1]["usage"]["bought"]["cost"] == pytest.approx(done["cost"])
 
 

@@ -109,7 +109,11 @@ def serving() -> Iterator[EmbeddingServer]:
 
         def log_message(self, format: str, *arguments: Any) -> None: ...
 
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: object, client_address: object) -> None:
+            """A client that was killed is no error."""
+
+    httpd = Server(("127.0.0.1", 0), Handler)
     httpd.daemon_threads = True
     thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""The command line with small calls to embedding providers: PENSTOCK_TEST_BATCH texts at most."""
+"""The command line with small calls to embedding providers: EMBEDDING_BATCH texts at most."""
 
 import os
 
@@ -7,5 +7,5 @@ from penstock.embedders import providers
 from penstock.stages import embed
 
 if __name__ == "__main__":
-    embed.BATCH = providers.OpenAI.max_texts = int(os.environ["PENSTOCK_TEST_BATCH"])
+    embed.BATCH = providers.OpenAI.max_texts = int(os.environ["EMBEDDING_BATCH"])
     main()

@@ -54,8 +54,8 @@ async def refuse_other_embedder(scope: Scope, spec: RunSpec) -> None:
         if version.setting == chosen:
             raise UsageError(
                 f"the embedder {chosen!r} has changed: collection {spec.collection!r} was embedded with "
-                f"{version.embedder}, and it is {model.fingerprint} now. Go back to that one, or put the documents into "
-                "another collection"
+                f"{version.embedder}, and it is {model.fingerprint} now. Go back to that one, or put the documents "
+                "into another collection"
             )
         now = f"the embedder of collection {spec.collection!r} is {version.setting or version.embedder}"
         raise UsageError(

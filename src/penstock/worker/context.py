@@ -158,6 +158,8 @@ class Context:
         self.ended = False
         self.completed = False
         """The step was completed, and the ledger has recorded it."""
+        self.joined = False
+        """The step has added items to a common call."""
         self.grouped = False
         """The step belongs to a group of steps, which share a task."""
         self.timed_out = False
@@ -272,6 +274,7 @@ class Context:
         # step is affected.
         if gatherer is None or self.step.crashes or self.step.refused:
             return await gather.call(self.ports, self.runtime, self._gatherers.providers, items)
+        self.joined = True
         self.presence.delegate(BATCH)
         try:
             return await gatherer.add(items, lambda: self.presence.delegate(None))

@@ -171,6 +171,7 @@ class Worker:
         while not self.stopping:
             wanted.clear()
             groups, found = await self._claiming.claim()
+            self._running.found_work = bool(groups)
             if groups:
                 await self._runner.begin(groups, found)
                 continue

@@ -13,7 +13,7 @@ from penstock.worker.execute import settle
 from penstock.worker.heartbeat import Heartbeat
 from penstock.worker.services import SLOT, WorkerServices
 
-LATE = ("embed", "index")
+LAST = "index"
 STOP_S = 1.0
 """How long running steps may continue to the end of their batch before they are cancelled."""
 
@@ -27,6 +27,8 @@ class Running:
         self.contexts: dict[StepId, tuple[Context, asyncio.Task[Any]]] = {}
         self.wanted = asyncio.Event()
         """There may be work to claim."""
+        self.found_work = False
+        """The last claim found some, and the next one follows at once."""
         self.steps_done = 0
         self.touched: dict[Owner, set[DocumentId]] = {}
         self.heartbeat = Heartbeat(
@@ -90,8 +92,10 @@ class Running:
         ]
 
     def more_may_come(self) -> bool:
-        """Whether steps are executed that come before those that call providers together."""
-        return any(ctx.step.kind not in LATE for ctx, _ in self.contexts.values())
+        """Whether steps are executed, or are about to be claimed, that have not yet added to a common call."""
+        if self.found_work or self.wanted.is_set():
+            return True
+        return any(not ctx.joined and ctx.step.kind != LAST for ctx, _ in self.contexts.values())
 
     def stop(self) -> None:
         """Running steps flush at the end of their batch and are released."""

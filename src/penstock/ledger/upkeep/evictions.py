@@ -46,7 +46,6 @@ def _evict(connection: Connection, requests: Sequence[Evict]) -> list[Evicted]:
         values = {
             "older_s": request.older_s,
             "touch_s": answers.TOUCH_S,
-            "shared": answers.SHARED,
             "count": request.count,
         }
         picked = connection.run(_EVICTABLE, shared=answers.SHARED, **values)
