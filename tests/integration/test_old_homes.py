@@ -10,7 +10,7 @@ from tests.kit.apps import found, named
 from penstock.app import open_app
 
 DOWN = (
-    # 26: the setting of an embedder. 25: usage.
+    # 27: the setting of an embedder. 26: usage.
     "ALTER TABLE index_versions DROP COLUMN setting",
     "DROP TABLE usage",
     "DROP TABLE run_usage",
