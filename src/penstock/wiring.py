@@ -1,4 +1,13 @@
-"""Choose the adapters that the settings name. No other module does this; `registry.py` says how they are found."""
+"""Choose the adapters that the settings name. No other module does this.
+
+Each port has one registry: the built-in adapters, and those that installed packages add by entry points. An entry point
+names a factory, which is called with a `Choice` and returns the adapter:
+
+    [project.entry-points."penstock.embedders"]
+    hashing = "my_package:make_embedder"      # settings: `embedder: hashing` or `embedder: hashing:ARGUMENT`
+
+A built-in name takes precedence. Installed packages are searched only for a name that is not built in.
+"""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
