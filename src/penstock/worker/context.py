@@ -125,6 +125,10 @@ FOLDER = 1000
 class Context:
     """The StepContext of one claimed step."""
 
+    joined = False
+    """The step has added items to a common call."""
+    _bookings: tuple[Booking, ...] = ()
+
     def __init__(
         self,
         step: Step,
@@ -158,8 +162,6 @@ class Context:
         self.ended = False
         self.completed = False
         """The step was completed, and the ledger has recorded it."""
-        self.joined = False
-        """The step has added items to a common call."""
         self.grouped = False
         """The step belongs to a group of steps, which share a task."""
         self.timed_out = False
@@ -185,7 +187,6 @@ class Context:
         self._artifact: Artifact | None = None
         self._batch_began = self.began
         self.presence = Presence(self.activity, runtime.clock)
-        self._bookings: list[Booking] = []
         self.children = None if submit_children is None else StepChildren(self, state.workflow, ledger, submit_children)
 
     @property
@@ -291,11 +292,11 @@ class Context:
         return Providers(calls, self._bought.of(self.step.owner, scope), self._budget)
 
     def book(self, booking: Booking) -> None:
-        self._bookings.append(booking)
+        self._bookings += (booking,)
 
     def take_bookings(self) -> tuple[Booking, ...]:
         """Return what was booked since the last write of the step, which records it."""
-        taken, self._bookings = tuple(self._bookings), []
+        taken, self._bookings = self._bookings, ()
         return taken
 
     def progress(self) -> None:
