@@ -81,6 +81,7 @@ CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
     "documents.known": lambda a: {"ids": [a.done.document_id], "deleted": True},
     "documents.last_run": lambda a: {"document": a.done.document_id},
     "documents.newest": lambda a: {"status": "", "collection": "", "before": "", "count": 9},
+    "documents.examined": lambda a: {"status": "", "collection": "", "before": "", "count": 9},
     "documents.origins": lambda a: {"ids": [a.failed.document_id]},
     "documents.password": lambda a: {"document": a.failed.document_id},
     "documents.progress": lambda a: {"generation": a.running.generation_id},

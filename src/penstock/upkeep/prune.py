@@ -16,8 +16,8 @@ from penstock.ledger.database import histories
 from penstock.ledger.database.liveness import Liveness
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.database.writer import Verb
-from penstock.ledger.engine import backup_guard, index_versions
-from penstock.ledger.upkeep import audit, evictions, repairs, retention
+from penstock.ledger.engine import backup_guard
+from penstock.ledger.upkeep import audit, evictions, repairs, retention, retired_versions
 from penstock.model.nouns import WorkerId
 from penstock.upkeep.check_blobs import batches, unnamed
 from penstock.upkeep.drop import finish_drops
@@ -148,12 +148,12 @@ class Prune:
     async def _remove_tables(self) -> None:
         """Remove the empty index tables of collections that were dropped. The table goes first: after a crash in
         between, the version is found again."""
-        for version in [] if self._dry_run else await self._ledger.read(index_versions.empty):
+        for version in [] if self._dry_run else await self._ledger.read(retired_versions.empty):
             place = TableId(version.owner, version.collection, version.version)
             async with hold_table(self._ledger, self._stores.index, place, self._worker, "prune") as fence:
                 if fence is not None:
                     await self._stores.index.drop(place)
-                    await self._ledger.write(index_versions.FORGET_VERSION, version)
+                    await self._ledger.write(retired_versions.FORGET_VERSION, version)
 
     async def _drop(self) -> None:
         for collection in await self._ledger.read(retention.collections):

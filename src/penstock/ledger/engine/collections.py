@@ -19,15 +19,15 @@ _HAS_DOCUMENTS = (
 EXISTS = f"(c.dropped_at IS NULL OR {_HAS_DOCUMENTS})"
 """A condition on a row c of `collections`."""
 
-
-def version_of(owner: str, collection: str) -> str:
-    """The SQL of the index version that new generations of a collection are written for: the current one or, before
-    anything is indexed, the one after those that were retired by a drop. The arguments are SQL."""
-    return (
-        "(SELECT coalesce(max(CASE WHEN v.state = 'CURRENT' THEN v.version END), max(v.version) + 1, 1) "
-        f"FROM index_versions v WHERE v.owner = {owner} AND v.collection = {collection})"
-    )
-
+VERSION = (
+    "(SELECT coalesce(max(CASE WHEN v.state = 'CURRENT' THEN v.version END), max(v.version) + 1, 1) "
+    "FROM index_versions v WHERE v.owner = <owner> AND v.collection = <collection>)"
+)
+"""The index version that new generations of a collection are written for: the current one or, before anything is
+indexed, the one after those that were retired by a drop."""
+VERSION_OF_C = VERSION.replace("<owner>", "c.owner").replace("<collection>", "c.name")
+VERSION_OF_G = VERSION.replace("<owner>", "g.owner").replace("<collection>", "g.collection")
+VERSION_HERE = VERSION.replace("<owner>", ":owner").replace("<collection>", ":collection")
 
 _NAMES = Statement(f"SELECT c.name FROM collections c WHERE c.owner = :owner AND {EXISTS} ORDER BY c.name")
 

@@ -8,8 +8,7 @@ import msgspec
 from penstock.ledger.database.connection import Connection, Row
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
-from penstock.ledger.engine import backup_guard
-from penstock.ledger.engine.collections import EXISTS, version_of
+from penstock.ledger.engine.collections import EXISTS, VERSION_OF_C
 from penstock.model.nouns import Owner
 
 FIRST = 1
@@ -26,7 +25,7 @@ class IndexVersion(msgspec.Struct, frozen=True):
 
 
 _CURRENT = Statement(
-    f"SELECT {version_of('c.owner', 'c.name')}, i.embedder, i.dimensions, i.setting FROM collections c "
+    f"SELECT {VERSION_OF_C}, i.embedder, i.dimensions, i.setting FROM collections c "
     "LEFT JOIN index_versions i ON i.owner = c.owner "
     "AND i.collection = c.name AND i.state = 'CURRENT' WHERE c.owner = :owner AND c.name = :collection "
     f"AND {EXISTS}"
@@ -95,37 +94,4 @@ def _bind(connection: Connection, bindings: Sequence[Binding]) -> list[IndexVers
     return answers
 
 
-class Retired(msgspec.Struct, frozen=True):
-    """A version whose collection was dropped."""
-
-    owner: Owner
-    collection: str
-    version: int
-
-
-# Nothing is removed while a backup runs.
-_EMPTY = Statement(
-    "SELECT v.owner, v.collection, v.version FROM index_versions v WHERE v.state = 'RETIRED' AND NOT EXISTS "
-    "(SELECT 1 FROM generations g WHERE g.owner = v.owner AND g.collection = v.collection "
-    "AND g.index_version = v.version AND g.written = 1 AND g.state <> 'ACTIVE') "
-    f"AND NOT {backup_guard.RUNNING} ORDER BY v.owner, v.collection, v.version"
-)
-_FORGET = Statement(
-    "DELETE FROM index_versions WHERE owner = :owner AND collection = :collection AND version = :version "
-    "AND state = 'RETIRED'"
-)
-
-
-def empty(connection: Connection) -> list[Retired]:
-    """The retired versions of all owners whose rows are purged."""
-    return [Retired(Owner(row[0]), *row[1:]) for row in connection.run(_EMPTY)]
-
-
-def _forget(connection: Connection, versions: Sequence[Retired]) -> list[None]:
-    for one in versions:
-        connection.run(_FORGET, owner=one.owner, collection=one.collection, version=one.version)
-    return [None for _ in versions]
-
-
 BIND = Verb("bind", _bind)
-FORGET_VERSION = Verb("forget_version", _forget)

@@ -16,7 +16,7 @@ from functools import cache
 
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.engine.checkpoints import SEGMENT_COLUMNS
-from penstock.ledger.engine.collections import version_of
+from penstock.ledger.engine.collections import VERSION_HERE
 from penstock.ledger.engine.steps import LIVE
 from penstock.model.states import SHOWN_AS
 
@@ -29,7 +29,7 @@ def _text(whole: str, **parts: bool) -> str:
     """The text with the parts that are wanted, on one line."""
     text = _PART.sub(lambda match: match[2] if parts[match[1]] else match[3] or "", whole)
     text = _STATUS_OF.sub(rf"CASE \1 {_WHENS} END", text).replace("{live}", LIVE)
-    text = text.replace("{version}", version_of(":owner", ":collection"))
+    text = text.replace("{version}", VERSION_HERE)
     return " ".join(text.split())
 
 
@@ -139,7 +139,7 @@ def submit(entering: bool, grouped: bool, small: bool) -> Statement:
     columns += ", data bytea" * small
     return Statement(
         _text(
-            _SUBMIT.replace("{version}", version_of(":owner", ":collection")),
+            _SUBMIT.replace("{version}", VERSION_HERE),
             entering=entering,
             grouped=grouped,
             small=small,

@@ -10,7 +10,7 @@ from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.engine import groups, outbox, postgres_statements, small_blobs
 from penstock.ledger.engine.children import Parent
-from penstock.ledger.engine.collections import version_of
+from penstock.ledger.engine.collections import VERSION_HERE
 from penstock.ledger.engine.resource_keys import ready
 from penstock.model import settings
 from penstock.model.events import EventKind
@@ -93,7 +93,7 @@ _ENTER = Statement(
 )
 _GENERATION = Statement(
     "INSERT INTO generations (document_id, owner, collection, index_version, state, raw_key, size, sha256, created_at) "
-    f"SELECT r.document, :owner, :collection, {version_of(':owner', ':collection')}, "
+    f"SELECT r.document, :owner, :collection, {VERSION_HERE}, "
     "'BUILDING', r.raw_key, r.size, r.sha256, {now} "
     "FROM {rows} WHERE true RETURNING document_id, id",
     rows="document text, raw_key text, size bigint, sha256 text",

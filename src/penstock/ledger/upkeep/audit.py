@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.statements import VALUES_LIMIT, Statement
-from penstock.ledger.engine.collections import version_of
+from penstock.ledger.engine.collections import VERSION_OF_G
 
 PAGE = 500
 AT_ONCE = VALUES_LIMIT
@@ -224,7 +224,7 @@ _GENERATIONS = {
     "not_placed": question(
         "<generation> AND g.state = 'ACTIVE' AND g.written = 1 AND d.deleted_at IS NULL AND NOT EXISTS "
         "(SELECT 1 FROM placements p WHERE p.generation_id = g.id AND p.state = 'READY' AND p.version = "
-        f"{version_of('g.owner', 'g.collection')}) ORDER BY g.id LIMIT :count"
+        f"{VERSION_OF_G}) ORDER BY g.id LIMIT :count"
     ),
     "purge_of_active": question(
         "<generation> AND g.state IN ('ACTIVE', 'BUILDING') AND <purge> ORDER BY g.id LIMIT :count"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from penstock.ledger.database.connection import Connection
-from penstock.ledger.engine.collections import version_of
+from penstock.ledger.engine.collections import VERSION_OF_C
 from penstock.ledger.upkeep.audit import PAGE, question
 from penstock.model.metadata import merged
 from penstock.model.nouns import Json
@@ -22,7 +22,7 @@ class TablePlace(msgspec.Struct, frozen=True, order=True):
 
 
 _PLACES = question(
-    f"SELECT c.owner, c.name, {version_of('c.owner', 'c.name')}, NULL FROM collections c WHERE <c.owned> "
+    f"SELECT c.owner, c.name, {VERSION_OF_C}, NULL FROM collections c WHERE <c.owned> "
     "UNION SELECT v.owner, v.collection, v.version, v.dimensions FROM index_versions v WHERE <v.owned> "
     "UNION SELECT g.owner, g.collection, p.version, NULL FROM placements p "
     "JOIN generations g ON g.id = p.generation_id WHERE g.state <> 'PURGED' AND <g.owned>"

@@ -12,7 +12,7 @@ from penstock.ledger.database.connection import Connection, Row
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine import backup_guard, deletions, generations, groups, small_blobs
-from penstock.ledger.engine.collections import version_of
+from penstock.ledger.engine.collections import VERSION_OF_G
 from penstock.ledger.engine.generations import GRACE_S
 from penstock.ledger.engine.resource_keys import FREED, ready, ready_steps
 from penstock.ledger.upkeep.audit import question
@@ -60,7 +60,7 @@ def _unpurge(connection: Connection, wanted: Sequence[GenerationId]) -> list[boo
 
 
 _PLACE = Statement(
-    f"INSERT INTO placements (generation_id, version, state) SELECT g.id, {version_of('g.owner', 'g.collection')}, "
+    f"INSERT INTO placements (generation_id, version, state) SELECT g.id, {VERSION_OF_G}, "
     "'READY' FROM generations g WHERE g.id = :generation AND g.state = 'ACTIVE' "
     "ON CONFLICT (generation_id, version) DO UPDATE SET state = 'READY' RETURNING generation_id"
 )
