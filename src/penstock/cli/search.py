@@ -48,6 +48,7 @@ _SPACES_IN_LINE = re.compile(r"[^\S\n]+")
 @click.option("--group", type=click.Choice(["document"]), help="Print only the best hit of each document.")
 @click.option("--min-score", metavar="X", type=click.FloatRange(0, 1), help="The least relevance of a hit, 0 to 1.")
 @click.option("--after", metavar="CURSOR", help="The next page: the `next` of the page before.")
+@click.option("--rerank", metavar="NAME", help="A model that reorders the ten best hits: see `penstock model add`.")
 @click.option("--explain", is_flag=True, help="Print the parts of each score.")
 @body
 async def search(
@@ -207,11 +208,13 @@ def explain_lines(result: "SearchResult") -> "list[Text]":
         return []
     shares = ", ".join(f"{part} {share:.2f}" for part, share in how.weights.items())
     filters = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in how.filters.items() if value is not None)
-    rows: list[Sequence[object]] = [("HIT", "SCORE", "RELEVANCE", "FUSED", "COSINE", "WORDS", "GRAMS", "NAME")]
+    rows: list[Sequence[object]] = [
+        ("HIT", "SCORE", "RELEVANCE", "FUSED", "COSINE", "WORDS", "GRAMS", "RERANKED", "NAME")
+    ]
     for rank, hit in enumerate(result, 1):
         part = hit.explain
         if part is not None:
-            numbers = (hit.score, part.relevance, part.fused, part.cosine, part.words, part.grams)
+            numbers = (hit.score, part.relevance, part.fused, part.cosine, part.words, part.grams, part.reranked)
             rows.append((rank, *(None if number is None else f"{number:.3f}" for number in numbers), hit.name))
     gate = " (only text: an unknown script)" if how.gate else ""
     head = [f"mode {how.mode}{gate} · {how.ranked:,} ranked · filters: {filters}", f"weights: {shares}"]

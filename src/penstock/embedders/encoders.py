@@ -19,6 +19,9 @@ class Encoder(Protocol):
     def encode(self, ids: Ids, mask: Ids, types: Ids) -> Floats:
         """The vectors of the tokens (texts, tokens, dimensions), or of whole texts (texts, dimensions)."""
 
+    def classify(self, ids: Ids, mask: Ids, types: Ids) -> Floats:
+        """The answers of the last layer for whole texts (texts, classes). A cross-encoder has one class."""
+
 
 def load(weights: Path, config: dict[str, Any]) -> Encoder:
     return BertEncoder(weights, config) if weights.suffix == ".safetensors" else OnnxEncoder(weights)
@@ -50,6 +53,11 @@ class OnnxEncoder:
         vectors: Floats = np.asarray(found[0], dtype=np.float32)
         return vectors
 
+    def classify(self, ids: Ids, mask: Ids, types: Ids) -> Floats:
+        found = self.encode(ids, mask, types)
+        # One class may come without its axis. The vectors of tokens are no classes: their width is reported.
+        return found[:, None] if found.ndim == 1 else found.reshape(len(ids), -1)
+
 
 class BertEncoder:
     alone = False
@@ -74,6 +82,12 @@ class BertEncoder:
         for number in range(self._layers):
             x = self._layer(x, hidden, f"encoder.layer.{number}.")
         return x
+
+    def classify(self, ids: Ids, mask: Ids, types: Ids) -> Floats:
+        if "classifier.weight" not in self._weights:
+            raise ConfigError("this BERT has no classifier: it makes vectors, and cannot rerank")
+        first = self.encode(ids, mask, types)[:, 0]
+        return self._linear(np.tanh(self._linear(first, "pooler.dense")), "classifier")
 
     def _layer(self, x: Floats, hidden: Floats, name: str) -> Floats:
         texts, tokens, width = x.shape

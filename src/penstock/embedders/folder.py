@@ -17,7 +17,9 @@ SMALL = (
     "sentence_bert_config.json",
     "config_sentence_transformers.json",
 )
-"""What a model needs besides its weights. Only the first two are required."""
+"""What a model needs besides its weights. Only the tokenizer is always required, and for vectors the config too."""
+TOKENS = 512
+"""Of a text or pair, if no file says how many the model can read."""
 _CLS = ("bge-", "bge_", "snowflake-arctic", "mxbai", "gte-")
 """Beginnings of the names of models whose first token stands for the text."""
 
@@ -26,9 +28,8 @@ class ModelFolder:
     def __init__(self, folder: Path, name: str | None = None) -> None:
         self.folder = folder
         self.name = name or folder.name
-        for file in ("tokenizer.json", "config.json"):
-            if not (folder / file).is_file():
-                raise ConfigError(f"the model folder {folder} has no {file}")
+        if not (folder / "tokenizer.json").is_file():
+            raise ConfigError(f"the model folder {folder} has no tokenizer.json")
 
     @cached_property
     def weights(self) -> Path:
@@ -43,17 +44,23 @@ class ModelFolder:
 
     @property
     def dimensions(self) -> int:
-        size = self.config.get("hidden_size") or self.config.get("dim")
-        if not isinstance(size, int):
-            raise ConfigError(f"{self.folder / 'config.json'} has no hidden_size")
+        size = self.stated_dimensions
+        if size is None:
+            raise ConfigError(f"the model folder {self.folder} has no config.json with hidden_size")
         return size
+
+    @property
+    def stated_dimensions(self) -> int | None:
+        size = self.config.get("hidden_size") or self.config.get("dim")
+        return size if isinstance(size, int) else None
 
     @property
     def max_tokens(self) -> int:
         """Longer texts are cut here, as the authors of the model do."""
         own = self._json("sentence_bert_config.json").get("max_seq_length")
         positions = self.config.get("max_position_embeddings")
-        return min(value for value in (own, positions, 8192) if isinstance(value, int) and value > 0)
+        found = [value for value in (own, positions) if isinstance(value, int) and value > 0]
+        return min([*found, 8192]) if found else TOKENS
 
     @property
     def first_token(self) -> bool:

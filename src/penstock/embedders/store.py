@@ -19,7 +19,8 @@ _MADE = ".adding-"
 class AddedModel(msgspec.Struct, frozen=True):
     name: str
     folder: str
-    dimensions: int
+    dimensions: int | None
+    """None: unknown. Such a model can only rerank."""
     max_tokens: int
     megabytes: float
     fingerprint: str
@@ -73,7 +74,7 @@ def remove(home: Path, name: str) -> None:
 
 def _described(files: ModelFolder, folder: Path) -> AddedModel:
     size = files.weights.stat().st_size / 1e6
-    return AddedModel(files.name, str(folder), files.dimensions, files.max_tokens, round(size, 1), files.digest)
+    return AddedModel(files.name, str(folder), files.stated_dimensions, files.max_tokens, round(size, 1), files.digest)
 
 
 def _copy(

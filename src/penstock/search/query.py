@@ -17,10 +17,12 @@ from penstock.ledger.engine import collections, generations, index_versions
 from penstock.model.items import Vector
 from penstock.model.metadata import merged
 from penstock.model.nouns import GenerationId, Owner
+from penstock.rerankers.base import Reranker
 from penstock.search.filters import Fields, Predicate, parts
 from penstock.search.highlight import Terms, snippet
 from penstock.search.paging import cursor, fingerprint, page_start, parse_cursor, ranked_to
 from penstock.search.ranking import Asked, Candidate, Mode, explain_weights, rank
+from penstock.search.reranking import Reranking
 from penstock.search.results import Explanation, Hit, Passage, ScoreParts, SearchResult
 from penstock.search.tables import Member, Tables
 
@@ -49,6 +51,7 @@ class Request(NamedTuple):
     filter: Mapping[str, Any] | None = None
     accepts: Predicate | None = None
     """The compiled filter."""
+    reranker: Reranker | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,8 @@ async def search(
     # Bytes of a command line that are not UTF-8 become lone surrogates, which no embedder accepts.
     query = request.query.encode("utf-8", "replace").decode()
     page = fingerprint(query, sorted(request.collections), mode, request.group, request.min_score, request.filter)
+    if request.reranker is not None:
+        page = fingerprint(page, request.reranker.name)
     begin = parse_cursor(request.after, page)
     vector: Vector | None = None
     embedder: Embedder | None = None
@@ -75,6 +80,7 @@ async def search(
         # Before the snapshot is taken, because loading a model or calling a provider can take long.
         embedder = queries.choose(await ledger.read(partial(_versions, owner), request.collections))
         vector = await queries.embed(embedder, query)
+    reranking = None if request.reranker is None else await Reranking.start(request.reranker, query)
     asked = Asked(query, mode, vector, static=embedder is None or embedder.model.static)
     async with ledger.snapshot() as snapshot:
         versions = await snapshot.read(partial(_versions, owner), request.collections)
@@ -97,8 +103,11 @@ async def search(
                     known.update((key, one) for key, one in active.items() if accepts is None or accepts(one))
             return {key: one for key in found if (one := known[key]) is not None}
 
-        async def best(count: int) -> list[Candidate]:
+        async def ranked_best(count: int) -> list[Candidate]:
             return await rank(tables, index.traits, asked, count, visible, relevance)
+
+        async def best(count: int) -> list[Candidate]:
+            return await ranked_best(count) if reranking is None else await reranking.best(count, ranked_best)
 
         need = begin.position + request.k + 1
         ranked = await ranked_to(need, best, request.min_score, by_document=request.group == "document")
@@ -252,11 +261,13 @@ def _hit(
         _passages(rows, [(hit.generation, hit.ordinal - n) for n in reversed(around)]),
         _passages(rows, [(hit.generation, hit.ordinal + n) for n in around]),
         more if request.group is not None else None,
-        ScoreParts(candidate.cosine, candidate.words, candidate.grams, candidate.fused, candidate.relevance)
-        if request.explain
-        else None,
+        _parts(candidate) if request.explain else None,
         _skipped(document.found),
     )
+
+
+def _parts(one: Candidate) -> ScoreParts:
+    return ScoreParts(one.cosine, one.words, one.grams, one.fused, one.relevance, one.reranked)
 
 
 def _skipped(found: str | None) -> tuple[int, ...]:

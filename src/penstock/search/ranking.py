@@ -78,6 +78,8 @@ class Candidate(NamedTuple):
     """BM25 of the character grams."""
     fused: float | None = None
     """The weighted sum of the scaled parts, before reranking."""
+    reranked: float | None = None
+    """What the reranker says, from 0 to 1."""
 
 
 Id = tuple[int, int]

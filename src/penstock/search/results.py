@@ -30,6 +30,8 @@ class ScoreParts(msgspec.Struct, frozen=True):
     fused: float | None
     """The weighted sum of the scaled parts."""
     relevance: float | None
+    reranked: float | None = None
+    """What the reranker says, from 0 to 1."""
 
 
 class Hit(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ from penstock.model.nouns import Document, Generation, Json, Step
 from penstock.model.states import DocumentStatus
 from penstock.model.usage import Booking
 from penstock.net.providers import Providers, ProvidersOf
+from penstock.rerankers.base import Reranker
 from penstock.runtime import Runtime
 
 
@@ -46,6 +47,7 @@ class Ports:
     make_index: Callable[[], Index]
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     make_relevance: Callable[[], Relevance] | None = None
+    make_reranker: Callable[[str], Reranker] | None = None
     cloud_extractors: Mapping[str, CloudExtractor] = field(default_factory=dict)
     """By name, as in the setting `extractor`."""
     close_extractors: Callable[[], Awaitable[None]] = _close_nothing
@@ -75,6 +77,17 @@ class Ports:
         """Compares passages with a query; made on first use."""
         assert self.make_relevance is not None
         return self.make_relevance()
+
+    def reranker(self, name: str) -> Reranker:
+        """The reranker with this name, made on first use."""
+        assert self.make_reranker is not None
+        if name not in self._rerankers:
+            self._rerankers[name] = self.make_reranker(name)
+        return self._rerankers[name]
+
+    @cached_property
+    def _rerankers(self) -> dict[str, Reranker]:
+        return {}
 
     @cached_property
     def index(self) -> Index:

@@ -29,6 +29,7 @@ async def search(
     min_score: float | None = None,
     after: str | None = None,
     explain: bool = False,
+    rerank: str | None = None,
 ) -> "SearchResult":
     """Return the `k` best passages for a query, best first.
 
@@ -36,7 +37,8 @@ async def search(
     `filter`: only passages of matching documents, for example `{"author": "ann", "year": {"$gte": 2020}}`. `group`:
     with `"document"`, only the best passage of each document. `context`: this number of chunks before and after each
     passage. `min_score`: only passages of at least this relevance. `after`: the `next` of the previous page. `explain`:
-    the parts of each score. Raises UsageError for a wrong argument, and NotFound for an unknown collection."""
+    the parts of each score. `rerank`: the name or folder of a model that reads query and passage together and reorders
+    the ten best. Raises UsageError for a wrong argument, and NotFound for an unknown collection."""
     from penstock.search.filters import compiled
     from penstock.search.query import Queries, Request, search
     from penstock.verbs.querying import choose, query_vector
@@ -57,6 +59,7 @@ async def search(
         raise UsageError(f"group {group!r}: use 'document' or None")
     if not isinstance(explain, bool):
         raise UsageError(f"explain {explain!r}: expected True or False")
+    ports = scope.ports
     request = Request(
         query,
         arguments.number("k", k, least=1),
@@ -69,7 +72,7 @@ async def search(
         explain,
         filter or None,
         compiled(filter) if filter else None,
+        None if rerank is None else ports.reranker(arguments.text("rerank", rerank)),
     )
-    ports = scope.ports
     queries = Queries(partial(choose, scope), partial(query_vector, scope))
     return await search(scope.ledger, ports.index, queries, ports.relevance, scope.owner, request)
