@@ -15,7 +15,30 @@ WORDS = [
 WIDTH, INNER = 16, 32
 
 
-def tiny_bert(folder: Path, *, onnx: bool = False, positions: int = 64) -> Path:
+def tiny_cross_encoder(folder: Path, weights: dict[str, float]) -> Path:
+    """ONNX, without a config. The score of a pair is the mean of the weights of its words; other words weigh 0."""
+    from onnx import TensorProto, helper, numpy_helper, save
+
+    folder.mkdir(parents=True)
+    _tokenizer(folder)
+    of_words = np.array([[weights.get(word, 0.0)] for word in WORDS], np.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node("Gather", ["words", "input_ids"], ["found"]),
+            helper.make_node("ReduceMean", ["found"], ["logits"], axes=[1], keepdims=0),
+        ],
+        "pair",
+        [helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["texts", "tokens"])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["texts", 1])],
+        [numpy_helper.from_array(of_words, "words")],
+    )
+    save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), str(folder / "model.onnx")
+    )
+    return folder
+
+
+def tiny_bert(folder: Path, *, onnx: bool = False, positions: int = 64, classifier: bool = False) -> Path:
     folder.mkdir(parents=True)
     random = np.random.default_rng(7)
     config = {
@@ -49,6 +72,9 @@ def tiny_bert(folder: Path, *, onnx: bool = False, positions: int = 64) -> Path:
         "encoder.layer.0.output.LayerNorm",
     ):
         tensors |= {f"{name}.weight": np.ones(WIDTH, np.float32), f"{name}.bias": np.zeros(WIDTH, np.float32)}
+    if classifier:
+        tensors |= {"pooler.dense.weight": weights(WIDTH, WIDTH), "pooler.dense.bias": weights(WIDTH)}
+        tensors |= {"classifier.weight": weights(1, WIDTH), "classifier.bias": weights(1)}
     if onnx:
         _onnx(folder / "model.onnx", tensors["embeddings.word_embeddings.weight"])
     else:
