@@ -11,7 +11,7 @@ from tests.kit.models import tiny_bert, tiny_cross_encoder
 
 from penstock.app import App
 from penstock.embedders.folder import ModelFolder
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, UsageError
 from penstock.rerankers.local import LocalReranker
 from penstock.runtime import Runtime
 from penstock.search import reranking
@@ -76,8 +76,8 @@ async def test_the_order_depends_neither_on_the_number_nor_on_the_page(app: App,
         if after is None:
             break
     assert found == names(whole)
-    with pytest.raises(Exception, match="belongs to another search"):
-        page = await app.search("water pipe", 4, mode="text", rerank=model)
+    page = await app.search("water pipe", 4, mode="text", rerank=model)
+    with pytest.raises(UsageError, match="belongs to another search"):
         await app.search("water pipe", 4, mode="text", after=page.next)
 
 
