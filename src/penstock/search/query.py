@@ -88,23 +88,10 @@ async def search(
             raise UsageError("the collection was embedded again with another model just now: repeat the search")
         tables = await _tables(snapshot, index, owner, versions, request)
 
-        accepts = _reading(request.accepts)
-
-        # The rankings have many documents in common. Each is read and tested once.
-        known: dict[GenerationId, generations.Visible | None] = {}
-        reading = asyncio.Lock()
-
-        async def visible(found: list[GenerationId]) -> dict[GenerationId, generations.Visible]:
-            async with reading:
-                new = [one for one in found if one not in known]
-                known.update(dict.fromkeys(new))
-                for version, some in tables.by_version(new).items():
-                    active = await snapshot.read(partial(generations.visible, owner), version, some)
-                    known.update((key, one) for key, one in active.items() if accepts is None or accepts(one))
-            return {key: one for key in found if (one := known[key]) is not None}
+        visible = _Visibility(snapshot, owner, tables, _reading(request.accepts))
 
         async def ranked_best(count: int) -> list[Candidate]:
-            return await rank(tables, index.traits, asked, count, visible, relevance)
+            return await rank(tables, index.traits, asked, count, visible.of, relevance)
 
         async def best(count: int) -> list[Candidate]:
             return await ranked_best(count) if reranking is None else await reranking.best(count, ranked_best)
@@ -114,11 +101,11 @@ async def search(
         first = page_start(ranked.shown, begin)
         shown = ranked.shown[first : first + request.k]
         rows = await _neighbours(tables, [one.hit for one, _ in shown], request.context)
-    explanation = None
-    if request.explain:
-        shares, gate = await explain_weights(asked, index.traits, relevance)
-        filters = {"hidden_generations": tables.hidden, "min_score": request.min_score, "filter": request.filter}
-        explanation = Explanation(mode, request.collections, len(ranked.ranking), shares, gate, filters)
+    explanation = (
+        None
+        if not request.explain
+        else await _explanation(request, asked, index.traits, relevance, tables, len(ranked.ranking))
+    )
     terms = Terms(query)
     last = first + len(shown)
     return SearchResult(
@@ -126,6 +113,39 @@ async def search(
         cursor(page, last, shown[-1][0]) if shown and last < len(ranked.shown) else None,
         explanation,
     )
+
+
+class _Visibility:
+    """Which generations a search may show. The rankings have many documents in common; each is read and tested once."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        owner: Owner,
+        tables: Tables,
+        accepts: Callable[[generations.Visible], bool] | None,
+    ) -> None:
+        self._snapshot, self._owner, self._tables, self._accepts = snapshot, owner, tables, accepts
+        self._known: dict[GenerationId, generations.Visible | None] = {}
+        self._reading = asyncio.Lock()
+
+    async def of(self, found: list[GenerationId]) -> dict[GenerationId, generations.Visible]:
+        known, accepts = self._known, self._accepts
+        async with self._reading:
+            new = [one for one in found if one not in known]
+            known.update(dict.fromkeys(new))
+            for version, some in self._tables.by_version(new).items():
+                active = await self._snapshot.read(partial(generations.visible, self._owner), version, some)
+                known.update((key, one) for key, one in active.items() if accepts is None or accepts(one))
+        return {key: one for key in found if (one := known[key]) is not None}
+
+
+async def _explanation(
+    request: Request, asked: Asked, traits: Traits, relevance: Relevance, tables: Tables, ranked: int
+) -> Explanation:
+    shares, gate = await explain_weights(asked, traits, relevance)
+    filters = {"hidden_generations": tables.hidden, "min_score": request.min_score, "filter": request.filter}
+    return Explanation(asked.mode, request.collections, ranked, shares, gate, filters)
 
 
 def _versions(owner: Owner, connection: Connection, wanted: Sequence[str]) -> dict[str, index_versions.IndexVersion]:
