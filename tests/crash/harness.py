@@ -21,9 +21,10 @@ from tests.kit.tables import there
 from penstock.app import App, open_app
 from penstock.config import Config, load_config
 from penstock.indexes.base import IndexRows, TableId
+from penstock.ledger.engine import index_versions
 from penstock.ledger.engine.leasing import SUSPECT
 from penstock.model.items import Chunk
-from penstock.model.nouns import DocumentId
+from penstock.model.nouns import DocumentId, Owner
 from penstock.upkeep.report import CheckReport
 
 LONG = os.environ.get("PENSTOCK_LONG") == "1"
@@ -114,7 +115,8 @@ async def rows(app: App, names: Mapping[DocumentId, str]) -> dict[str, list[tupl
         for generation, document in await sql(app, "SELECT id, document_id FROM generations WHERE state = 'ACTIVE'")
         if document in names
     }
-    table = await app.ports.index.open(TABLE)
+    version = await app.ledger.read(lambda c: index_versions.current(Owner("default"), c, "default"))
+    table = None if version is None else await app.ports.index.open(TableId("default", "default", version.version))
     found: dict[str, list[tuple[int, str]]] = {}
     if table is not None:
         async for batch in table.scan():

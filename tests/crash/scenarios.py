@@ -425,6 +425,8 @@ SCENARIOS = (
         [
             submit_folder(),
             Operation(drop_collection, removes=frozenset(FILES)),
+            Operation(end_grace),
+            Operation(prune),
             submit_folder(("alpha.txt",)),
         ],
     ),
