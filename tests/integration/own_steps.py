@@ -20,6 +20,10 @@ async def triage(ctx: StepContext) -> StepResult:
     return StepResult(choice=head.split()[0].lower())
 
 
+async def by_name(ctx: StepContext) -> StepResult:
+    return StepResult(choice=ctx.document.name.partition(".")[0])
+
+
 async def backwards(ctx: StepContext) -> StepResult:
     data = await ctx.source.read_range(0, 10_000)
     calls.append("backwards")

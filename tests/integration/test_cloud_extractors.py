@@ -10,10 +10,11 @@ import pytest
 from tests.conftest import StartApp
 from tests.kit.document_servers import KEY, AzureHandler, Desk, DoclingHandler, serving, throttling
 from tests.kit.pdfs import numbered, pdf
+from tests.kit.workflows import OWN
 
 from penstock.app import App
 from penstock.errors import ConfigError, StorageError
-from penstock.extractors import pdf_part, ranges
+from penstock.extractors import azure, docling, pdf_part, ranges
 
 HANDLERS: dict[str, Any] = {"azure": AzureHandler, "docling": DoclingHandler}
 
@@ -83,7 +84,9 @@ async def test_a_provider_that_misbehaves_is_paid_once(
         [document] = await app.list_documents()
         if document.status == "COMPLETED":
             break
-        assert document.status != "FAILED" or fault == "garbage", (await app.list_dead_letters()).letters
+        assert document.status != "FAILED" or fault == "garbage", [
+            one.error for one in (await app.list_dead_letters()).letters
+        ]
         with suppress(StorageError):
             await app.retry([document.id])
             await app.run()
@@ -169,3 +172,49 @@ async def test_half_of_all_calls_are_refused_and_no_page_is_paid_twice(
     assert desk.throttled > 0
     assert desk.paid_pages == 40
     assert desk.most_running <= (3 if kind == "azure" else 8)
+
+
+async def test_a_provider_that_accepts_and_never_answers_is_given_up(
+    start_app: StartApp, tmp_path: Path, kind: str, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first call and the first poll are not answered."""
+    silent = ["POST", "GET"]
+
+    def fault(method: str, path: str) -> str | None:
+        if method not in silent:
+            return None
+        silent.remove(method)
+        return "silence"
+
+    monkeypatch.setattr(azure, "WAIT_S", 0.5)
+    monkeypatch.setattr(docling, "WAIT_S", 0.5)
+    desk.fault = fault
+    app = await start_app(extractor=kind)
+    with suppress(StorageError):
+        await ingest(app, tmp_path, 5)
+    for _ in range(10):
+        if (await app.list_documents())[0].status == "COMPLETED":
+            break
+        with suppress(StorageError):
+            await app.run()
+    [document] = await app.list_documents()
+    assert (document.status, document.pages) == ("COMPLETED", 5)
+    assert silent == []
+    assert desk.paid_pages == 5
+
+
+async def test_a_route_chooses_who_reads_a_document(start_app: StartApp, tmp_path: Path, kind: str, desk: Desk) -> None:
+    path = tmp_path / "chosen.yaml"
+    path.write_text(
+        "id: chosen\nsteps:\n  validate:\n"
+        f"  triage: {{kind: route, method: {OWN}.by_name, choices: {{cloud: cloud, default: local}}}}\n"
+        f"  cloud: {{kind: extract, parameters: {{extractor: {kind}}}, next: clean}}\n"
+        "  local: {kind: extract, parameters: {extractor: local}}\n  clean:\n  chunk:\n  embed:\n  index:\n"
+    )
+    app = await start_app(workflow=str(path))
+    for name in ("cloud.pdf", "here.pdf"):
+        summary = await ingest(app, tmp_path, 5, name)
+        assert summary.completed == 1, [one.error for one in (await app.list_dead_letters()).letters]
+    assert desk.paid_pages == 5
+    ways = {d.name: [step.name for step in (await app.status(d.id)).steps][2] for d in await app.list_documents()}
+    assert ways == {"cloud.pdf": "cloud", "here.pdf": "local"}

@@ -17,6 +17,7 @@ from penstock.ledger.database.statements import Statement
 from penstock.stages.base import GroupedStage, Member, Ports, StepResult
 from penstock.stages.registry import GROUPED
 from penstock.worker import claiming, pool, runner
+from penstock.workflows import read
 
 Files = Callable[..., Path]
 WORKFLOW = "id: x\nsteps:\n  validate:\n  extract:\n  fetch:\n  clean:\n  chunk:\n  embed:\n  index:\n"
@@ -66,6 +67,7 @@ class Recorded:
 def recorded(monkeypatch: pytest.MonkeyPatch, exclusive: bool) -> Recorded:
     stage = Recorded()
     monkeypatch.setitem(GROUPED, "fetch", stage.stage(exclusive))
+    monkeypatch.setattr(read, "KINDS", (*read.KINDS, "fetch"))
     return stage
 
 

@@ -21,7 +21,8 @@ _PDFIUM = threading.Lock()
 
 @dataclass
 class Desk:
-    """What a server knows, and how it behaves. `fault(method, path)` returns None, a status, "drop" or "garbage"."""
+    """What a server knows, and how it behaves. `fault(method, path)` returns None, a status, "drop", "garbage" or
+    "silence"."""
 
     fault: Callable[[str, str], int | str | None] = lambda method, path: None
     retry_after: str | None = "1"
@@ -91,7 +92,10 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             time.sleep(desk.latency_s)
             fault = desk.fault(method, self.path)
-            if fault == "drop":
+            if fault == "silence":
+                # Until the client gives up.
+                self.rfile.read(1)
+            if fault in ("drop", "silence"):
                 self.close_connection = True
                 return None
             if fault == "garbage":

@@ -244,3 +244,21 @@ def test_chunk_values_of_a_parameter_set_are_checked() -> None:
     source = YamlFile("id: a\nconfig:\n  chunk: {chunk_size: 5, chunk_overlap: 7}\n", "p.yaml")
     assert read.parameter_set(source) is None
     assert "overlap must be smaller" in source.problems[0].message
+
+
+def test_a_list_needs_no_names() -> None:
+    steps = workflow("id: x\nsteps:\n- kind: validate\n- kind: extract\n- {kind: index, name: last}\n").steps
+    assert [(step.name, step.kind) for step in steps] == [
+        ("validate", "validate"),
+        ("extract", "extract"),
+        ("last", "index"),
+    ]
+    assert problems("id: x\nsteps:\n- retries: 2\n- kind: extract\n") == [(3, "a step needs a `kind`")]
+
+
+@pytest.mark.parametrize(
+    "text", ["steps:\n- kind: fetch\n- kind: extract\n", "item_steps:\n  ingest: {}\n  parse: {}\n"]
+)
+def test_a_step_that_no_worker_executes_is_refused(text: str) -> None:
+    [(_, said)] = problems(f"id: x\n{text}")
+    assert said.startswith("there is no fetch step: documents are fetched when they are submitted")

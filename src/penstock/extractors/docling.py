@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 URL, KEY = "DOCLING_SERVE_URL", "DOCLING_SERVE_API_KEY"
 MEDIA_TYPES = frozenset((PDF, DOCX, PPTX, XLSX, HTML, "image/jpeg", "image/png", "image/tiff", "image/bmp"))
 MOST_BYTES = 256 << 20
+WAIT_S = 60.0
+"""Seconds without an answer after which a request is given up."""
 _WHO = "Docling Serve"
 _LISTS = ("list_item",)
 _FURNITURE = ("page_header", "page_footer")
@@ -77,7 +79,7 @@ class DoclingProvider:
         if self._client is None:
             self._client = Client(self._runtime, allow_private=True)
         headers = {"Content-Type": "application/json", **({"X-Api-Key": self._key} if self._key else {})}
-        limits = Limits(max_bytes=MOST_BYTES)
+        limits = Limits(wait_s=WAIT_S, max_bytes=MOST_BYTES)
         reply = await self._client.request(method, self._url + path, headers=headers, content=body, limits=limits)
         if polling and reply.status == 404:
             raise OperationGone

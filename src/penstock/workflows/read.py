@@ -13,8 +13,10 @@ from penstock.config import chunk_parameter_problems
 from penstock.model.nouns import Handler, ParameterSet, StepDefinition, Workflow
 from penstock.yaml_file import Place, YamlFile, suggestion
 
-SHIPPED_KINDS = ("fetch", "validate", "extract", "clean", "chunk", "embed", "index")
+SHIPPED_KINDS = ("validate", "extract", "clean", "chunk", "embed", "index")
 OPEN_KINDS = ("enrich", "route")
+FETCH = "fetch"
+"""A kind that does not exist, although other systems have it."""
 KINDS = (*SHIPPED_KINDS, *OPEN_KINDS)
 EVENTS = (
     "group_start", "group_end", "item_start", "item_end", "item_failed", "step_start", "step_end", "step_failed",
@@ -24,7 +26,7 @@ MOST = {"retries": 1_000, "timeout": 7 * 86_400}
 
 T = TypeVar("T")
 
-_KIND_WORDS = {"ingest": "fetch", "parse": "extract", "store": "index"}
+_KIND_WORDS = {"ingest": FETCH, "parse": "extract", "store": "index"}
 _METHOD_WORDS = {
     "validate_document": "validate",
     "parse_document": "extract",
@@ -105,6 +107,11 @@ def _steps(source: YamlFile, path: tuple[str, ...], given: Any) -> list[tuple[Pl
             step = _foreign(str(key), step)
         elif isinstance(key, str):
             step.setdefault("name", key)
+        elif "kind" in step:
+            step.setdefault("name", str(step["kind"]))
+        elif "name" not in step:
+            source.complain(place, "a step needs a `kind`")
+            continue
         step.setdefault("kind", step.get("name"))
         step["kind"] = _KIND_WORDS.get(str(step["kind"]), step["kind"])
         step["parameters"] = _parameters(str(step["kind"]), step.get("parameters") or {})
@@ -141,7 +148,13 @@ def _parameters(kind: str, given: Any) -> dict[str, Any]:
 def _check_step(source: YamlFile, place: Place, step: dict[str, Any]) -> None:
     _unknown(source, place, step, _STEP_KEYS)
     kind = step["kind"]
-    if kind not in KINDS:
+    if kind == FETCH and kind not in KINDS:
+        source.complain(
+            (*place, "kind") if "kind" in step else place,
+            "there is no fetch step: documents are fetched when they are submitted "
+            "(docs/decisions/0023-no-fetch-step.md). Remove the step",
+        )
+    elif kind not in KINDS:
         meant = suggestion(str(kind), KINDS)
         hint = f"did you mean {meant!r}?" if meant else f"use one of {', '.join(KINDS)}"
         source.complain((*place, "kind"), f"unknown kind {kind!r}: {hint}")
