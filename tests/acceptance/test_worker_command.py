@@ -63,7 +63,9 @@ def test_it_works_while_others_submit(cli: Cli, tmp_path: Path, dialect: str, re
     with started(cli, "--pools", "extract=2,embed=2,index=1,*=2") as process:
         for number in range(3):
             docs = write(tmp_path / f"docs{number}", a__txt=f"text {number}", b__md=f"# more {number}")
-            assert counts(cli("ingest", docs, "--no-wait", "--json")) == {"submitted": 2, "pending": 2}
+            accepted = counts(cli("ingest", docs, "--no-wait", "--json"))
+            # The worker may be as fast as the command.
+            assert accepted["submitted"] == 2 == accepted.get("pending", 0) + accepted.get("completed", 0)
             wait_for_documents(cli, 2 * (number + 1))
         process.send_signal(signal.SIGTERM)
         result = finish(process, timeout=4)

@@ -56,6 +56,8 @@ UNREACHED |= {f"ledger.{verb}.{side}": _PROVIDER for verb in _PAID for side in (
 UNREACHED |= dict.fromkeys(("ledger.state_limit.before", "ledger.state_limit.after"), _STATED)
 _REMOTE = "only for documents from elsewhere: tests/integration/test_web_source.py kills it there"
 UNREACHED |= dict.fromkeys(("ledger.revise.before", "ledger.revise.after"), _REMOTE)
+_QUERY = "only for a query that costs money: a search that dies there has not booked it, which is all it would do"
+UNREACHED |= dict.fromkeys(("ledger.book.before", "ledger.book.after"), _QUERY)
 """Failpoints that no scenario passes, and why that is right."""
 
 BEST = {

@@ -44,7 +44,7 @@ from penstock.ledger.engine import (
 )
 from penstock.ledger.engine.children import Parent
 from penstock.ledger.engine.pacing import Known
-from penstock.ledger.upkeep import checksums, evictions, repairs, retention
+from penstock.ledger.upkeep import checksums, evictions, repairs, retention, retired_versions
 from penstock.ledger.upkeep.audit_index import TablePlace
 from penstock.model.nouns import DocumentId, RunId, Step, WorkerId
 from penstock.model.states import DocumentStatus
@@ -188,6 +188,15 @@ async def end_drop(desk: Desk) -> Any:
     assert dropped.upto == document
     await desk.delete(document)
     return dropped
+
+
+@scenario(retired_versions.FORGET_VERSION)
+async def forget_version(desk: Desk) -> Any:
+    document = (await desk.flipped()).document_id
+    dropped = await desk.ledger.write(collections.BEGIN_DROP, (ANNA, "default"))
+    await desk.delete(document)
+    await desk.ledger.write(collections.END_DROP, dropped)
+    return retired_versions.Retired(ANNA, "default", 1)
 
 
 @scenario(small_blobs.DELETE)

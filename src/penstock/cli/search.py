@@ -208,13 +208,13 @@ def explain_lines(result: "SearchResult") -> "list[Text]":
         return []
     shares = ", ".join(f"{part} {share:.2f}" for part, share in how.weights.items())
     filters = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in how.filters.items() if value is not None)
-    rows: list[Sequence[object]] = [
-        ("HIT", "SCORE", "RELEVANCE", "FUSED", "COSINE", "WORDS", "GRAMS", "RERANKED", "NAME")
-    ]
+    columns = ["score", "relevance", "fused", "cosine", "words", "grams"]
+    if any(hit.explain is not None and hit.explain.reranked is not None for hit in result):
+        columns.append("reranked")
+    rows: list[Sequence[object]] = [("HIT", *map(str.upper, columns), "NAME")]
     for rank, hit in enumerate(result, 1):
-        part = hit.explain
-        if part is not None:
-            numbers = (hit.score, part.relevance, part.fused, part.cosine, part.words, part.grams, part.reranked)
+        if hit.explain is not None:
+            numbers = [hit.score if name == "score" else getattr(hit.explain, name) for name in columns]
             rows.append((rank, *(None if number is None else f"{number:.3f}" for number in numbers), hit.name))
     gate = " (only text: an unknown script)" if how.gate else ""
     head = [f"mode {how.mode}{gate} · {how.ranked:,} ranked · filters: {filters}", f"weights: {shares}"]
