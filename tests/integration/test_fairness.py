@@ -122,7 +122,7 @@ async def test_a_small_document_does_not_wait_for_the_end_of_long_ones(
         monkeypatch.setattr(
             working,
             "start_worker",
-            lambda resources, budget, began, sizes=None: start(resources, budget, began, working.pool_sizes(pools)),
+            lambda resources, budget, began, **more: start(resources, budget, began, working.pool_sizes(pools), **more),
         )
     app, other = await start_app(worker={"slots": 1}), await start_app()
     assert (await ends_beside(app, other, owner, files))[0] == (owner, "small.txt")
