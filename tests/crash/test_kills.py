@@ -18,7 +18,7 @@ from penstock.app import App
 
 SEED = 20_240_811
 FILES, LARGEST, KILLS = (300, 5 << 20, 30) if LONG else (48, 1 << 20, 6)
-SLOW = 60 if LONG else 8
+SLOW = 60 if LONG else 4
 """Files for the run that is done a second at a time: each second costs the start of a process."""
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 READS = 4

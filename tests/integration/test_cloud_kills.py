@@ -15,7 +15,7 @@ from tests.kit.document_servers import KEY, AzureHandler, Desk, serving, throttl
 from tests.kit.pdfs import numbered, pdf
 
 LONG = bool(os.environ.get("PENSTOCK_LONG"))
-PAGES, PER_CALL = (200 if LONG else 60), 5
+PAGES, PER_CALL = (200 if LONG else 40), 5
 KILLS = 10 if LONG else 5
 
 
