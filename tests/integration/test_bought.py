@@ -115,6 +115,9 @@ async def test_a_damaged_segment_of_bought_answers_is_bought_again(start_app: St
     bought = len(seller.texts)
     for path in (app.config.blobs_path or Path()).rglob("bought/*/*"):
         path.write_bytes(b"damaged")
+    report = await app.check()
+    assert report.ok
+    assert {one.kind for one in report.garbage} == {"bought_broken"}
     (folder / "b.txt").write_text(paragraphs(6) + "\n\nMore of topicBx.")
     assert (await app.ingest([folder])).completed == 1
     assert len(seller.texts) > bought

@@ -13,7 +13,7 @@ from tests.kit.embedding_server import KEY, LONGEST, Answer, EmbeddingServer, ma
 
 from penstock.embedders import providers
 from penstock.embedders.remote import RemoteEmbedder
-from penstock.errors import Away, ConfigError, OutOfQuota, Permanent, RateLimited, Transient, Unauthorized
+from penstock.errors import Away, ConfigError, OutOfQuota, Permanent, RateLimited, StorageError, Transient, Unauthorized
 from penstock.runtime import Runtime
 
 PROVIDERS = ("openai", "azure", "ollama", "cohere")
@@ -162,6 +162,30 @@ async def test_the_variables_that_users_have_are_enough(
     assert server.calls <= 4, "texts of many documents share a call"
     (hit,) = await app.search("turbine number 7", k=1)
     assert "turbine" in hit.text
+
+
+async def test_a_spent_quota_holds_the_work_with_its_own_sentence_and_fails_it_only_after_a_day(
+    server: EmbeddingServer, start_app: StartApp, files: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in settings(server).items():
+        monkeypatch.setenv(name, value)
+    app = await start_app(embedder="openai:m?dimensions=64")
+    server.odd = lambda body: Answer(429, {"error": {"code": "insufficient_quota"}}, {"Retry-After": "200000"})
+    with pytest.raises(StorageError, match=r"quota is used up\. Buy more"):
+        await app.ingest(files(**{"a.txt": "The turbine turns."}))
+    assert (await app.list_dead_letters()).total == 0
+    [away] = (await app.status()).away
+    assert (away.state, "quota is used up" in away.error) == ("limited", True)
+    # A day later.
+    server.odd = lambda body: Answer(429, {"error": {"code": "insufficient_quota"}})
+    now = "(julianday('now') - 2440587.5) * 86400.0"
+    await app.ledger.read(lambda c: c.script(f"UPDATE targets SET since = {now} - 90000, held_until = {now} - 1"))
+    assert (await app.run()).failed == 1
+    assert (await app.list_dead_letters()).by_reason == {"provider_quota": 1}
+    # Bought more.
+    server.odd = lambda body: None
+    await app.replay()
+    assert (await app.run()).completed == 1
 
 
 async def test_a_wrong_key_and_a_short_outage_cost_no_document(

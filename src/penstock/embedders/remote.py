@@ -202,7 +202,12 @@ class RemoteEmbedder:
         who, said = f"embedder {self._api.provider!r}", reply.excerpt(url, _EXCERPT)
         lower = said.lower()
         if reply.status == 429 and ("insufficient_quota" in lower or "billing" in lower):
-            raise OutOfQuota(f"{who}: the quota is used up: {said}", target=self.target, retry_after=reply.retry_after)
+            raise OutOfQuota(
+                f"{who}: the quota is used up. Buy more, or raise its limit at the provider; the work then continues "
+                f"by itself: {said}",
+                target=self.target,
+                retry_after=reply.retry_after,
+            )
         if reply.status == 404 or (reply.status == 400 and "model" in lower and "not" in lower and "found" in lower):
             raise Unauthorized(
                 f"{who} does not know the model {self._api.model!r}: {said}. Correct `embedder`",

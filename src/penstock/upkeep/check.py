@@ -9,7 +9,7 @@ from dataclasses import replace
 from penstock.ledger.database import histories
 from penstock.ledger.upkeep import audit
 from penstock.model.nouns import WorkerId
-from penstock.upkeep.check_blobs import orphans, raw_bytes, segments
+from penstock.upkeep.check_blobs import bought_answers, orphans, raw_bytes, segments
 from penstock.upkeep.check_files import files
 from penstock.upkeep.check_rows import rows
 from penstock.upkeep.repair import repair_findings
@@ -66,6 +66,7 @@ async def survey(stores: Stores, progress: Progress | None = None) -> list[Findi
         artifacts,
         raw_bytes,
         segments,
+        bought_answers,
         rows,
         files,
         leftovers,
@@ -180,6 +181,7 @@ def _asked(questions: Sequence[str], before: list[Finding] | None) -> list[str]:
 _NAMES: dict[Look, str] = {
     raw_bytes: "raw bytes",
     segments: "segments",
+    bought_answers: "bought answers",
     rows: "index rows",
     orphans: "unreferenced blobs",
 }

@@ -89,6 +89,34 @@ async def _broken(stores: Stores, page: Sequence[Piece]) -> list[Piece]:
     ]
 
 
+async def bought_answers(stores: Stores, before: list[Finding] | None) -> list[Finding]:
+    """Check size and hash of the answers that were bought. One that is damaged would be bought again."""
+    if before is not None:
+        return await _bought_page(
+            stores, await stores.ledger.read(audit.bought_again, [one.ids["key"] for one in before])
+        )
+    found: list[Finding] = []
+    last = 0
+    while page := await stores.ledger.read(audit.bought, stores.owner, last):
+        found += await _bought_page(stores, page)
+        last = page[-1].id
+    return found
+
+
+async def _bought_page(stores: Stores, page: Sequence[audit.BoughtSegment]) -> list[Finding]:
+    sums = await _sums(stores, [one.key for one in page])
+    return [
+        Finding(
+            "bought_broken",
+            f"bought answers of {one.owner!r} are missing or damaged: they are bought again when they are needed",
+            {"key": one.key},
+            problem=False,
+        )
+        for one, seen in zip(page, sums, strict=True)
+        if isinstance(seen, Unread) or not _is_same(seen, one.size, one.sha256)
+    ]
+
+
 async def read_pieces(blobs: Blobs, pieces: Sequence[Piece]) -> list[bytes | None]:
     """The bytes of segments; None for those that do not match their rows."""
     found = await blobs.get_many([piece.key for piece in pieces])

@@ -255,6 +255,7 @@ async def ingest(
             return
         if worker is None:
             worker = job.worker = start()
+            worker.more_expected = lambda: job.submitting
             working = asyncio.create_task(worker.run(done))
         worker.wake()
 

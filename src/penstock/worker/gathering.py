@@ -14,8 +14,10 @@ from penstock.stages.base import Gather, Limits, Ports
 
 WAIT_S = 0.005
 """How long items wait for items of other steps if a call could be made immediately."""
-COMPANY_S = 1.0
-"""The same while other documents are on their way to this kind of step: full calls are cheaper and faster."""
+COMPANY_S = 10.0
+"""The same while items of other steps keep arriving, and more may come: full calls are cheaper and faster."""
+QUIET_S = 2.0
+"""If none has arrived for this long, items wait no longer."""
 LOOK_S = 0.05
 """How often it is checked meanwhile whether they still are."""
 ENOUGH = 256
@@ -35,8 +37,8 @@ class Part:
 
 class Gatherer:
     """Makes one call for the items of many steps. A call is made when it is full, or when its first items have waited
-    for WAIT_S, or for COMPANY_S while more may come; but never more than `calls` at a time. Under load, calls are
-    therefore full."""
+    for WAIT_S, or for up to COMPANY_S while others keep arriving; but never more than `calls` at a time. Under load,
+    calls are therefore full."""
 
     def __init__(
         self,
@@ -87,7 +89,8 @@ class Gatherer:
         while self._waiting and len(self._calls) < self._most:
             count = self._fitting()
             waited = self._runtime.clock() - self._waiting[0].came
-            patience = COMPANY_S if self._more_may_come() else WAIT_S
+            quiet = self._runtime.clock() - self._waiting[-1].came
+            patience = COMPANY_S if quiet < QUIET_S and self._more_may_come() else WAIT_S
             if count == len(self._waiting) and not self._is_full(count) and waited < patience:
                 if self._timer is None:
                     self._timer = asyncio.create_task(self._wait(min(LOOK_S, patience - waited)))

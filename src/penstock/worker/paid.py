@@ -6,8 +6,9 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-GRACE_S = 2.0
-"""How long a worker that stops waits for the answers of calls that were made already."""
+GRACE_S = 8.0
+"""How long a worker that stops waits for the answers of calls that were made already. Its steps are released before.
+Many supervisors kill a process ten seconds after the signal to stop."""
 
 
 class PaidWork:

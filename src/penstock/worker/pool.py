@@ -80,7 +80,9 @@ class Worker:
         small = {GATHERING: services.company} if services.company and services.pools is None else {}
         sizes = services.pools or {REST: slots, **dict.fromkeys(small, slots)}
         pools = Pools(sizes, kinds, tuple(services.grouped), small)
-        services.gatherers.more_may_come = self._running.more_may_come
+        self.more_expected: Callable[[], bool] = lambda: False
+        """Whether the caller is about to submit more documents."""
+        services.gatherers.more_may_come = lambda: self.more_expected() or self._running.more_may_come()
         self._claiming = Claiming(services, self._running, pools)
         self._runner = StepRunner(services, self._running, self._claiming)
         self._admission = Admission(services, self._running, self._claiming, self._runner)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from penstock import user_code
 from penstock.blobs.base import TARGET as BLOBS
-from penstock.errors import Away, RateLimited, StorageError, TableFailed, Unauthorized
+from penstock.errors import Away, OutOfQuota, RateLimited, StorageError, TableFailed, Unauthorized
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import refusals, targets
 from penstock.ledger.engine.claims import Claimed
@@ -201,6 +201,9 @@ class Targets:
         asked = user_code.retry_after(error, 2 * LONGEST_S)
         hold = self._held.get(self._name(ctx, error, ours))
         lasting = hold is not None and hold.state is State.LIMITED and hold.age_s > LONGEST_S
+        if isinstance(error, OutOfQuota):
+            # Somebody may buy more at any time.
+            return lasting
         return lasting or (asked is not None and asked > LONGEST_S)
 
     def _name(self, ctx: Context, error: Away, ours: bool) -> str:

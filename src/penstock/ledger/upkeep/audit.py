@@ -77,6 +77,34 @@ def raws_again(connection: Connection, generations: Sequence[int]) -> list[Raw]:
     return [Raw(*row) for row in connection.run(_RAWS_AGAIN, [(one,) for one in generations])]
 
 
+class BoughtSegment(msgspec.Struct, frozen=True):
+    """A segment of bought answers."""
+
+    id: int
+    owner: str
+    key: str
+    size: int
+    sha256: str
+
+
+_BOUGHT = question(
+    "SELECT s.id, s.owner, s.key, s.size, s.sha256 FROM answer_segments s WHERE s.id > :after AND <s.owned> "
+    "ORDER BY s.id LIMIT :count"
+)
+_BOUGHT_AGAIN = Statement(
+    "SELECT s.id, s.owner, s.key, s.size, s.sha256 FROM {rows} JOIN answer_segments s ON s.key = r.key", rows="key text"
+)
+
+
+def bought(connection: Connection, owner: str, after: int) -> list[BoughtSegment]:
+    return [BoughtSegment(*row) for row in connection.run(_BOUGHT, owner=owner, after=after, count=PAGE)]
+
+
+def bought_again(connection: Connection, keys: Sequence[str]) -> list[BoughtSegment]:
+    """Those among these segments that still exist."""
+    return [BoughtSegment(*row) for row in connection.run(_BOUGHT_AGAIN, [(key,) for key in keys])]
+
+
 class Piece(msgspec.Struct, frozen=True):
     """A segment that an active or building generation needs."""
 
