@@ -52,6 +52,9 @@ def test_a_limit_is_kept_and_used_by_four_processes(
         commits = call_for(database_url, provider, WINDOWS * WINDOW_S, MOST * 60 / WINDOW_S if known else 0)
     assert provider.most_in_flight <= 8
     seconds = provider.accepted[-1] - provider.accepted[0]
+    if provider.throttled and not LONG:
+        # `Retry-After` asks for a pause of up to a window, which is much of this time.
+        seconds -= WINDOW_S + 1
     allowed = min(MOST / WINDOW_S, could / 3) * seconds
     calls = len(provider.accepted) + len(provider.throttled)
     share = f"{len(provider.accepted)} of {allowed:.0f} accepted, {len(provider.throttled)} refused, {could:.0f}/s"
