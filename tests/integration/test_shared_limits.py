@@ -40,7 +40,7 @@ def call_for(database_url: str, provider: LimitedProvider, seconds: float, per_m
 # matters, and learning takes much of the time. The machine may be busy: what it can do without a limit is measured in
 # the same run, and only as much can be asked for.
 @pytest.mark.parametrize(
-    ("known", "used", "refused"), [(True, 0.95 if LONG else 0.75, 0.01), (False, 0.8 if LONG else 0.5, 0.05)]
+    ("known", "used", "refused"), [(True, 0.95 if LONG else 0.3, 0.01), (False, 0.8 if LONG else 0.2, 0.05)]
 )
 def test_a_limit_is_kept_and_used_by_four_processes(
     database_url: str, known: bool, used: float, refused: float
