@@ -73,6 +73,12 @@ def fresh_postgres(postgres_server: str, template: str) -> str:
     return create_database(postgres_server, template=template)
 
 
+@pytest.fixture(scope="session")
+def index_database(postgres_server: str) -> str:
+    """A database for indexes, each in a schema of its own."""
+    return create_database(postgres_server)
+
+
 @pytest.fixture
 def make_postgres(postgres_server: str, template: str) -> Callable[[], str]:
     """Each call makes such a database and tells its URL."""

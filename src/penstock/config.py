@@ -145,8 +145,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     small_bytes: Annotated[int, Meta(ge=0, le=65_536)] = 4096
     """Files and segments of up to this many bytes are stored in the ledger instead of as blobs; 0: none."""
     index: str | None = None
-    """Where the index is stored: `lancedb:///FOLDER`, or the URL of an adapter from a package. Default: `index` in the
-    home."""
+    """Where the index is stored: `lancedb:///FOLDER`; `pgvector` for the database of the ledger, or
+    `postgresql://HOST/DATABASE` for another one with the extension pgvector; or the URL of an adapter from a package.
+    Default: `index` in the home."""
     embedder: str = "wordllama"
     """The embedder: `wordllama` runs offline on the CPU; `openai:MODEL`, `azure:DEPLOYMENT`, `ollama:MODEL` and
     `cohere:MODEL` call a server; `onnx:NAME` or `onnx:FOLDER` is a local model; `fake` is for tests. Packages can add

@@ -107,6 +107,21 @@ def _lance(choice: Choice) -> "Index":
     return LanceIndex(choice.folder(), choice.runtime)
 
 
+def _pgvector(choice: Choice) -> "Index":
+    from penstock.indexes.pgvector import PgIndex
+
+    database = choice.config.database_url
+    if choice.name != "pgvector":
+        return PgIndex(choice.value, choice.runtime, shared=choice.value == database)
+    choice.no_argument()
+    if not database.startswith(("postgresql:", "postgres:")):
+        raise ConfigError(
+            "index 'pgvector' uses the database of the ledger, which is not PostgreSQL: set `database: "
+            "postgresql://…`, or name another database, as in `index: postgresql://HOST/DATABASE`"
+        )
+    return PgIndex(database, choice.runtime, shared=True)
+
+
 def _folder(choice: Choice) -> "Source":
     from penstock.sources.folder import FolderSource
 
@@ -188,7 +203,9 @@ BUCKETS = ("s3", "gs", "az")
 BLOBS: "Registry[Blobs]" = Registry(
     "blobs", "penstock.blobs", {"file": _local_blobs, **dict.fromkeys(BUCKETS, _object_blobs)}
 )
-INDEXES: "Registry[Index]" = Registry("index", "penstock.indexes", {"lancedb": _lance})
+INDEXES: "Registry[Index]" = Registry(
+    "index", "penstock.indexes", {"lancedb": _lance, **dict.fromkeys(("pgvector", "postgresql"), _pgvector)}
+)
 
 TRANSCRIBERS: "Registry[Transcriber | None]" = Registry(
     "transcriber",

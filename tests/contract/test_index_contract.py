@@ -33,11 +33,16 @@ from penstock.indexes.base import (
     row_digest,
 )
 from penstock.indexes.lance import LanceIndex
+from penstock.indexes.pgvector import PgIndex
 from penstock.model.items import Chunk, Vectors
 from penstock.runtime import Runtime
 
 D = 32
 INDEXES: dict[str, Callable[[Path, Runtime], Index]] = {"lance": LanceIndex, "sqlite": SqliteIndex}
+SERVERS: dict[str, Callable[[str, str, Runtime], Index]] = {
+    "pgvector": lambda url, name, runtime: PgIndex(url, runtime, schema=name)
+}
+"""Those in a PostgreSQL server: by its URL, and a name that only one test uses."""
 
 
 async def held() -> None:
@@ -87,10 +92,13 @@ def runtime() -> Iterator[Runtime]:
     runtime.close()
 
 
-@pytest.fixture(params=sorted(INDEXES))
+@pytest.fixture(params=sorted({*INDEXES, *SERVERS}))
 def open_index(request: pytest.FixtureRequest, tmp_path: Path, runtime: Runtime) -> Callable[[], Index]:
     """Each call is another process's view of the same index."""
-    return lambda: INDEXES[request.param](tmp_path / "index", runtime)
+    if request.param in INDEXES:
+        return lambda: INDEXES[request.param](tmp_path / "index", runtime)
+    url, name = request.getfixturevalue("index_database"), f"t{runtime.token()}"
+    return lambda: SERVERS[request.param](url, name, runtime)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from tests.kit.ledger import Desk
 from tests.kit.postgres import Server, a_server
 
 from penstock.errors import ConfigError, LedgerAway, UsageError
-from penstock.ledger.database import away, workers
+from penstock.ledger.database import workers
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.database import Database
 from penstock.ledger.database.liveness import AdvisoryLiveness
@@ -28,6 +28,7 @@ from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine import work
 from penstock.metrics.base import NULL_METRICS
 from penstock.model.nouns import WorkerId
+from penstock.net import postgres_away as away
 from penstock.runtime import Runtime
 from penstock.worker.heartbeat import RETURN_S, reap
 

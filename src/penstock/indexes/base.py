@@ -121,6 +121,16 @@ class TextQuery(NamedTuple):
 Query = VectorQuery | TextQuery
 
 
+class Joined(NamedTuple):
+    """The active generations of a ledger that is in the same database as the index. A search that joins them sees rows
+    and ledger at the same moment."""
+
+    condition: str
+    """An SQL condition on `c.generation`."""
+    execute: Callable[[str, Sequence[Any]], Awaitable[list[tuple[Any, ...]]]]
+    """Runs a statement in the read snapshot of the search."""
+
+
 class Filter(NamedTuple):
     """Which rows a search may return."""
 
@@ -128,6 +138,8 @@ class Filter(NamedTuple):
     """Generations to exclude."""
     only: Sequence[int] | None = None
     """The only generations to include; None: all. An adapter applies it if its `traits.filters` contain `only`."""
+    joined: Joined | None = None
+    """Only given if `traits.filters` contain `active`. Then `hidden` need not contain inactive generations."""
 
 
 EVERYTHING = Filter()

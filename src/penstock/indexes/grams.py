@@ -15,7 +15,7 @@ _PLAIN_WORDS = re.compile(r"[^\W_]+")
 _ASCII_WORDS = str.maketrans({letter: " " for letter in map(chr, range(128)) if not letter.isalnum()})
 _LATIN_ACCENTS = re.compile("([a-z])[\u0300-\u036f]+")
 # Thai, Lao, Myanmar, Khmer, kana, Chinese characters, Hangul.
-_UNSPACED = (
+UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 )
 
@@ -45,14 +45,14 @@ def _marks() -> str:
 def _special() -> re.Pattern[str]:
     """A character that the simple pattern for words does not cover. Most texts have none; looking first takes a third
     of the time."""
-    return re.compile(f"[{_UNSPACED}{_marks()}]")
+    return re.compile(f"[{UNSPACED}{_marks()}]")
 
 
 @cache
 def _words() -> re.Pattern[str]:
     """A word is letters, digits and combining marks. Python's `\\w` excludes the marks, and would cut Hindi words at
     their vowel signs."""
-    return re.compile(f"(?:[{_UNSPACED}][{_marks()}]*)+|(?:(?![{_UNSPACED}])(?:[^\\W_]|[{_marks()}]))+")
+    return re.compile(f"(?:[{UNSPACED}][{_marks()}]*)+|(?:(?![{UNSPACED}])(?:[^\\W_]|[{_marks()}]))+")
 
 
 @lru_cache(_CACHED_WORDS)
@@ -68,4 +68,4 @@ def _grams(word: str) -> str:
 
 @cache
 def _unspaced() -> re.Pattern[str]:
-    return re.compile(f"[{_UNSPACED}]")
+    return re.compile(f"[{UNSPACED}]")

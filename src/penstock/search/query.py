@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from penstock.embedders.base import Embedder, Relevance
 from penstock.errors import NotFound, UsageError
-from penstock.indexes.base import Filter, Index, IndexHit, RowSpan, TableId, Traits
+from penstock.indexes.base import Filter, Index, IndexHit, Joined, RowSpan, TableId, Traits
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.store import Ledger, Snapshot
 from penstock.ledger.engine import collections, generations, index_versions
@@ -185,14 +185,21 @@ async def _tables(
     no table."""
     members = []
     for name, version in versions.items():
-        hidden = await snapshot.read(partial(generations.hidden, owner), name, version.version)
-        narrow = partial(_narrowed, snapshot, index.traits, owner, name, version.version, hidden, request)
+        base = await _visible_rows(snapshot, index.traits, owner, name, version.version)
+        narrow = partial(_narrowed, snapshot, index.traits, owner, name, version.version, base, request)
         table = await index.open(TableId(owner, name, version.version))
         if table is not None:
             lazy = narrow if request.accepts is not None else None
-            members.append(Member(name, version.version, table, Filter(hidden), lazy, len(hidden)))
+            members.append(Member(name, version.version, table, base, lazy, len(base.hidden)))
     most = index.traits.max_hits
     return Tables(members, UNFILTERED if most is None else min(UNFILTERED, most - 1))
+
+
+async def _visible_rows(snapshot: Snapshot, traits: Traits, owner: Owner, collection: str, version: int) -> Filter:
+    """The rows of active generations. An index in the same database joins them, others exclude the hidden ones."""
+    if "active" in traits.filters:
+        return Filter(joined=Joined(generations.active_condition(version), snapshot.execute))
+    return Filter(await snapshot.read(partial(generations.hidden, owner), collection, version))
 
 
 async def _narrowed(
@@ -201,7 +208,7 @@ async def _narrowed(
     owner: Owner,
     collection: str,
     version: int,
-    hidden: list[GenerationId],
+    base: Filter,
     request: Request,
 ) -> Filter:
     """The condition for the index that leaves only documents that the filter accepts."""
@@ -212,10 +219,12 @@ async def _narrowed(
     if only and (texts := parts(request.filter)):
         accepted, _ = await snapshot.read(read, collection, version, accepts, texts)
         if len(accepted) <= LISTED:
-            return Filter(hidden, accepted)
+            return base._replace(only=accepted)
     accepted, rejected = await snapshot.read(read, collection, version, accepts)
     # The shorter list: a long one takes longer to apply than the search itself.
-    return Filter(hidden, accepted) if only and len(accepted) <= len(rejected) else Filter([*hidden, *rejected])
+    if only and len(accepted) <= len(rejected):
+        return base._replace(only=accepted)
+    return base._replace(hidden=[*base.hidden, *rejected])
 
 
 def _reading(accepts: Predicate | None) -> Callable[[generations.Visible], bool] | None:

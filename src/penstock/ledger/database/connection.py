@@ -1,5 +1,6 @@
 """What the ledger asks of a connection, whichever the database."""
 
+from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
 from penstock.ledger.database.statements import DialectName, Rows, Statement
@@ -29,6 +30,9 @@ class Connection(Protocol):
         self, statement: Statement, rows: Rows | None = None, more: Rows | None = None, /, **params: Any
     ) -> list[Row]:
         """All rows that the statement returns."""
+
+    def query(self, text: str, values: Sequence[Any]) -> list[Row]:
+        """A read of one dialect, within a transaction: of an index in the same database."""
 
     def script(self, text: str) -> list[Row]:
         """A statement of one dialect, for migrations and pragmas."""

@@ -6,9 +6,9 @@ from functools import cached_property
 from typing import Any
 
 from penstock.errors import ConfigError, LedgerAway, StorageError, UsageError
-from penstock.ledger.database import away
 from penstock.ledger.database.connection import Outcome, Row
 from penstock.ledger.database.statements import NOTIFY, DialectName, Rows, Statement, clean_rows, clean_values
+from penstock.net import postgres_away as away
 from penstock.redaction import masked, masked_for
 from penstock.runtime import Runtime
 
@@ -135,6 +135,17 @@ class PostgresConnection:
         if away.is_away(getattr(error, "sqlstate", None)):
             return LedgerAway(f"PostgreSQL at {masked(self._url)} refuses to work: {refusal(self._url, error)}.")
         return error
+
+    def query(self, text: str, values: Sequence[Any]) -> list[Row]:
+        # If the statement fails, for example because its table was dropped, the transaction goes on.
+        self._execute("SAVEPOINT query")
+        try:
+            rows = self._execute(text, list(values))
+        except self._psycopg.Error:
+            self._execute("ROLLBACK TO SAVEPOINT query")
+            raise
+        self._execute("RELEASE SAVEPOINT query")
+        return rows
 
     def script(self, text: str) -> list[Row]:
         return self._execute(text)

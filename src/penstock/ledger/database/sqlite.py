@@ -83,6 +83,9 @@ class SqliteConnection:
                     raise sqlite_error(self._path, error) from error
                 self._runtime.block(0.0002 + 0.0006 * self._runtime.random())
 
+    def query(self, text: str, values: Sequence[Any]) -> list[Row]:
+        raise NotImplementedError("no index is in an SQLite database")
+
     def script(self, text: str) -> list[Row]:
         return self._execute(text)
 

@@ -1,10 +1,11 @@
 """The ledger as the rest of the code uses it: writes go through the single writer, reads use their own connections."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from queue import Empty, SimpleQueue
 from threading import Lock
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from penstock.errors import DiskFull, LedgerAway
 from penstock.ledger.database import versions
@@ -211,6 +212,12 @@ class Snapshot:
     def __init__(self, connection: Connection, runtime: Runtime) -> None:
         self._connection = connection
         self._runtime = runtime
+        self._querying = asyncio.Lock()
+
+    async def execute(self, text: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Run a read of an index that is in the same database, in this snapshot."""
+        async with self._querying:
+            return await self._runtime.run_blocking("read", lambda: self._connection.query(text, values))
 
     async def read(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._runtime.run_blocking("read", lambda: function(self._connection, *args, **kwargs))

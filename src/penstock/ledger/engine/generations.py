@@ -133,6 +133,15 @@ _VISIBLE = Statement(
 )
 
 
+def active_condition(version: int) -> str:
+    """An SQL condition for an index in the same database: the generation of the row `c` is active and complete in this
+    version."""
+    return (
+        f"EXISTS (SELECT 1 FROM generations g JOIN placements p ON p.generation_id = g.id AND p.version = {version:d} "
+        "AND p.state = 'READY' WHERE g.id = c.generation AND g.state = 'ACTIVE')"
+    )
+
+
 def hidden(owner: Owner, connection: Connection, collection: str, version: int) -> list[GenerationId]:
     """Generations with rows in this version that a search must exclude: building, superseded or deleted."""
     rows = connection.run(_HIDDEN, owner=owner, collection=collection, version=version)
