@@ -56,6 +56,10 @@ _FREQUENCIES = (
 )
 
 
+class TableGone(Transient):
+    """The table was dropped while a handle of it was used."""
+
+
 class PgTable:
     def __init__(self, index: "PgIndex", table: TableId, dimensions: int) -> None:
         self._index = index
@@ -106,9 +110,8 @@ class PgTable:
             text = f"DELETE FROM {self._name} WHERE generation = ANY($1)"
             try:
                 await self._change("delete", lambda connection: connection.execute(text, [ids]), fence)
-            except Transient as error:
-                if error.reason != "table_gone":
-                    raise
+            except TableGone:
+                return
 
     async def fill(self, hits: Sequence[IndexHit]) -> list[IndexHit]:
         return list(hits)
@@ -196,7 +199,7 @@ class PgTable:
         try:
             await self._index.fenced(kind, work, fence)
         except Missing as error:
-            raise Transient(f"the index table {self._name} was dropped: {error}", reason="table_gone") from None
+            raise TableGone(f"the index table {self._name} was dropped: {error}") from None
 
     async def _index_vectors(self) -> None:
         """Create the HNSW index when the table has grown enough. Other writers wait meanwhile; readers do not."""
@@ -274,7 +277,7 @@ class PgIndex:
             self.hit("index.create.after")
             found = await self.open(table)
         if found is None:
-            raise Transient(f"the index table of {table} was dropped while it was created", reason="table_gone")
+            raise TableGone(f"the index table of {table} was dropped while it was created")
         if found.dimensions != dimensions:
             raise mismatch(found.dimensions, dimensions)
         return found
