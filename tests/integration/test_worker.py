@@ -18,6 +18,7 @@ from penstock.extractors.formats import FORMATS, HTML
 from penstock.extractors.text import TextExtractor
 from penstock.model.items import Vectors
 from penstock.model.states import DocumentStatus
+from penstock.stages.embed import most_tokens
 from penstock.verbs.views import DocumentProgress
 from penstock.workflows.catalog import Catalog
 
@@ -231,15 +232,15 @@ async def test_a_call_stays_within_the_limits_of_its_model(
     embed, calls = app.ports.embedder.embed_documents, []
 
     async def counted(texts: Sequence[str]) -> Vectors:
-        calls.append((len(texts), sum(map(len, texts))))
+        calls.append((len(texts), sum(map(most_tokens, texts))))
         return await embed(texts)
 
     monkeypatch.setattr(app.ports.embedder, "embed_documents", counted)
     assert (await app.ingest(data=text(120).encode(), name="a.txt")).completed == 1
-    texts, letters = zip(*calls, strict=True)
+    texts, tokens = zip(*calls, strict=True)
     assert len(calls) > 2
     assert max(texts) <= limits.get("max_texts", 100)
-    assert max(letters) <= limits.get("max_tokens", 10**6)
+    assert max(tokens) <= limits.get("max_tokens", 10**6)
 
 
 async def test_a_new_version_of_one_reader_leaves_artifacts_of_other_formats_alone(

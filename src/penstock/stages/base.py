@@ -263,6 +263,8 @@ class Stage:
     """Whether documents of this media type may contain others, which the stage submits."""
     target: Callable[[Ports, Json], str | None] = field(default=_no_target)
     """The target that the stage calls, if it can be away. Steps are not started while it is."""
+    gathers: bool = False
+    """Whether steps wait for each other, to make common calls."""
     separate: frozenset[str] = frozenset()
     """Parameters that are not a part of the fingerprint. `version` and `revised` take care of them."""
     revised: Callable[[Ports, Json, str | None, Json, Json], str | None] = field(default=_never_revised)

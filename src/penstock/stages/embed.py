@@ -164,6 +164,7 @@ EMBED = Stage(
     lambda ports, params, media_type: ports.embedder_for(params).model.fingerprint,
     paid=lambda ports, params, media_type: ports.embedder_for(params).model.paid,
     target=lambda ports, params: ports.embedder_for(params).target,
+    gathers=True,
     separate=frozenset({"embedder"}),
     check=lambda ports, params, runtime: ports.embedder_for(params).embed_documents(["test"]),
     warm_up=lambda ports, runtime: ports.embedder.warm_up(),

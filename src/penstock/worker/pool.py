@@ -42,8 +42,6 @@ class EventDispatcher(Protocol):
     async def finish(self) -> None: ...
 
 
-GATHERING = "embed"
-"""The kind of steps that wait for each other, to make common calls."""
 IDLE_S = 0.2
 """Time between two checks whether the work of a call has ended, because any worker may have done it."""
 POLL_S = 5.0
@@ -77,7 +75,8 @@ class Worker:
         self._fatal: BaseException | None = None
         self._running = Running(services, liveness, self._has_news)
         kinds = (*services.stages, *OPEN_KINDS)
-        small = {GATHERING: services.company} if services.company and services.pools is None else {}
+        gathering = [kind for kind, stage in services.stages.items() if stage.gathers]
+        small = dict.fromkeys(gathering, services.company) if services.company and services.pools is None else {}
         sizes = services.pools or {REST: slots, **dict.fromkeys(small, slots)}
         pools = Pools(sizes, kinds, tuple(services.grouped), small)
         self.more_expected: Callable[[], bool] = lambda: False
