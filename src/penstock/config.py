@@ -17,6 +17,8 @@ from penstock.config_limits import LimitsConfig as LimitsConfig
 from penstock.config_providers import LOCAL, TargetConfig, extractor_problems
 from penstock.config_providers import WebhookConfig as WebhookConfig
 from penstock.config_values import GivenValues, wrong
+from penstock.config_workers import ParsersConfig as ParsersConfig
+from penstock.config_workers import WorkerConfig as WorkerConfig
 from penstock.errors import ConfigError
 from penstock.model.events import EventKind
 from penstock.yaml_file import Place, suggestion
@@ -103,30 +105,6 @@ class RetentionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     share_bought: bool = False
     """Whether all owners share the vectors that one of them has bought. An owner can then learn from the cost of a text
     that another owner has it too."""
-
-
-class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of each process that executes steps: `ingest`, `run` and `worker`."""
-
-    slots: Annotated[int, Meta(ge=1, le=1_024)] = 8
-    """Number of steps that run concurrently."""
-    lease_s: Annotated[float, Meta(gt=0, le=86_400)] = 15.0
-    """Seconds after which other workers take the steps of a worker that sends no heartbeats."""
-    metrics_port: Annotated[int, Meta(ge=0, le=65_535)] | None = None
-    """Port on which `penstock worker` serves its metrics, at /metrics; 0: any free port."""
-    metrics_host: str = "127.0.0.1"
-    """Address of that port. There is no access control."""
-
-
-class ParsersConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of the parser processes, which read PDF, HTML and Office files."""
-
-    children: Annotated[int, Meta(ge=1, le=1_024)] | None = None
-    """Number of parser processes. Default: one per core."""
-    memory_mb: Annotated[int, Meta(ge=0, le=10_000_000)] = 1024
-    """Memory limit of each process, in addition to the memory of its libraries; 0: no limit."""
-    timeout_s: Annotated[float, Meta(gt=0, le=86_400)] = 60.0
-    """Time limit for one batch of pages, or for a file that is read as a whole."""
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

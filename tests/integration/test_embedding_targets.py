@@ -14,7 +14,10 @@ from typing import Any
 
 import pytest
 from tests.conftest import StartApp
+from tests.kit.apps import until
 from tests.kit.embedding_server import Answer, EmbeddingServer, serving, settings
+
+from penstock.ledger.database.statements import Statement
 
 Files = Callable[..., Path]
 LONG = os.environ.get("PENSTOCK_LONG") == "1"
@@ -63,10 +66,6 @@ async def test_one_page_documents_share_full_calls(
 ) -> None:
     count, batch = (1000, 256) if LONG else (96, 32)
     monkeypatch.setattr("penstock.embedders.providers.OpenAI.max_texts", batch)
-    if not LONG:
-        # However busy the machine is.
-        monkeypatch.setattr("penstock.worker.gathering.COMPANY_S", 60.0)
-        monkeypatch.setattr("penstock.worker.gathering.QUIET_S", 60.0)
     server.latency_s = 0.1
     folder = files(**{f"{n}.txt": f"The page of gate number {n}. " + "It is open. " * 20 for n in range(count)})
     app = await start_app(**PAID)
@@ -76,9 +75,29 @@ async def test_one_page_documents_share_full_calls(
     perfect = -(-count // batch)
     sizes = [len(request["input"]) for request in server.requests]
     print(f"{server.calls} calls {sizes} ({perfect} at best) in {seconds:.1f} s; one by one {count * 0.1:.0f} s")
-    assert server.calls <= 1.3 * perfect + (0 if LONG else 1)
+    assert server.calls <= 1.3 * perfect
     if LONG:
         assert seconds <= count * 0.1 / 5
+
+
+async def test_embed_steps_that_an_interrupted_worker_left_share_full_calls(
+    server: EmbeddingServer, start_app: StartApp, files: Files
+) -> None:
+    count = 40
+    app = await start_app(**PAID, worker={"slots": 1})
+    await app.ingest(files(**{f"{n}.txt": f"The page of gate number {n}." for n in range(count)}), wait=False)
+    work = asyncio.create_task(app.work(pools="embed=0,*=8"))
+
+    async def waiting() -> bool:
+        rows = Statement("SELECT count(*) FROM steps WHERE kind = 'embed' AND status = 'PENDING'")
+        return bool((await app.ledger.read(lambda connection: connection.run(rows)))[0][0] == count)
+
+    await until(waiting, 30)
+    app.stop()
+    await work
+    assert server.calls == 0
+    assert (await (await start_app(**PAID, worker={"slots": 1})).run()).completed == count
+    assert [len(request["input"]) for request in server.requests] == [count]
 
 
 async def test_a_provider_that_is_away_and_a_revoked_key_cost_no_attempt(

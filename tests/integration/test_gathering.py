@@ -1,5 +1,6 @@
 """Embed steps of several documents share the calls of a remote embedder."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import StartApp
-from tests.kit.apps import found
+from tests.kit.apps import found, until
 
 from penstock.app import App
 from penstock.errors import Permanent
@@ -45,6 +46,35 @@ async def test_small_documents_share_calls(app: App, files: Files) -> None:
     assert sum(calls) == DOCUMENTS
     assert len(calls) < DOCUMENTS / 2
     assert await found(app, "subject7x", 1) == {"7.txt"}
+
+
+async def test_documents_that_cannot_arrive_are_not_waited_for(start_app: StartApp, files: Files) -> None:
+    """Other documents are being read, but all places for embed steps are occupied."""
+    app = await start_app(worker={"gather_s": 600})
+    calls = remote(app)
+    await app.ingest([some(files)], wait=False)
+    work = asyncio.create_task(app.work(pools="embed=3,*=4"))
+
+    async def completed() -> bool:
+        return sum(one.status == "COMPLETED" for one in await app.list_documents(limit=100)) == DOCUMENTS
+
+    await until(completed, 30)
+    app.stop()
+    await work
+    assert sum(calls) == DOCUMENTS
+    assert max(calls) <= 3
+
+
+async def test_a_step_that_waits_for_the_same_text_is_not_waited_for(start_app: StartApp, files: Files) -> None:
+    """The text of all documents is bought for the first of them. It waits for company, and they wait for it."""
+    app = await start_app(worker={"gather_s": 600})
+    calls = remote(app)
+    embedder: Any = app.ports.embedder
+    embedder._model = replace(embedder.model, paid=True)
+    folder = files(**{f"{i}.md": "The same text.\n" + "\n" * i for i in range(8)})
+    async with asyncio.timeout(60):
+        assert (await app.ingest([folder])).completed == 8
+    assert sum(calls) < 8
 
 
 async def test_only_the_document_whose_text_is_refused_fails(app: App, files: Files) -> None:

@@ -1,6 +1,7 @@
 """Calls that serve several steps."""
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,10 +34,16 @@ class Provider:
             raise self.error()
         return [item.upper() for item in items]
 
-    def gatherer(self, calls: int = 2, limits: Limits = LIMITS) -> Gatherer:
+    def gatherer(
+        self,
+        calls: int = 2,
+        limits: Limits = LIMITS,
+        gather_s: float = 0.0,
+        more_within: Callable[[], float] = lambda: 0.0,
+    ) -> Gatherer:
         gather = Gather(self.call, len, lambda ports: limits)
         ports: Any = None
-        return Gatherer(gather, limits, ports, Runtime(), calls, direct)
+        return Gatherer(gather, limits, ports, Runtime(), calls, direct, gather_s, more_within)
 
 
 async def together(gatherer: Gatherer, *parts: list[str]) -> list[Any]:
@@ -74,6 +81,50 @@ async def test_calls_that_are_under_way_make_the_next_ones_full() -> None:
 async def test_one_step_alone_waits_no_longer_than_a_moment() -> None:
     async with asyncio.timeout(1):
         assert await together(Provider().gatherer(), ["a"]) == [["A"]]
+
+
+async def test_a_call_that_is_not_full_waits_while_more_may_come_and_no_longer() -> None:
+    provider, more = Provider(), math.inf
+    gatherer = provider.gatherer(gather_s=600.0, more_within=lambda: more)
+    steps = [asyncio.create_task(gatherer.add([name], lambda: None)) for name in "abc"]
+    await asyncio.sleep(0.1)
+    assert not provider.calls
+    steps += [asyncio.create_task(gatherer.add([name], lambda: None)) for name in "de"]
+    await asyncio.sleep(0.02)
+    more = 0.0
+    async with asyncio.timeout(10):
+        await asyncio.gather(*steps)
+    assert provider.calls == [["a", "b", "c", "d", "e"]]
+
+
+async def test_a_full_call_waits_for_nothing() -> None:
+    provider = Provider()
+    async with asyncio.timeout(10):
+        await together(
+            provider.gatherer(gather_s=600.0, more_within=lambda: math.inf), *[[name] for name in "abcdefgh"]
+        )
+    assert [len(call) for call in provider.calls] == [8]
+
+
+async def test_no_step_waits_longer_than_the_set_time_for_others() -> None:
+    """Although others keep arriving, and more may come."""
+    provider = Provider()
+    gatherer = provider.gatherer(limits=Limits(10**6), gather_s=0.2, more_within=lambda: math.inf)
+    first = asyncio.create_task(gatherer.add(["first"], lambda: None))
+    later = []
+    async with asyncio.timeout(10):
+        while not first.done():
+            later.append(asyncio.create_task(gatherer.add(["later"], lambda: None)))
+            await asyncio.sleep(0.01)
+        await asyncio.gather(*later)
+    assert len(provider.calls[0]) > 1
+
+
+async def test_a_call_waits_for_slow_steps_only_while_some_arrive() -> None:
+    provider = Provider()
+    async with asyncio.timeout(10):
+        await together(provider.gatherer(gather_s=600.0, more_within=lambda: 0.2), ["a"])
+    assert provider.calls == [["a"]]
 
 
 async def test_of_a_refused_call_only_the_step_whose_item_is_the_cause_fails() -> None:

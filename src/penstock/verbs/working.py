@@ -96,6 +96,7 @@ def _services(
         metrics=resources.metrics,
         limits=config.targets,
         company=COMPANY if _calls_provider(resources) else 0,
+        gather_s=config.worker.gather_s,
         share_bought=config.retention.share_bought,
         grouped=GROUPED,
         drops_small=config.drops_small,

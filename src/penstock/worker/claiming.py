@@ -11,7 +11,7 @@ from penstock.ledger.engine import claims, locks, resource_keys, targets, work
 from penstock.ledger.engine.documents import Live
 from penstock.model.nouns import Lease, Step, StepId, Token
 from penstock.runtime import shielded
-from penstock.worker.pools import Pool, Pools
+from penstock.worker.pools import BRIEF_DOCUMENT, Pool, Pools
 from penstock.worker.running import Running
 from penstock.worker.services import WorkerServices
 from penstock.workflows.load import decode
@@ -113,12 +113,23 @@ class Claiming:
                 token = Token(services.runtime.token())
                 request = claims.ClaimRequest(services.worker, unlocked, count, token, services.lease_s)
                 claimed = await self._measured(pool.name, services.ledger.write(claims.CLAIM, request))
+                if pool.reserved and len(claimed) == count:
+                    brief = await self._claim_brief(pool, unlocked, pool.reserved - count)
+                    pool.held -= len(brief)  # They are counted with the others below.
+                    claimed = [*claimed, *brief]
                 groups += self.grouped(claimed)
                 found |= {one.step.lease.step_id: one.document for one in claimed}
         finally:
             # Steps without a lock may form more groups than there are free places. All of them begin.
             pool.held -= free - len(groups)
         return groups
+
+    async def _claim_brief(self, pool: Pool, queues: Sequence[str], count: int) -> list[claims.Claimed]:
+        """Claim steps of small documents for the reserved places: an interrupted worker left more of them than there
+        are other places, and they should share full calls."""
+        waiting = await self._services.ledger.read(claims.waiting, queues, max(0, count))
+        brief = [step.step for step in waiting if step.size <= BRIEF_DOCUMENT][: max(0, min(count, pool.free))]
+        return await self.claim_these(pool, brief) if brief else []
 
     def _may_lack_lock(self, queue: str) -> bool:
         """Whether steps of this queue may be claimed without a lock."""

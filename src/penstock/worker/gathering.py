@@ -14,12 +14,8 @@ from penstock.stages.base import Gather, Limits, Ports
 
 WAIT_S = 0.005
 """How long items wait for items of other steps if a call could be made immediately."""
-COMPANY_S = 10.0
-"""The same while items of other steps keep arriving, and more may come: full calls are cheaper and faster."""
-QUIET_S = 2.0
-"""If none has arrived for this long, items wait no longer."""
 LOOK_S = 0.05
-"""How often it is checked meanwhile whether they still are."""
+"""How often it is checked whether items of other steps may still come."""
 ENOUGH = 256
 """A call with this many items waits for no more."""
 
@@ -36,9 +32,9 @@ class Part:
 
 
 class Gatherer:
-    """Makes one call for the items of many steps. A call is made when it is full, or when its first items have waited
-    for WAIT_S, or for up to COMPANY_S while others keep arriving; but never more than `calls` at a time. Under load,
-    calls are therefore full."""
+    """Makes one call for the items of many steps. A call is made when it is full, or when no more items will come soon,
+    or when its first items have waited for `gather_s`; but never more than `calls` at a time. Under load, calls are
+    therefore full."""
 
     def __init__(
         self,
@@ -48,10 +44,12 @@ class Gatherer:
         runtime: Runtime,
         calls: int,
         providers: ProvidersOf,
-        more_may_come: Callable[[], bool] = lambda: False,
+        gather_s: float = 0.0,
+        more_within: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`more_may_come`: whether other steps of the worker may soon add items."""
-        self._more_may_come = more_may_come
+        """`more_within`: for how many seconds after the last items other steps of the worker may still add some."""
+        self._gather_s = max(gather_s, WAIT_S)
+        self._more_within = more_within
         self._gather = gather
         self._providers = providers
         self._limits = limits
@@ -59,6 +57,9 @@ class Gatherer:
         self._runtime = runtime
         self._most = calls
         self._waiting: deque[Part] = deque()
+        self._quiet_s = 0.0
+        """For how long none has arrived. Checks are counted, not the clock: while the process gets no CPU time, others
+        cannot arrive either."""
         self._calls: dict[asyncio.Task[None], list[Part]] = {}
         self._timer: asyncio.Task[None] | None = None
 
@@ -69,6 +70,7 @@ class Gatherer:
         answer = asyncio.get_running_loop().create_future()
         part = Part(items, size, answer, begins, self._runtime.clock())
         self._waiting.append(part)
+        self._quiet_s = 0.0
         self._make_calls()
         try:
             return await answer
@@ -89,8 +91,7 @@ class Gatherer:
         while self._waiting and len(self._calls) < self._most:
             count = self._fitting()
             waited = self._runtime.clock() - self._waiting[0].came
-            quiet = self._runtime.clock() - self._waiting[-1].came
-            patience = COMPANY_S if quiet < QUIET_S and self._more_may_come() else WAIT_S
+            patience = self._gather_s if self._quiet_s < self._more_within() else WAIT_S
             if count == len(self._waiting) and not self._is_full(count) and waited < patience:
                 if self._timer is None:
                     self._timer = asyncio.create_task(self._wait(min(LOOK_S, patience - waited)))
@@ -105,6 +106,7 @@ class Gatherer:
     async def _wait(self, seconds: float) -> None:
         await self._runtime.sleep(seconds)
         self._timer = None
+        self._quiet_s += seconds
         self._make_calls()
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
@@ -158,13 +160,14 @@ class Gatherer:
 class Gatherers:
     """The gatherers of a worker, one for each `Gather`."""
 
-    def __init__(self, ports: Ports, runtime: Runtime, calls: int, providers: ProvidersOf) -> None:
+    def __init__(self, ports: Ports, runtime: Runtime, calls: int, providers: ProvidersOf, gather_s: float) -> None:
         self.providers = providers
         self._ports = ports
         self._runtime = runtime
         self._calls = calls
-        self.more_may_come: Callable[[], bool] = lambda: False
-        """Whether the worker executes steps that come before those that gather."""
+        self._gather_s = gather_s
+        self.more_within: Callable[[], float] = lambda: 0.0
+        """For how many seconds after the last items other steps may still add some."""
         self._made: dict[Gather, Gatherer | None] = {}
 
     def of(self, gather: Gather) -> Gatherer | None:
@@ -180,7 +183,8 @@ class Gatherers:
                     self._runtime,
                     self._calls,
                     self.providers,
-                    lambda: self.more_may_come(),
+                    self._gather_s,
+                    lambda: self.more_within(),
                 )
             self._made[gather] = made
         return self._made[gather]

@@ -13,6 +13,7 @@ from penstock.model.nouns import DocumentId, Owner
 from penstock.stages.base import GroupedStage, Stage
 from penstock.worker.admission import Admission
 from penstock.worker.claiming import Claiming
+from penstock.worker.company import Company
 from penstock.worker.context import Context
 from penstock.worker.counters import DocumentInProgress
 from penstock.worker.periodic import Chore, Periodic
@@ -81,7 +82,8 @@ class Worker:
         pools = Pools(sizes, kinds, tuple(services.grouped), small)
         self.more_expected: Callable[[], bool] = lambda: False
         """Whether the caller is about to submit more documents."""
-        services.gatherers.more_may_come = lambda: self.more_expected() or self._running.more_may_come()
+        company = Company(services, self._running, pools)
+        services.gatherers.more_within = lambda: company.more_within(self.more_expected())
         self._claiming = Claiming(services, self._running, pools)
         self._runner = StepRunner(services, self._running, self._claiming)
         self._admission = Admission(services, self._running, self._claiming, self._runner)
@@ -171,8 +173,9 @@ class Worker:
         wanted, runtime = self._running.wanted, self.services.runtime
         while not self.stopping:
             wanted.clear()
+            self._running.may_find_work = True
             groups, found = await self._claiming.claim()
-            self._running.found_work = bool(groups)
+            self._running.may_find_work = bool(groups)
             if groups:
                 await self._runner.begin(groups, found)
                 continue

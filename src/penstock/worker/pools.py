@@ -77,6 +77,10 @@ class Pool:
         """How many additional steps may be claimed while all places are occupied: as many as the pool has places."""
         return 2 * self.size - self.held
 
+    def admits(self, size: int) -> bool:
+        """Whether there is a place for the next step of a document of this size."""
+        return self.free > (self.reserved if size > BRIEF_DOCUMENT else 0)
+
     def leave(self) -> None:
         self.held -= 1
         self.left += 1
@@ -141,7 +145,7 @@ class Place:
             self._left_to_group = True
             return False
         if pool is not self._pool:
-            if pool is None or pool.free <= (pool.reserved if size > BRIEF_DOCUMENT else 0):
+            if pool is None or not pool.admits(size):
                 self.refused = True
                 return False
             pool.held += 1

@@ -13,7 +13,6 @@ from penstock.worker.execute import settle
 from penstock.worker.heartbeat import Heartbeat
 from penstock.worker.services import SLOT, WorkerServices
 
-LAST = "index"
 STOP_S = 1.0
 """How long running steps may continue to the end of their batch before they are cancelled."""
 
@@ -27,8 +26,8 @@ class Running:
         self.contexts: dict[StepId, tuple[Context, asyncio.Task[Any]]] = {}
         self.wanted = asyncio.Event()
         """There may be work to claim."""
-        self.found_work = False
-        """The last claim found some, and the next one follows at once."""
+        self.may_find_work = False
+        """A claim is under way, or follows at once because the last one found some."""
         self.steps_done = 0
         self.touched: dict[Owner, set[DocumentId]] = {}
         self.heartbeat = Heartbeat(
@@ -90,12 +89,6 @@ class Running:
         return [
             document_in_progress(ctx) for ctx in working if ctx.has_checkpoint or ctx.waiting_on not in (None, SLOT)
         ]
-
-    def more_may_come(self) -> bool:
-        """Whether steps are executed, or are about to be claimed, that have not yet added to a common call."""
-        if self.found_work or self.wanted.is_set():
-            return True
-        return any(not ctx.joined and ctx.step.kind != LAST for ctx, _ in self.contexts.values())
 
     def stop(self) -> None:
         """Running steps flush at the end of their batch and are released."""

@@ -60,6 +60,8 @@ class WorkerServices:
     """The limits of providers in the settings."""
     company: int = 0
     """Additional places for small documents that wait for others to make common calls to a provider."""
+    gather_s: float = 0.0
+    """How long a step may wait for others to make common calls."""
     share_bought: bool = False
     """Whether all owners share the vectors that were bought."""
     grouped: Mapping[str, GroupedStage] = field(default_factory=dict)
@@ -82,7 +84,7 @@ class WorkerServices:
         self.bought = BoughtAnswers(
             self.ledger, self.blobs, self.runtime, self.metrics, self.paid_work, shared=self.share_bought
         )
-        self.gatherers = Gatherers(self.ports, self.runtime, self.slots, self._providers_of)
+        self.gatherers = Gatherers(self.ports, self.runtime, self.slots, self._providers_of, self.gather_s)
         self.backed_off = asyncio.Event()
         """A step was scheduled for another attempt."""
         self._one_suspect = asyncio.Lock()
