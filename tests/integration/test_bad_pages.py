@@ -14,7 +14,6 @@ from tests.conftest import StartApp
 from tests.integration.test_pdf import Calls, File, pages_of
 from tests.kit import parts
 from tests.kit.apps import named, only
-from tests.kit.parsers import PATHS
 from tests.kit.pdfs import numbered, pdf
 
 from penstock.app import App
@@ -22,7 +21,6 @@ from penstock.errors import Transient
 from penstock.extractors.base import Raw
 from penstock.extractors.pdf import PAGES, PdfExtractor
 from penstock.model.items import Page
-from penstock.worker.parsers import process
 
 Files = Callable[..., Path]
 REASONS = {
@@ -31,13 +29,6 @@ REASONS = {
     "memory": "parser_memory",
     "stumble": "parser_error",
 }
-
-
-@pytest.fixture
-def curse(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    monkeypatch.setenv("PYTHONPATH", PATHS)
-    monkeypatch.setattr(process, "CHILD", "tests.integration.cursed_child")
-    return lambda kind: monkeypatch.setenv("PYTHON_CURSE", kind)
 
 
 @pytest.mark.parametrize("page", [1, PAGES + 1, 21])

@@ -36,5 +36,5 @@ async def twice(call: Callable[[], Awaitable[T]]) -> T:
 
 def skipped(number: int, error: StepError, label: str | None = None) -> Page:
     """The page that stands for one that could not be read."""
-    sentence = str(error) if error.page is not None else f"page {number}: {error}"
+    sentence = str(error) if error.page is not None else f"{label or f'page {number}'}: {error}"
     return Page(number, "", label, skipped=Skip(error.reason, sentence[:LONGEST]))

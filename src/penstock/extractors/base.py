@@ -101,10 +101,12 @@ class MemberParsers(Parsers, Protocol):
 
 
 class FileContent(msgspec.Struct, frozen=True, array_like=True):
-    """What a reader returns for a whole file."""
+    """What a reader returns for a whole file, or for some of its parts."""
 
     pages: list[Page]
     metadata: dict[str, Any] = {}
+    labels: list[str] = []
+    """The labels of all its parts, if it was asked for some of them."""
 
 
 class PdfPart(msgspec.Struct, frozen=True, array_like=True):

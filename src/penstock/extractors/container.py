@@ -11,6 +11,7 @@ from penstock.errors import ParserBreach, Permanent, SourceError
 from penstock.extractors.base import Child, Extracted, MemberStream, Raw
 from penstock.extractors.formats import Format, Parts
 from penstock.extractors.members import BAD, BEGIN, DATA, END, FILE, Member, Problem
+from penstock.extractors.numbered import PARTS
 from penstock.extractors.whole import WholeFileExtractor
 
 BATCH = 256
@@ -52,7 +53,7 @@ class ContainerExtractor:
     async def extract(
         self, raw: Raw, media_type: str, params: dict[str, Any], cursor: dict[str, Any]
     ) -> AsyncGenerator[Extracted, None]:
-        read: dict[str, Any] = {key: cursor[key] for key in ("pages", "of") if key in cursor}
+        read: dict[str, Any] = {key: cursor[key] for key in ("pages", "of", PARTS) if key in cursor}
         if self._pages is not None and "entry" not in cursor:
             async for batch in self._pages.extract(raw, media_type, params, read):
                 read = batch.cursor

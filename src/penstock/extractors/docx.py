@@ -8,12 +8,12 @@ from typing import IO
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
+from penstock.extractors.base import FileContent
 from penstock.extractors.docx_styles import Numbering, Styles, marker, numeral, on
 from penstock.extractors.omml import child, linear, local, value
 from penstock.extractors.ooxml import by_kind, read_part, relations
 from penstock.extractors.pieces import BREAK, Piece, render, table, tidy
 from penstock.extractors.text import markdown_pages
-from penstock.model.items import Page
 
 _UNSEEN = {
     "pPr",
@@ -36,9 +36,9 @@ _MOST_SPANNED = 100
 _NEW_PAGE = {None, "nextPage", "evenPage", "oddPage"}
 
 
-def pages(archive: zipfile.ZipFile) -> list[Page]:
+def pages(archive: zipfile.ZipFile) -> FileContent:
     """The pages of a document, divided at its page breaks."""
-    return markdown_pages(render(pieces(archive)))
+    return FileContent(markdown_pages(render(pieces(archive))))
 
 
 def pieces(archive: zipfile.ZipFile) -> Iterator[Piece]:

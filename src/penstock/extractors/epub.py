@@ -2,32 +2,31 @@
 
 import posixpath
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import unquote
 from xml.etree.ElementTree import Element
 
 from penstock.errors import Permanent
+from penstock.extractors.base import FileContent
 from penstock.extractors.charsets import decoded
 from penstock.extractors.html import markdown
-from penstock.extractors.labelled import DAMAGES, labelled_pages
+from penstock.extractors.labelled import Part, labelled_pages
 from penstock.extractors.omml import child, local
 from penstock.extractors.ooxml import read_part
 from penstock.extractors.properties import MOST_VALUES
 from penstock.extractors.properties import properties as plain_properties
-from penstock.model.items import Page
 
 _HTML = ("application/xhtml+xml", "text/html", "application/x-dtbook+xml")
 _ALGORITHM = "EncryptionMethod"
 _FONTS = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")
 """Ways to obfuscate fonts. The text of such a book is not encrypted."""
-_LONGEST_LABEL = 80
 
 
-def pages(archive: zipfile.ZipFile) -> list[Page]:
+def pages(archive: zipfile.ZipFile, span: Sequence[int] | None = None) -> FileContent:
     _refuse_encrypted(read_part(archive, "META-INF/encryption.xml"))
-    return labelled_pages(_chapters(archive))
+    return labelled_pages(_chapters(archive), span)
 
 
 def properties(archive: zipfile.ZipFile) -> dict[str, Any]:
@@ -61,22 +60,14 @@ def _refuse_encrypted(root: Element | None) -> None:
             )
 
 
-def _chapters(archive: zipfile.ZipFile) -> Iterator[tuple[str, str | Callable[[], str]]]:
+def _chapters(archive: zipfile.ZipFile) -> Iterator[Part]:
     for number, name in enumerate(_order(archive), 1):
         if name in archive.NameToInfo:
-            try:
-                text = _text(archive, name)
-            except DAMAGES:
-                # It raises the same error again where it is recorded.
-                yield f"chapter {number}", partial(_text, archive, name)
-                continue
-            first = text.partition("\n")[0]
-            title = first.lstrip("#").strip() if first.startswith("#") else ""
-            yield title[:_LONGEST_LABEL] or f"chapter {number}", text
+            yield Part(f"chapter {number}", partial(_text, archive, name), titled=True)
 
 
-def _text(archive: zipfile.ZipFile, name: str) -> str:
-    return markdown(decoded(archive.read(name)))
+def _text(archive: zipfile.ZipFile, name: str) -> list[str]:
+    return [markdown(decoded(archive.read(name)))]
 
 
 def _order(archive: zipfile.ZipFile) -> list[str]:

@@ -1,18 +1,21 @@
 """E-mail messages (EML, MSG), read in a parser process: headers, then the text of the message, and the messages that it
 encloses. Attachments are only named: `attachments.py` reads them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from email import policy
 from email.message import EmailMessage
 from email.parser import BytesParser
+from functools import partial
 from itertools import chain
 from typing import BinaryIO
+
+import msgspec
 
 from penstock.extractors import formats, msg
 from penstock.extractors.base import FileContent
 from penstock.extractors.charsets import decoded
 from penstock.extractors.html import markdown
-from penstock.extractors.labelled import labelled_pages
+from penstock.extractors.labelled import Part, labelled_pages
 from penstock.extractors.message import Message, plain_markdown
 from penstock.extractors.office import damaged
 
@@ -21,7 +24,7 @@ DEEPEST = 16
 """Messages within messages. Files made to break readers nest more."""
 
 
-def read(document: BinaryIO, media_type: str) -> FileContent:
+def read(document: BinaryIO, media_type: str, span: Sequence[int] | None = None) -> FileContent:
     if media_type == formats.MSG:
         found = msg.messages(document)
     else:
@@ -33,28 +36,36 @@ def read(document: BinaryIO, media_type: str) -> FileContent:
         labels = ("message", *(f"enclosed message {number}" for number in range(1, 10_000)))
         first = next(found)
         every = zip(labels, chain([first], found), strict=False)
-        return FileContent(labelled_pages((label, one.markdown()) for label, one in every), first.properties())
+        content = labelled_pages((Part(label, one.texts) for label, one in every), span)
+        return msgspec.structs.replace(content, metadata=first.properties())
     except (ValueError, LookupError, RecursionError) as error:
         raise damaged(formats.of(media_type).label, error) from error
 
 
 def messages(message: EmailMessage, depth: int = 0) -> Iterator[Message]:
     """The message, then the messages that it encloses."""
-    plain: list[str] = []
+    texts: list[EmailMessage] = []
     attachments: list[str] = []
     enclosed: list[EmailMessage] = []
-    _collect(message, plain, attachments, enclosed)
+    _collect(message, texts, attachments, enclosed)
     yield Message(
         _header(message, "Subject"),
         [(name, _header(message, name)) for name in HEADERS],
-        "\n\n".join(text for text in plain if text.strip()),
+        partial(_body, texts),
         attachments,
     )
     for one in enclosed if depth < DEEPEST else ():
         yield from messages(one, depth + 1)
 
 
-def _collect(part: EmailMessage, texts: list[str], attachments: list[str], enclosed: list[EmailMessage]) -> None:
+def _body(parts: list[EmailMessage]) -> str:
+    texts = (_text(part, html=part.get_content_type() == "text/html") for part in parts)
+    return "\n\n".join(text for text in texts if text.strip())
+
+
+def _collect(
+    part: EmailMessage, texts: list[EmailMessage], attachments: list[str], enclosed: list[EmailMessage]
+) -> None:
     kind = part.get_content_type()
     if kind == "message/rfc822":
         enclosed += [one for one in part.get_payload() if isinstance(one, EmailMessage)]
@@ -68,7 +79,7 @@ def _collect(part: EmailMessage, texts: list[str], attachments: list[str], enclo
         if name := filename(part):
             attachments.append(name)
     else:
-        texts.append(_text(part, html=kind == "text/html"))
+        texts.append(part)
 
 
 def _best(parts: list[EmailMessage]) -> EmailMessage:

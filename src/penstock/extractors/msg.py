@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, BinaryIO, TypeVar
 
 from penstock.errors import Permanent
@@ -99,7 +100,7 @@ def _message(folder: _Folder, depth: int) -> Iterator[Message]:
     date = folder.moment(_SENT) or folder.moment(_DELIVERED)
     headers = [("From", sender), ("To", folder.text(_TO)), ("Cc", folder.text(_CC)), ("Date", date)]
     subject = " ".join(folder.text(_SUBJECT).split())
-    yield Message(subject, headers, _body(folder), [name for name in names if name])
+    yield Message(subject, headers, partial(_body, folder), [name for name in names if name])
     for one in enclosed if depth < _DEEPEST else ():
         yield from _message(one, depth + 1)
 

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, BinaryIO
 
+import msgspec
+
 from penstock.errors import Permanent
 from penstock.extractors import file_properties, formats
 from penstock.extractors.base import FileContent
 from penstock.extractors.labelled import DAMAGES
-from penstock.model.items import Page
 
 _SMALL = 20_000_000
 """A file that unpacks to less is harmless, however small it is packed."""
@@ -24,19 +25,23 @@ _MODULES = {
     formats.ODP: "penstock.extractors.opendocument",
     formats.EPUB: "penstock.extractors.epub",
 }
-"""Modules with a function `pages(archive)`, and perhaps a function `properties(archive)` for metadata."""
+"""Modules with a function `pages(archive)`, which also takes a `span` if the format has parts, and perhaps a function
+`properties(archive)` for metadata."""
 
 
-def read(document: BinaryIO, media_type: str, unpacked: Sequence[int] = (500, 300)) -> FileContent:
+def read(
+    document: BinaryIO, media_type: str, unpacked: Sequence[int] = (500, 300), span: Sequence[int] | None = None
+) -> FileContent:
     label = formats.of(media_type).label
     refuse_containers(document, label)
     module = import_module(_MODULES[media_type])
-    pages: Callable[[zipfile.ZipFile], list[Page]] = module.pages
+    pages: Callable[..., FileContent] = module.pages
+    chosen = {} if span is None else {"span": span}
     properties: Callable[[zipfile.ZipFile], dict[str, Any]] = getattr(module, "properties", file_properties.of_archive)
     try:
         with zipfile.ZipFile(document) as archive:
             refuse_large(archive, label, *unpacked)
-            return FileContent(pages(archive), properties(archive))
+            return msgspec.structs.replace(pages(archive, **chosen), metadata=properties(archive))
     except DAMAGES as error:
         raise damaged(label, error) from error
 

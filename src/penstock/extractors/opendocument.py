@@ -1,16 +1,17 @@
 """OpenDocument text (.odt) and presentations (.odp)."""
 
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from xml.etree.ElementTree import Element
 
-from penstock.extractors.labelled import labelled_pages
+from penstock.extractors.base import FileContent
+from penstock.extractors.labelled import Part, labelled_pages
 from penstock.extractors.office import encrypted, nested
 from penstock.extractors.omml import child, local, value
 from penstock.extractors.ooxml import read_part
 from penstock.extractors.pieces import BREAK, Piece, render, table, tidy
 from penstock.extractors.text import markdown_pages
-from penstock.model.items import Page
 
 _UNSEEN = {"tracked-changes", "sequence-decls", "variable-decls", "user-field-decls", "forms"}
 _NOT_INLINE = {"frame", "custom-shape", "g", "annotation", "soft-page-break"}
@@ -19,7 +20,7 @@ _MOST_REPEATED = 100
 _DEEPEST = 64
 
 
-def pages(archive: zipfile.ZipFile) -> list[Page]:
+def pages(archive: zipfile.ZipFile, span: Sequence[int] | None = None) -> FileContent:
     manifest = read_part(archive, "META-INF/manifest.xml")
     if manifest is not None and any(local(found) == "encryption-data" for found in manifest.iter()):
         raise encrypted("OpenDocument")
@@ -30,8 +31,13 @@ def pages(archive: zipfile.ZipFile) -> list[Page]:
     presentation = child(body, "presentation")
     if presentation is not None:
         slides = [found for found in presentation if local(found) == "page"]
-        return labelled_pages((f"slide {n}", render(_slide(slide))) for n, slide in enumerate(slides, 1))
-    return markdown_pages(render(_blocks(child(body, "text"))))
+        parts = (Part(f"slide {n}", partial(_rendered, slide)) for n, slide in enumerate(slides, 1))
+        return labelled_pages(parts, span)
+    return FileContent(markdown_pages(render(_blocks(child(body, "text")))))
+
+
+def _rendered(slide: Element) -> list[str]:
+    return [render(_slide(slide))]
 
 
 def _slide(slide: Element) -> Iterator[Piece]:

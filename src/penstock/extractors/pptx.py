@@ -1,16 +1,16 @@
 """PowerPoint presentations (.pptx): one page for each slide, with its title, text, tables, charts and notes."""
 
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
-from penstock.extractors.labelled import labelled_pages
+from penstock.extractors.base import FileContent
+from penstock.extractors.labelled import Part, labelled_pages
 from penstock.extractors.omml import child, linear, local, value
 from penstock.extractors.ooxml import Relation, by_kind, read_part, relations
 from penstock.extractors.pieces import Piece, render, table, tidy
-from penstock.model.items import Page
 
 _FURNITURE = {"sldNum", "dt", "ftr", "hdr"}
 """Placeholders that repeat on every slide."""
@@ -69,13 +69,11 @@ class _Slide(NamedTuple):
         return None if found is None else read_part(self.archive, found.target)
 
 
-def pages(archive: zipfile.ZipFile) -> list[Page]:
+def pages(archive: zipfile.ZipFile, span: Sequence[int] | None = None) -> FileContent:
     main = by_kind(relations(archive, "")).get("officeDocument", "ppt/presentation.xml")
     related = relations(archive, main)
-    return labelled_pages(
-        (f"slide {number}", partial(_rendered, archive, name))
-        for number, name in enumerate(_order(archive, main, related), 1)
-    )
+    slides = enumerate(_order(archive, main, related), 1)
+    return labelled_pages((Part(f"slide {n}", partial(_rendered, archive, name)) for n, name in slides), span)
 
 
 def _order(archive: zipfile.ZipFile, main: str, related: dict[str, Relation]) -> list[str]:
@@ -91,8 +89,8 @@ def _qualified(entry: Element) -> list[str]:
     return [found for key, found in entry.attrib.items() if key.endswith("}id")]
 
 
-def _rendered(archive: zipfile.ZipFile, name: str) -> str:
-    return render(_slide(archive, name))
+def _rendered(archive: zipfile.ZipFile, name: str) -> list[str]:
+    return [render(_slide(archive, name))]
 
 
 def _slide(archive: zipfile.ZipFile, name: str) -> Iterator[Piece]:

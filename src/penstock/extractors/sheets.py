@@ -5,12 +5,15 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import date, datetime, time, timedelta
+from functools import partial
 from itertools import zip_longest
 from typing import Any, BinaryIO
 
+import msgspec
+
 from penstock.extractors import file_properties, formats
 from penstock.extractors.base import FileContent
-from penstock.extractors.labelled import labelled_pages
+from penstock.extractors.labelled import Part, labelled_pages
 from penstock.extractors.office import OLE, damaged, encrypted, refuse_large
 from penstock.extractors.pieces import Piece, render, table
 
@@ -21,7 +24,9 @@ _ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
 Row = list[str]
 
 
-def read(document: BinaryIO, media_type: str, unpacked: Sequence[int] = (500, 300)) -> FileContent:
+def read(
+    document: BinaryIO, media_type: str, unpacked: Sequence[int] = (500, 300), span: Sequence[int] | None = None
+) -> FileContent:
     from python_calamine import CalamineError, CalamineWorkbook, PasswordError, SheetTypeEnum
 
     label = formats.of(media_type).label
@@ -33,20 +38,25 @@ def read(document: BinaryIO, media_type: str, unpacked: Sequence[int] = (500, 30
             refuse_large(archive, label, *unpacked)
     document.seek(0)
     try:
-        pages = labelled_pages(_sheets(CalamineWorkbook.from_filelike(document), SheetTypeEnum.WorkSheet))
-        return FileContent(pages, file_properties.of_file(document))
+        book = CalamineWorkbook.from_filelike(document)
+        sheets = (sheet.name for sheet in book.sheets_metadata if sheet.typ == SheetTypeEnum.WorkSheet)
+        found = labelled_pages((Part(name, partial(_texts, book, name)) for name in sheets), span)
+        return msgspec.structs.replace(found, metadata=file_properties.of_file(document))
     except PasswordError as error:
         raise encrypted(label) from error
     except (CalamineError, OSError, ValueError, OverflowError) as error:
         raise damaged(label, error) from error
 
 
-def _sheets(book: Any, kind: Any) -> Iterator[tuple[str, str]]:
-    for sheet in book.sheets_metadata:
-        if sheet.typ == kind:
-            rows = book.get_sheet_by_name(sheet.name).iter_rows()
-            for pieces in _pages(sheet.name, ([_shown(cell) for cell in row] for row in rows)):
-                yield sheet.name, render(pieces)
+def _texts(book: Any, name: str) -> Iterator[str]:
+    from python_calamine import CalamineError
+
+    try:
+        rows = book.get_sheet_by_name(name).iter_rows()
+        for pieces in _pages(name, ([_shown(cell) for cell in row] for row in rows)):
+            yield render(pieces)
+    except CalamineError as error:
+        raise ValueError(str(error)) from error
 
 
 def _pages(name: str, rows: Iterator[Row]) -> Iterator[list[Piece]]:

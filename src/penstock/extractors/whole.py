@@ -1,14 +1,16 @@
-"""Formats that can only be read as a whole file: a parser process reads the file, and the pages are returned in
-batches."""
+"""Formats that are read as a whole file: a parser process reads the file, and the pages are returned in batches."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
 
-from penstock.errors import ParserBreach, Permanent
+from penstock.errors import ParserBreach, Permanent, StepError
+from penstock.extractors.bad_parts import is_of_a_part
 from penstock.extractors.base import Extracted, FileContent, Parsers, Raw
 from penstock.extractors.formats import Format, Named, Office, Parts
+from penstock.extractors.numbered import NUMBERED, PARTS, read_parts
 
 BATCH = 16
 
@@ -35,22 +37,40 @@ class WholeFileExtractor:
     def version(self, media_type: str, params: Mapping[str, Any]) -> str:
         return self._version
 
+    async def _whole(
+        self, call: Callable[[], Awaitable[FileContent]], media_type: str, done: int
+    ) -> FileContent | None:
+        """The content of the file; None if its parts must be read one by one."""
+        try:
+            return await call()
+        except StepError as error:
+            # With pages of a whole file before it, a part has no number of its own. It was read before, and will be.
+            if is_of_a_part(error) and media_type in NUMBERED and not done:
+                return None
+            # A crash may not happen again. A file that was too slow or too large would be so again.
+            if not isinstance(error, ParserBreach) or error.reason == "parser_crash":
+                raise
+            raise Permanent(str(error), reason=error.reason) from error
+
     async def extract(
         self, raw: Raw, media_type: str, params: dict[str, Any], cursor: dict[str, Any]
     ) -> AsyncGenerator[Extracted, None]:
         done = int(cursor.get("pages", 0))
-        if cursor and done == cursor["of"]:
+        if "of" in cursor and done == cursor["of"]:
             return
         async with raw.file() as path:
-            try:
-                arguments = {"media_type": media_type, **self._arguments}
+
+            async def call(**span: Sequence[int]) -> FileContent:
+                arguments = {"media_type": media_type, **self._arguments, **span}
                 data = await self._parsers.call(self._reader, arguments, source=raw, document=path)
-            except ParserBreach as breach:
-                # A crash may not happen again. A file that was too slow or too large would be so again.
-                if breach.reason == "parser_crash":
-                    raise
-                raise Permanent(str(breach), reason=breach.reason) from breach
-        content = msgspec.msgpack.decode(data, type=FileContent)
+                return msgspec.msgpack.decode(data, type=FileContent)
+
+            content = None if PARTS in cursor else await self._whole(call, media_type, done)
+            if content is None:
+                async with aclosing(read_parts(lambda *span: call(span=span), cursor)) as batches:
+                    async for batch_of_parts in batches:
+                        yield batch_of_parts
+                return
         pages = content.pages
         for begin in range(done, len(pages), BATCH):
             batch = pages[begin : begin + BATCH]
