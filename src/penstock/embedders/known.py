@@ -21,7 +21,7 @@ _PASSAGES = "Represent this sentence for searching relevant passages: "
 MODELS: dict[str, Known] = {
     "text-embedding-3-small": Known(1536, 8191, 0.02, shortens=True),
     "text-embedding-3-large": Known(3072, 8191, 0.13, shortens=True),
-    "text-embedding-ada-002": Known(1536, 8191, 0.10),
+    "text-embedding-ada-002": Known(1536, 8191),
     "embed-v4.0": Known(1536, 128_000, shortens=True),
     "embed-english-v3.0": Known(1024, 512),
     "embed-multilingual-v3.0": Known(1024, 512),
