@@ -193,6 +193,20 @@ asyncio.run(main())
 """
 
 
+INGESTER = """
+import asyncio, sys
+from penstock.app import open_app
+from tests.integration.test_pgvector import document
+async def main():
+    home, database, index = sys.argv[1:]
+    async with open_app(home=home, database=database, index=index, embedder="fake") as app:
+        for version in range(100, 1000):
+            print(version, flush=True)
+            await app.ingest(data=document(version), name="a.txt")
+asyncio.run(main())
+"""
+
+
 def document(version: int) -> bytes:
     return "\n\n".join(f"subject version{version} paragraph {i} ".ljust(950, "x") for i in range(4)).encode()
 
@@ -200,7 +214,8 @@ def document(version: int) -> bytes:
 async def test_i5_a_search_never_mixes_generations_while_documents_change(
     start_app: StartApp, places: dict[str, str], tmp_path: Path
 ) -> None:
-    """Another process searches all the time, while documents are added, changed and deleted, and a worker is killed."""
+    """Another process searches all the time, while documents are added, changed and deleted, and a worker is killed in
+    the middle of an ingest, which another one then ends."""
     chance = random.Random(20_261_118)
     app = await start_app(**places)
     await app.ingest(data=document(0), name="kept.txt")
@@ -211,13 +226,28 @@ async def test_i5_a_search_never_mixes_generations_while_documents_change(
     )
     assert searching.stdout is not None
     assert searching.stderr is not None
+    ingesting = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", INGESTER, *arguments, cwd=ROOT, stdout=pipe, stderr=pipe
+    )
+    assert ingesting.stdout is not None
     await searching.stdout.readline()
-    for version in range(1, 16):
+    # It prints a version before it ingests it: the second line says that the first version is searchable.
+    lines = [await ingesting.stdout.readline() for _ in range(2)]
+    await asyncio.sleep(chance.random() * 0.05)
+    assert ingesting.returncode is None, "it is at work"
+    os.kill(ingesting.pid, signal.SIGKILL)
+    rest, failed = await ingesting.communicate()
+    assert ingesting.returncode == -signal.SIGKILL, failed.decode()[-600:]
+    begun = int([*lines, *rest.split()][-1])
+    await app.run()
+    [shown] = {hit.text.split()[1] for hit in await app.search("subject", 60) if hit.name == "a.txt"}
+    assert shown in (f"version{begun - 1}", f"version{begun}"), "the last one that was accepted"
+    for version in range(1, 9):
         name = chance.choice(["a.txt", "b.txt", "kept.txt"])
         await app.ingest(data=document(version), name=name)
         if name != "kept.txt" and chance.random() < 0.4:
             await app.delete([(await named(app, name)).id])
-        if version % 5 == 0:
+        if version % 4 == 0:
             await app.ledger.read(lambda connection: connection.script(_SOONER))
     while (await searching.stdout.readline()).strip() == b"":
         assert searching.returncode is None
