@@ -93,6 +93,7 @@ async def test_i9_a_bad_part_of_any_numbered_format_is_skipped_alone(
         label = pages[bad - 1].label
         assert label in ("slide 3", "Sheet 3", "chapter 3", "enclosed message 2")
         assert label in details.pages_skipped[0]["error"]
+        assert details.pages_skipped[0]["label"] == label
         assert word in pages[-1].text
         hits = [hit for hit in await app.search(word, 5, mode="text") if hit.name == name]
         assert {hit.pages_skipped for hit in hits} == {(bad,)}, name

@@ -355,7 +355,10 @@ def overview(d: "DocumentDetails") -> list[str]:
 
 def _skipped(d: "DocumentDetails") -> str | None:
     """The pages that could not be read, with their reasons."""
-    listed = [f"page {page['page']} ({page['reason']})" for page in d.pages_skipped[:MOST_SKIPPED]]
+    listed = [
+        f"page {page['page']}{' = ' + visible(page['label']) if 'label' in page else ''} ({page['reason']})"
+        for page in d.pages_skipped[:MOST_SKIPPED]
+    ]
     more = len(d.pages_skipped) - len(listed)
     return ", ".join(listed) + (f" and {more:,} more" if more else "") if listed else None
 

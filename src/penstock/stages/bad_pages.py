@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.errors import Permanent
-from penstock.model.items import Page
+from penstock.model.items import Page, Skip
 from penstock.model.nouns import Json
 
 LISTED = 200
@@ -34,7 +34,7 @@ class BadPages:
                 return pages[:number], self._failure(page, total)
             self._count += 1
             if len(self._list) < LISTED:
-                self._list.append([page.number, page.skipped.reason, page.skipped.error])
+                self._list.append(_entry(page, page.skipped))
         return pages, None
 
     def at_end(self, total: int) -> Permanent | None:
@@ -51,9 +51,9 @@ class BadPages:
         entries = [*self._list]
         count = self._count
         if last is not None and last.skipped is not None:
-            entries.append([last.number, last.skipped.reason, last.skipped.error])
+            entries.append(_entry(last, last.skipped))
             count += 1
-        page, reason, error = entries[0]
+        page, reason, error = entries[0][:3]
         if self._share and total > 1:
             error = (
                 f"{error.rstrip('.')}. {count:,} of {total:,} pages cannot be read, and the limit is {self._share:.0%} "
@@ -69,12 +69,17 @@ class BadPages:
         document, which hits contain."""
         if not self._count:
             return {}
-        listed = [{"page": page, "reason": reason, "error": error} for page, reason, error in self._list]
+        listed = [dict(zip(("page", "reason", "error", "label"), entry, strict=False)) for entry in self._list]
         return {
             SKIPPED: listed,
             "pages_skipped_count": self._count,
-            "metadata": {SKIPPED: [page for page, _, _ in self._list]},
+            "metadata": {SKIPPED: [entry[0] for entry in self._list]},
         }
+
+
+def _entry(page: Page, why: Skip) -> list[Any]:
+    """The number, reason and sentence; and the label, if it has one, such as `slide 3`."""
+    return [page.number, why.reason, why.error, *([page.label] if page.label else [])]
 
 
 def of_cursor(cursor: Mapping[str, Any]) -> list[Json]:
