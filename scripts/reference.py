@@ -35,6 +35,7 @@ from penstock.verbs.estimate import Estimate
 from penstock.verbs.groups import BatchStart
 from penstock.verbs.ingest_plan import IngestPlan, TypePlan
 from penstock.verbs.jobs import Summary
+from penstock.verbs.reindex import ReindexEstimate, ReindexView
 from penstock.verbs.replays import Discard, Replay
 from penstock.verbs.usage import Sum, Usage, UsageRow
 from penstock.verbs.views import Counts, DocumentDetails, DocumentProgress, DocumentView, WorkerView
@@ -162,6 +163,10 @@ SHAPES: dict[str, dict[str, Shape]] = {
     "usage": {"": {"days": [{**dict.fromkeys(UsageRow.__struct_fields__), **USAGE}], "total": USAGE}},
     "collection show": {"": COLLECTION},
     "collection drop": {"": dict.fromkeys(Dropped.__struct_fields__)},
+    "reindex": {
+        "": dict.fromkeys(ReindexView.__struct_fields__),
+        "--estimate": dict.fromkeys(ReindexEstimate.__struct_fields__),
+    },
     "meta": {"": {"id": None, "changed": None, "metadata": None}},
     "check": {"": dict.fromkeys(CheckReport.__struct_fields__)},
     "prune": {"": {**dict.fromkeys(Pruned.__struct_fields__), "dry_run": None}},

@@ -85,8 +85,8 @@ class CollectionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     extractor: str | None = None
     """The extractor of this collection. Default: the global setting."""
     embedder: str | None = None
-    """The embedder of this collection. Default: the global setting. It cannot be changed once documents were embedded
-    with it."""
+    """The embedder of this collection. Default: the global setting. Once documents were embedded, a change
+    takes effect with `penstock reindex`."""
     keep_artifacts: int | str | None = None
     """How long pages, chunks and vectors of this collection are kept. Default: the global setting."""
 
@@ -102,6 +102,8 @@ class RetentionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     again. Those of unfinished runs are always kept."""
     bought_megabytes: Annotated[int, Meta(ge=0, le=MOST)] = 10_000
     """Total size of these answers. Above it, those that were not used for longest are removed."""
+    former_index_days: Annotated[float, Meta(ge=0, le=100_000)] = 7.0
+    """Days for which the former index of a collection is kept after a re-index, for `penstock reindex --undo`."""
     share_bought: bool = False
     """Whether all owners share the vectors that one of them has bought. An owner can then learn from the cost of a text
     that another owner has it too."""

@@ -150,6 +150,33 @@ async def drop_collection(app: App) -> None:
         await app.drop_collection("default")
 
 
+LARGER = {"chunk": {"size": 120}}
+
+
+async def begin_reindex(app: App) -> None:
+    await app.reindex(values=LARGER, wait=False)
+
+
+async def cancel_reindex(app: App) -> None:
+    if (await app.reindex_status()).state not in ("none", "done"):
+        await app.cancel_reindex()
+
+
+async def reindex(app: App) -> None:
+    assert (await app.reindex(values=LARGER)).state in ("done", "unchanged")
+
+
+async def undo_reindex(app: App) -> None:
+    """Repeated, it would go forward again."""
+    status = await app.reindex_status()
+    if status.state == "done" and status.version != 1:
+        await app.undo_reindex()
+
+
+async def reindex_again(app: App) -> None:
+    assert (await app.reindex(values={"chunk": {"size": 180}})).state in ("done", "unchanged")
+
+
 def submit_archive(contents: Mapping[str, bytes], *gone: str) -> Operation:
     """An archive of these, and of another archive. `gone`: what a former version had."""
 
@@ -429,6 +456,20 @@ SCENARIOS = (
             Operation(prune),
             submit_folder(("alpha.txt",)),
         ],
+    ),
+    Scenario(
+        "reindexed",
+        [
+            Operation(begin_reindex),
+            Operation(cancel_reindex),
+            Operation(reindex),
+            Operation(undo_reindex),
+            submit("gamma.txt", text("deltaword", 20)),
+            Operation(reindex_again),
+            Operation(end_grace),
+            Operation(prune),
+        ],
+        start="full",
     ),
     Scenario("orphaned", [Operation(work)], start="orphaned"),
     Scenario("suspected", [Operation(work)], start="suspected"),

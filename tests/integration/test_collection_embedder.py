@@ -55,7 +55,7 @@ async def test_another_embedder_for_a_filled_collection_is_refused_before_anythi
     app = await start_app(collections={"default": {"embedder": REMOTE}})
     with pytest.raises(UsageError, match="embedder of collection 'default' is fake, and the settings name openai:m"):
         await app.ingest(folder)
-    with pytest.raises(UsageError, match="another collection"):
+    with pytest.raises(UsageError, match="penstock reindex --collection default"):
         [receipt async for receipt in app.submit(folder)]
     assert [document.name for document in await app.list_documents()] == ["a.txt"]
     assert server.texts == []

@@ -43,7 +43,7 @@ TABLES = (
     "deliveries", "index_checksums", "histories", "targets", "limits", "limit_slots",
     "answer_segments", "answers", "operations",
     "index_versions", "placements", "small_blobs", "forgotten", "run_settings",
-    "usage", "run_usage",
+    "usage", "run_usage", "reindexes",
 )  # fmt: skip
 
 

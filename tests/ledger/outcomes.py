@@ -32,18 +32,21 @@ from penstock.ledger.engine import (
     metadata,
     outbox,
     refusals,
+    reindexes,
     releases,
     restarts,
     revisions,
     runs,
     small_blobs,
     submits,
+    switches,
     targets,
     usage,
     work,
 )
 from penstock.ledger.engine.children import Parent
 from penstock.ledger.engine.pacing import Known
+from penstock.ledger.engine.submissions import FirstStep
 from penstock.ledger.upkeep import checksums, evictions, repairs, retention, retired_versions
 from penstock.ledger.upkeep.audit_index import TablePlace
 from penstock.model.nouns import DocumentId, RunId, Step, WorkerId
@@ -249,6 +252,72 @@ async def recount(desk: Desk) -> Any:
 async def bind(desk: Desk) -> Any:
     await desk.submit("/a")
     return index_versions.Binding(ANNA, "default", 1, "fake", 8)
+
+
+RECIPE = reindexes.Recipe("hash", "{}", "settings", FirstStep("extract", "extract"), {"chunk.size": 500})
+
+
+async def reindexing(desk: Desk, source: str = "/a") -> Step:
+    """A searchable document whose next version is being built."""
+    step = await searchable(desk, source)
+    await desk.ledger.write(index_versions.BIND, index_versions.Binding(ANNA, "default", 1, "fake", 8))
+    await desk.ledger.write(reindexes.BEGIN_REINDEX, reindexes.Begin(ANNA, "default", RECIPE, "other", 16, "other"))
+    return step
+
+
+async def started(desk: Desk) -> Step:
+    step = await reindexing(desk)
+    assert await desk.ledger.write(reindexes.START_REINDEX, start_order(desk, step)) == 1
+    return step
+
+
+def start_order(desk: Desk, step: Step) -> reindexes.Start:
+    return reindexes.Start(ANNA, "default", 2, ((step.document_id, RunId(desk.runtime.ulid())),))
+
+
+async def staged(desk: Desk) -> None:
+    await started(desk)
+    [first] = await desk.claim()
+    assert (await desk.complete(first, "index", key=f"{KEY}2")).took
+    [step] = await desk.claim_keyed()
+    assert await desk.ledger.write(flips.FLIP, flips.Flip(step, DocumentStatus.COMPLETED, 2, 3, "{}", staging=True))
+
+
+@scenario(reindexes.BEGIN_REINDEX)
+async def begin_reindex(desk: Desk) -> Any:
+    await searchable(desk, "/a")
+    await desk.ledger.write(index_versions.BIND, index_versions.Binding(ANNA, "default", 1, "fake", 8))
+    return reindexes.Begin(ANNA, "default", RECIPE, "other", 16, "other")
+
+
+@scenario(reindexes.CHANGE_REINDEX)
+async def change_reindex(desk: Desk) -> Any:
+    await reindexing(desk)
+    return reindexes.Change(ANNA, "default", "PAUSED")
+
+
+@scenario(reindexes.START_REINDEX)
+async def start_reindex(desk: Desk) -> Any:
+    return start_order(desk, await reindexing(desk))
+
+
+@scenario(switches.SWITCH)
+async def switch(desk: Desk) -> Any:
+    await staged(desk)
+    return switches.Switch(ANNA, "default", 2)
+
+
+@scenario(switches.UNDO)
+async def undo(desk: Desk) -> Any:
+    assert await desk.ledger.write(switches.SWITCH, await switch(desk))
+    return switches.Undo(ANNA, "default", RECIPE)
+
+
+@scenario(switches.CLEAR_REINDEX)
+async def clear_reindex(desk: Desk) -> Any:
+    await started(desk)
+    await desk.ledger.write(reindexes.CHANGE_REINDEX, reindexes.Change(ANNA, "default", "CANCELLING"))
+    return switches.Clear(ANNA, "default", 2, 10)
 
 
 # steps

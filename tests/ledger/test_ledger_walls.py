@@ -23,12 +23,14 @@ from penstock.ledger.engine import (
     groups,
     index_versions,
     locks,
+    reindexes,
     revisions,
     runs,
     submits,
 )
+from penstock.ledger.engine.submissions import FirstStep
 from penstock.ledger.reads import batches
-from penstock.model.nouns import GenerationId, Owner, Step, WorkerId
+from penstock.model.nouns import GenerationId, Owner, RunId, Step, WorkerId
 from penstock.model.usage import Amount, Booking
 
 GROUP = "01GROUP"
@@ -41,6 +43,7 @@ class Anna(msgspec.Struct, frozen=True):
     done: Step
     failed: Step
     running: Step
+    reindex: reindexes.Reindex
     letter: int
     letter_of_event: int
 
@@ -97,6 +100,12 @@ CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
     "generations.matching": lambda a: {"collection": "default", "version": 1, "accepts": lambda one: True},
     "generations.visible": lambda a: {"version": 1, "candidates": [a.done.generation_id]},
     "index_versions.current": lambda a: {"collection": "default"},
+    "index_versions.of": lambda a: {"collection": "default", "version": 1},
+    "reindexes.counts": lambda a: {"collection": "default", "version": 2},
+    "reindexes.get": lambda a: {"collection": "default"},
+    "reindexes.newest": lambda a: {"collection": "default"},
+    "reindexes.wanted": lambda a: {"one": a.reindex, "after": "", "count": 9},
+    "reindexes.working": lambda a: {"collection": "default", "version": 2},
     "revisions.of": lambda a: {"collection": "default", "sources": ["/done"]},
     "runs.known": lambda a: {"collection": "default", "sources": ["/done"]},
     "searchable.made": lambda a: {"generations": [a.done.generation_id]},
@@ -120,6 +129,7 @@ CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
 CHANGING = {
     "children.adopt", "children.held", "children.hold_lease", "children.reset_counts", "dead_letters.close",
     "deletions.delete_trees", "forgotten.forget", "metadata.change", "metadata.renew", "runs.hold",
+    "reindexes.held",
 }  # fmt: skip
 
 
@@ -140,11 +150,22 @@ async def _flipped(desk: Desk, content: str, **order: Any) -> Step:
     return step
 
 
+async def _begin_reindex(desk: Desk) -> None:
+    """One document is being worked on for it, and another one is not."""
+    other = await desk.flipped("/other")
+    await desk.ledger.write(index_versions.BIND, index_versions.Binding(ANNA, "default", 1, "fake", 8))
+    recipe = reindexes.Recipe("snapshot", "{}", "settings", FirstStep("extract", "extract"))
+    await desk.ledger.write(reindexes.BEGIN_REINDEX, reindexes.Begin(ANNA, "default", recipe, "other", 8, None))
+    order = reindexes.Start(ANNA, "default", 2, ((other.document_id, RunId(desk.runtime.ulid())),))
+    assert await desk.ledger.write(reindexes.START_REINDEX, order) == 1
+
+
 async def _fill(desk: Desk) -> Anna:
     order: dict[str, Any] = {"batch": "spring", "password": "word", "group": START}
     await _flipped(desk, "v1", **order)
     done = await _flipped(desk, "v2", **order)
     await desk.rows("UPDATE purges SET not_before = 0")
+    await _begin_reindex(desk)
     failed = await desk.started("/failed", **order)
     await desk.fail(failed)
     running = await desk.started("/running", **order)
@@ -186,7 +207,9 @@ async def _fill(desk: Desk) -> Anna:
     await desk.ledger.write(answers.START, answers.Started(ANNA, "started", "operation"))
     await desk.ledger.write(collections.BEGIN_DROP, (ANNA, "default"))
     letters = await desk.rows("SELECT id FROM dead_letters ORDER BY id")
-    return Anna(done, failed, running, *(row[0] for row in letters))
+    reindex = await desk.ledger.read(partial(reindexes.get, ANNA), "default")
+    assert reindex is not None
+    return Anna(done, failed, running, reindex, *(row[0] for row in letters))
 
 
 def test_i10_every_function_for_a_user_is_asked_here() -> None:

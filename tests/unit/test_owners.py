@@ -20,7 +20,7 @@ FOR_USERS = {
     "answers",
     "deletions", "restarts", "index_versions", "searchable", "adoptions", "metadata",
     "collections", "forgotten", "children",
-    "revisions", "usage",
+    "revisions", "usage", "reindexes", "switches",
 }  # fmt: skip
 """Modules whose functions are called for a user: `owner` comes first."""
 ENGINE = {
@@ -40,6 +40,7 @@ CROSSING = {
     "dead_letters.insert": "inside the transaction that fails a step",
     "generations.activate": "inside the transaction of a flip",
     "generations.place": "the same",
+    "generations.stage": "the same",
     "generations.schedule_purge": "inside flips, submits and deletes",
     "generations.retire": "inside submits and deletes, for documents that were looked up by owner",
     "submissions.enter": "inside a submit; the submission carries the owner",
@@ -47,6 +48,8 @@ CROSSING = {
     "submissions.is_one_statement": "the same",
     "generations.due_purges": "upkeep",
     "collections.begun": "the same",
+    "reindexes.worked": "the same",
+    "reindexes.expired": "the same",
     "usage.book": "inside the transactions of what is counted; the bookings carry the owner",
     "usage.by_owner": "for the operator",
     "runs.start_runs": "inside submits; the submission carries the owner",

@@ -45,6 +45,8 @@ class Generation(msgspec.Struct, frozen=True):
     raw_key: str
     size: int
     sha256: str
+    staging: int = 0
+    """1 if a re-index makes it, for the next version of the index; otherwise 0."""
 
 
 class StepDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

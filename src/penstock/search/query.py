@@ -3,6 +3,7 @@ active in the snapshot (I5)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
@@ -34,6 +35,8 @@ UNFILTERED = 1_000
 """Up to this many hits are fetched without a filter, and those that the filter rejects are left out. If this is not
 enough, few documents match: then all of them are listed, and the index finds only these."""
 LISTED = 20_000
+SWITCHES = 5
+"""How often a search begins again because a re-index has ended meanwhile."""
 
 
 class Request(NamedTuple):
@@ -63,10 +66,23 @@ class Queries:
     embed: Callable[[Embedder, str], Awaitable[Vector]]
 
 
+class _Switched(Exception):
+    """A re-index has switched to vectors of another model since the query was embedded."""
+
+
 async def search(
     ledger: Ledger, index: Index, queries: Queries, relevance: Relevance, owner: Owner, request: Request
 ) -> SearchResult:
     """Return one page of hits. Raises UsageError if a collection does not exist or has vectors of another model."""
+    for _ in range(SWITCHES):
+        with suppress(_Switched):
+            return await _search(ledger, index, queries, relevance, owner, request)
+    raise UsageError("the collection was embedded again with other models several times just now: repeat the search")
+
+
+async def _search(
+    ledger: Ledger, index: Index, queries: Queries, relevance: Relevance, owner: Owner, request: Request
+) -> SearchResult:
     mode = _possible(request.mode, index.traits)
     # Bytes of a command line that are not UTF-8 become lone surrogates, which no embedder accepts.
     query = request.query.encode("utf-8", "replace").decode()
@@ -85,7 +101,7 @@ async def search(
     async with ledger.snapshot() as snapshot:
         versions = await snapshot.read(partial(_versions, owner), request.collections)
         if embedder is not None and queries.choose(versions) is not embedder:
-            raise UsageError("the collection was embedded again with another model just now: repeat the search")
+            raise _Switched
         tables = await _tables(snapshot, index, owner, versions, request)
 
         visible = _Visibility(snapshot, owner, tables, _reading(request.accepts))

@@ -19,6 +19,7 @@ from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine import backup_guard
 from penstock.ledger.upkeep import audit, evictions, repairs, retention, retired_versions
 from penstock.model.nouns import WorkerId
+from penstock.upkeep import reindex
 from penstock.upkeep.check_blobs import batches, unnamed
 from penstock.upkeep.drop import finish_drops
 from penstock.upkeep.purge import hold, hold_table, purge
@@ -50,6 +51,8 @@ class Ages(msgspec.Struct, frozen=True):
     """For bought answers, since their last use."""
     bought_bytes: int
     """The total size above which bought answers are removed earlier."""
+    former_s: float
+    """For the former index version of a re-index."""
 
 
 class Pruned(msgspec.Struct):
@@ -95,6 +98,7 @@ class Prune:
         """Remove rows of the ledger, and the blobs that they name."""
         if not self._dry_run:
             await finish_drops(self._ledger)
+            await reindex.expire(self._ledger, self._ages.former_s)
         await self._purge()
         await self._remove_tables()
         await self._drop()

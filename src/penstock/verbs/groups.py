@@ -15,7 +15,7 @@ from penstock.ledger.reads.batches import Batch, Durations, Group
 from penstock.model.nouns import DocumentId, Owner, RunId
 from penstock.verbs import arguments
 from penstock.verbs.documents import retry
-from penstock.verbs.querying import refuse_other_embedder
+from penstock.verbs.querying import fitted
 from penstock.verbs.scope import Scope, chosen_collection
 from penstock.verbs.usage import Usage, summed
 
@@ -117,7 +117,7 @@ async def start_batch(
     arguments.number("priority", priority, -arguments.PRIORITY, arguments.PRIORITY)
     asked = specs.asked(where, workflow, params)
     spec = specs.start(scope.owner, where, asked, batch=batch, priority=priority)
-    await refuse_other_embedder(scope, spec)
+    spec = await fitted(scope, spec)
     return await _start(scope.owner, scope.ledger, spec, again)
 
 

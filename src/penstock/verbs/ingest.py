@@ -25,7 +25,7 @@ from penstock.verbs.documents import change
 from penstock.verbs.ingest_plan import IngestPlan, make_plan
 from penstock.verbs.jobs import Job, OnReceipt, Report, Summary
 from penstock.verbs.manifests import Manifest
-from penstock.verbs.querying import refuse_other_embedder
+from penstock.verbs.querying import fitted
 from penstock.verbs.scope import Scope, chosen_collection
 from penstock.verbs.usage import check_max_cost
 from penstock.verbs.working import start_worker
@@ -93,7 +93,7 @@ async def ingest_given(
     """Submit the input of a call, process it if `start` makes a worker, and delete what is gone if that was asked
     for."""
     await finish_drops_of(scope.ledger, scope.owner, spec.collection)
-    await refuse_other_embedder(scope, spec)
+    spec = await fitted(scope, spec)
     await given.recall(spec.collection, again=again)
     job = Job(scope.owner, scope.ledger, scope.runtime)
     intake = Intake(scope.ledger, scope.blobs, scope.runtime)
@@ -151,7 +151,7 @@ async def submit(
     given = Given(scope, given_paths, include, exclude, data, name, source, key, info, known, manifest)
     spec = run_spec(scope, collection, workflow, params, priority, batch, retry, password)
     await finish_drops_of(scope.ledger, scope.owner, spec.collection)
-    await refuse_other_embedder(scope, spec)
+    spec = await fitted(scope, spec)
     await given.recall(spec.collection, again=again)
     intake = Intake(scope.ledger, scope.blobs, scope.runtime)
     began = False

@@ -183,8 +183,9 @@ class MaintenanceRunner:
         retention = self._config.retention
         bought = (retention.bought_days * DAY_S, retention.bought_megabytes * 1_000_000)
         if older_than_s is not None:
-            return Ages(keep, older_than_s, older_than_s, *bought)
-        return Ages(keep, retention.history_days * DAY_S, DAY_S, *bought)
+            return Ages(keep, older_than_s, older_than_s, *bought, older_than_s)
+        former_s = retention.former_index_days * DAY_S
+        return Ages(keep, retention.history_days * DAY_S, DAY_S, *bought, former_s)
 
 
 def _somebody() -> str:

@@ -13,6 +13,7 @@ from penstock.verbs import (
     usage,
     watch,
 )
+from penstock.verbs import reindex as reindexing
 from penstock.verbs.scope import Scope
 
 
@@ -45,6 +46,12 @@ class OwnerScope(Scope):
     list_collections = collections.list_collections
     collection = collections.collection
     drop_collection = collections.drop_collection
+    reindex = reindexing.reindex
+    reindex_status = reindexing.reindex_status
+    estimate_reindex = reindexing.estimate_reindex
+    pause_reindex = reindexing.pause_reindex
+    cancel_reindex = reindexing.cancel_reindex
+    undo_reindex = reindexing.undo_reindex
 
     list_dead_letters = dead_letters.list_dead_letters
     dead_letter = dead_letters.dead_letter

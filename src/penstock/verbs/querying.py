@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from penstock.embedders.base import Embedder, Remote
 from penstock.errors import Away, RateLimited, Unauthorized, UsageError
 from penstock.intake import RunSpec
-from penstock.ledger.engine import index_versions, targets, usage
+from penstock.ledger.engine import index_versions, reindexes, targets, usage
 from penstock.ledger.engine.index_versions import IndexVersion
 from penstock.model.items import Vector
 from penstock.model.usage import Booking, amount
@@ -41,28 +41,33 @@ def _of(scope: Scope, collection: str, version: IndexVersion) -> Embedder:
     return scope.ports.embedder_for(scope.config.embed_parameters(collection))
 
 
-async def refuse_other_embedder(scope: Scope, spec: RunSpec) -> None:
-    """Raise UsageError if the collection has vectors of another model than the settings name, before anything is
-    accepted: vectors of two models cannot be compared."""
+async def fitted(scope: Scope, spec: RunSpec) -> RunSpec:
+    """Return the RunSpec for an ingest. Raises UsageError if the collection has vectors of another model than the
+    settings name, before anything is accepted: vectors of two models cannot be compared. While a re-index is under
+    way, the embedder of the current index version is used. The re-index then repeats the document."""
     steps = [step for step in spec.workflow.steps if step.kind == "index"]
     version = await scope.ledger.read(lambda c: index_versions.current(scope.owner, c, spec.collection))
     if not steps or version is None or version.embedder is None:
-        return
+        return spec
     model = scope.ports.embedder_for(steps[-1].parameters).model
     if version.embedder not in (model.fingerprint, *model.former_names):
         chosen = str(steps[-1].parameters.get("embedder") or scope.config.embedder)
+        reindex = await scope.ledger.read(lambda c: reindexes.get(scope.owner, c, spec.collection))
+        if reindex is not None and reindex.state != "DONE" and version.setting not in (None, chosen):
+            return scope.resources.run_specs.pinned(spec, str(version.setting))
         if version.setting == chosen:
             raise UsageError(
                 f"the embedder {chosen!r} has changed: collection {spec.collection!r} was embedded with "
-                f"{version.embedder}, and it is {model.fingerprint} now. Go back to that one, or put the documents "
-                "into another collection"
+                f"{version.embedder}, and it is {model.fingerprint} now. Go back to that one, or run "
+                f"`penstock reindex --collection {spec.collection}`, which embeds the collection again"
             )
         now = f"the embedder of collection {spec.collection!r} is {version.setting or version.embedder}"
         raise UsageError(
             f"{now}, and the settings name {model.name or model.fingerprint}. Set `embedder: "
-            f"{version.setting or version.embedder}` for it (under `collections`), or put the documents into another "
-            "collection"
+            f"{version.setting or version.embedder}` for it (under `collections`), or run `penstock reindex "
+            f"--collection {spec.collection}`, which embeds the collection again"
         )
+    return spec
 
 
 async def query_vector(scope: Scope, embedder: Embedder, text: str) -> Vector:

@@ -2,6 +2,7 @@
 affects the output."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -84,7 +85,13 @@ class RunSpecs:
         """Make the RunSpec of a new group of runs."""
         chosen = remember(self.workflow(collection, asked), asked)
         family = GroupStart(self._runtime.ulid(), chosen.id, asked.params)
-        return RunSpec(owner, collection, chosen, self._settings(chosen), priority, batch, retry, password, family)
+        return RunSpec(owner, collection, chosen, self.settings(chosen), priority, batch, retry, password, family)
+
+    def pinned(self, spec: RunSpec, embedder: str) -> RunSpec:
+        """Return the RunSpec with another embedder."""
+        chosen = with_parameters(spec.workflow, {"embed": {"embedder": embedder}}, "the embedder of the index")
+        chosen = with_embedder(chosen)
+        return replace(spec, workflow=chosen, settings=self.settings(chosen))
 
     def again(self, owner: Owner, origin: Origin, snapshot: Workflow, changes: Changes) -> tuple[RunSpec, str | None]:
         """Make the RunSpec for a retry: the workflow and values of the run, as they are defined now, unless others are
@@ -109,7 +116,7 @@ class RunSpecs:
             note = (
                 f"documents of {snapshot.id!r} go on with the workflow and the values that they started with: {error}"
             )
-        settings = self._settings(chosen)
+        settings = self.settings(chosen)
         return RunSpec(owner, origin.collection, chosen, settings, origin.priority, password=changes.password), note
 
     def _with_values(self, workflow: Workflow, params: str | None, values: Mapping[str, Mapping[str, Any]]) -> Workflow:
@@ -118,7 +125,8 @@ class RunSpecs:
             workflow = with_parameters(workflow, found.config, f"parameter set {found.id!r}")
         return with_parameters(workflow, values, "the values given") if values else workflow
 
-    def _settings(self, chosen: Workflow) -> str:
+    def settings(self, chosen: Workflow) -> str:
+        """Return the fingerprint of everything except the bytes that affects the output."""
         ports = self._ports()
         _refuse_missing_keys(ports, chosen)
         loaded = {name: _extractor(ports, name) for name in ports.extractors}

@@ -63,7 +63,7 @@ def start_worker(
         services,
         resources.liveness(),
         slots=slots,
-        chores=[_dropping(resources), _purging(resources, services)],
+        chores=[_dropping(resources), _reindexing(resources), _purging(resources, services)],
         dispatcher=dispatcher,
     )
     resources.workers.add(worker)
@@ -116,6 +116,13 @@ def _dropping(resources: Resources) -> Callable[[], Awaitable[int]]:
     from penstock.upkeep.drop import finish_drops
 
     return lambda: finish_drops(resources.ledger)
+
+
+def _reindexing(resources: Resources) -> Callable[[], Awaitable[bool]]:
+    """Return the function that the worker calls periodically to continue re-indexes."""
+    from penstock.upkeep.reindex import advance_all
+
+    return lambda: advance_all(resources.ledger)
 
 
 def _child_submitter(resources: Resources) -> "SubmitChildren":

@@ -168,7 +168,9 @@ def flip(
     numbers."""
     pages, chunks = (ctx.state.newest(kind, ctx.step.position + 1) for kind in COUNTED)
     counts = (pages.items if pages else None, chunks.items if chunks else 0)
-    return flips.Flip(ctx.step, status, *counts, meta, output, _found(ctx), media_type=media_type, usage=usage)
+    return flips.Flip(
+        ctx.step, status, *counts, meta, output, _found(ctx), media_type, usage, bool(ctx.generation.staging)
+    )
 
 
 def _found(ctx: Context) -> str | None:

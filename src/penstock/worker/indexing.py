@@ -116,7 +116,7 @@ class Indexer(GroupHost):
         if bound is not None and bound.embedder != model.fingerprint:
             raise Permanent(
                 f"collection {place[1]!r} was embedded with {bound.embedder}, not {model.fingerprint}: go back to "
-                "that embedder, or put the documents into another collection",
+                f"that embedder, or run `penstock reindex --collection {place[1]}`",
                 reason="embedder_changed",
             )
         self._bound.add(place)

@@ -35,7 +35,8 @@ def artifact_fingerprint(services: WorkerServices, state: RunState, position: in
         {name: value for name, value in definition.parameters.items() if name not in stage.separate},
         before[-1] if before else None,
     )
-    if services.submit_children is not None and definition.method is None and stage.has_children(media_type):
+    shared = services.submit_children is None or state.generation.staging == 1
+    if not shared and definition.method is None and stage.has_children(media_type):
         return f"{made}{OWN}{state.generation.id}"
     return made
 

@@ -189,7 +189,8 @@ class WorkerServices:
             gatherers=self.gatherers,
             calls=self.calls,
             bought=self.bought,
-            submit_children=self.submit_children,
+            # What is inside it is a document already, with its own run.
+            submit_children=None if state.generation.staging else self.submit_children,
         )
 
 

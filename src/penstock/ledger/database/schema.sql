@@ -49,7 +49,7 @@ CREATE TABLE generations (
   chunks INTEGER,
   created_at REAL NOT NULL,
   flipped_at REAL
-, artifacts_dropped_at REAL, found TEXT, submitted TEXT);
+, artifacts_dropped_at REAL, found TEXT, submitted TEXT, staging INTEGER NOT NULL DEFAULT 0);
 
 CREATE UNIQUE INDEX generations_active ON generations (document_id) WHERE state = 'ACTIVE';
 
@@ -529,3 +529,19 @@ CREATE TABLE run_usage (
   unpriced BIGINT NOT NULL,
   PRIMARY KEY (run_id, model, kind)
 );
+
+CREATE TABLE reindexes (
+  owner TEXT NOT NULL,
+  collection TEXT NOT NULL,
+  version INTEGER NOT NULL,
+  former INTEGER NOT NULL,
+  state TEXT NOT NULL CHECK (state IN ('BUILDING', 'PAUSED', 'CANCELLING', 'DONE')),
+  recipe TEXT NOT NULL,
+  former_recipe TEXT NOT NULL,
+  begun_at REAL NOT NULL,
+  ended_at REAL,
+  PRIMARY KEY (owner, collection),
+  FOREIGN KEY (owner, collection) REFERENCES collections (owner, name)
+);
+
+CREATE INDEX generations_staging ON generations (owner, collection, index_version, flipped_at) WHERE staging = 1;

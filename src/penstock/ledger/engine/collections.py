@@ -93,12 +93,16 @@ _END = Statement(
     "UPDATE collections SET drop_to = NULL, dropped_at = {now} "
     "WHERE owner = :owner AND name = :collection AND drop_to = :upto"
 )
+_IS_GONE = (
+    "EXISTS (SELECT 1 FROM collections c WHERE c.owner = :owner AND c.name = :collection "
+    f"AND c.drop_to IS NULL AND NOT {EXISTS})"
+)
 # What is ingested later may have another embedder. So it gets another version.
 _RETIRE = Statement(
     "UPDATE index_versions SET state = 'RETIRED' WHERE owner = :owner AND collection = :collection "
-    "AND state = 'CURRENT' AND EXISTS (SELECT 1 FROM collections c WHERE c.owner = :owner AND c.name = :collection "
-    f"AND c.drop_to IS NULL AND NOT {EXISTS})"
+    f"AND state IN ('CURRENT', 'BUILDING') AND {_IS_GONE}"
 )
+_END_REINDEX = Statement(f"DELETE FROM reindexes WHERE owner = :owner AND collection = :collection AND {_IS_GONE}")
 _BEGUN = Statement("SELECT owner, name, drop_to FROM collections WHERE drop_to IS NOT NULL ORDER BY owner, name")
 _BEGUN_IN = Statement(
     "SELECT owner, name, drop_to FROM collections WHERE owner = :owner AND name = :collection AND drop_to IS NOT NULL"
@@ -123,6 +127,7 @@ def _end(connection: Connection, drops: Sequence[Drop]) -> list[None]:
     for drop in drops:
         connection.run(_END, owner=drop.owner, collection=drop.collection, upto=drop.upto)
         connection.run(_RETIRE, owner=drop.owner, collection=drop.collection)
+        connection.run(_END_REINDEX, owner=drop.owner, collection=drop.collection)
     return [None for _ in drops]
 
 

@@ -36,6 +36,8 @@ class Flip(msgspec.Struct, frozen=True):
     """What the document was found to be, if this step found it."""
     usage: tuple[Booking, ...] = ()
     """What was saved since the last checkpoint of this step."""
+    staging: bool = False
+    """It is made by a re-index: it becomes searchable with the switch to the next version, and not here."""
 
 
 # The five conditions of I5 in one statement: lease, lock, run, document, generation. Scalar subqueries, not EXISTS:
@@ -90,6 +92,12 @@ def _flip_single(connection: Connection, flips: Sequence[Flip]) -> list[bool]:
 
 
 def _flip(connection: Connection, flips: Sequence[Flip]) -> list[bool]:
+    if any(f.staging for f in flips):
+        direct = iter(_flip(connection, [f for f in flips if not f.staging]))
+        staged = iter(_flip_each(connection, [f for f in flips if f.staging]))
+        return [next(staged if f.staging else direct) for f in flips]
+    if not flips:
+        return []
     if connection.dialect == "postgres":
         answers = _flip_single(connection, flips)
         done = [f for f, took in zip(flips, answers, strict=True) if took]
@@ -97,14 +105,21 @@ def _flip(connection: Connection, flips: Sequence[Flip]) -> list[bool]:
         usage.book(connection, [booking for f in done for booking in f.usage])
         outbox.add_events(connection, _flipped(done))
         return answers
+    return _flip_each(connection, flips)
+
+
+def _flip_each(connection: Connection, flips: Sequence[Flip]) -> list[bool]:
+    """All of them are for the current version, or all are staged."""
     rows = [(f.step.lease.step_id, f.step.lease.token, f.meta) for f in flips]
     took = {row[0] for row in connection.run(_FLIP, rows)}
     done = [f for f in flips if f.step.lease.step_id in took]
     if done:
         checkpoints.finish(connection, [f.output for f in done if f.output is not None])
-        generations.activate(
-            connection, [(f.step.generation_id, f.step.document_id, f.pages, f.chunks, f.found) for f in done], GRACE_S
-        )
+        if done[0].staging:
+            generations.stage(connection, [(f.step.generation_id, f.pages, f.chunks, f.found) for f in done])
+        else:
+            made = [(f.step.generation_id, f.step.document_id, f.pages, f.chunks, f.found) for f in done]
+            generations.activate(connection, made, GRACE_S)
         generations.place(connection, [f.step.generation_id for f in done if _is_placed(f)])
         connection.run(_END_DOCUMENT, [(f.step.document_id, f.status) for f in done])
         _keep_types(connection, done)
@@ -143,7 +158,7 @@ FLIP = Verb(
     _flip,
     single_statement=lambda flips: (
         outbox.is_silent(flip.step.snapshot for flip in flips)
-        and all(flip.media_type is None and not flip.usage for flip in flips)
+        and all(flip.media_type is None and not flip.usage and not flip.staging for flip in flips)
     ),
     of=lambda flip: flip.step.lease.step_id,
     recall=_recall_flipped,

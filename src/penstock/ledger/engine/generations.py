@@ -47,18 +47,30 @@ def activate(
     schedule_purge(connection, [GenerationId(row[0]) for row in replaced], grace_s)
 
 
+_STAGE = Statement(
+    "UPDATE generations SET flipped_at = {now}, pages = r.page_count, chunks = r.chunk_count, found = r.found "
+    "FROM {rows} WHERE {generations.id = r.generation}",
+    rows="generation bigint, page_count int, chunk_count int, found text",
+)
+
+
+def stage(connection: Connection, rows: Sequence[tuple[GenerationId, int | None, int, str | None]]) -> None:
+    """Generations of a re-index are complete. The switch activates them."""
+    connection.run(_STAGE, rows)
+
+
 def schedule_purge(connection: Connection, ids: Sequence[GenerationId], grace_s: float) -> None:
     if ids:
         connection.run(_PURGE, [(generation,) for generation in ids], grace=grace_s)
 
 
 _RETIRE = Statement(
-    "UPDATE generations SET state = 'SUPERSEDED' FROM {rows} "
+    "UPDATE generations SET state = 'SUPERSEDED', staging = 0 FROM {rows} "
     "WHERE {generations.document_id = r.document} AND generations.state = 'BUILDING' RETURNING id",
     rows="document text",
 )
 _RETIRE_ALL = Statement(
-    "UPDATE generations SET state = 'SUPERSEDED' FROM {rows} "
+    "UPDATE generations SET state = 'SUPERSEDED', staging = 0 FROM {rows} "
     "WHERE {generations.document_id = r.document} AND generations.state IN ('BUILDING', 'ACTIVE') RETURNING id",
     rows="document text",
 )
@@ -121,7 +133,8 @@ def place(connection: Connection, written: Sequence[GenerationId]) -> None:
 
 _HIDDEN = Statement(
     "SELECT g.id FROM generations g JOIN placements p ON p.generation_id = g.id AND p.version = :version "
-    "WHERE g.owner = :owner AND g.collection = :collection AND g.written = 1 AND g.state <> 'ACTIVE'"
+    "WHERE g.owner = :owner AND g.collection = :collection AND g.index_version = :version AND g.written = 1 "
+    "AND g.state <> 'ACTIVE'"
 )
 _VISIBLE = Statement(
     "SELECT g.id, d.id, d.name, d.source, coalesce(g.submitted, d.metadata), g.found, d.collection, d.media_type, "

@@ -42,6 +42,12 @@ def current(owner: Owner, connection: Connection, collection: str) -> IndexVersi
     return _version(rows[0]) if rows else None
 
 
+def of(owner: Owner, connection: Connection, collection: str, version: int) -> IndexVersion | None:
+    """One version of a collection."""
+    rows = connection.run(_OF, owner=owner, collection=collection, version=version)
+    return _version(rows[0]) if rows else None
+
+
 def _version(row: Row) -> IndexVersion:
     return IndexVersion(*row)
 

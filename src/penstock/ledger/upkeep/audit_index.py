@@ -43,16 +43,18 @@ class Active(msgspec.Struct, frozen=True):
     chunks: int
 
 
+# What a re-index has staged, and what it has kept for an undo, is as complete as what is searchable.
+_WHOLE = "(g.state = 'ACTIVE' OR (g.state = 'BUILDING' AND g.staging = 1 AND g.flipped_at IS NOT NULL))"
 _ACTIVES = question(
     "SELECT g.id, coalesce(g.chunks, 0) FROM generations g "
     "JOIN placements p ON p.generation_id = g.id AND p.version = :version AND p.state = 'READY' "
-    "WHERE g.id > :after AND g.owner = :owner AND g.collection = :collection AND g.state = 'ACTIVE' "
+    f"WHERE g.id > :after AND g.owner = :owner AND g.collection = :collection AND {_WHOLE} "
     "ORDER BY g.id LIMIT :count"
 )
 _ACTIVES_AGAIN = question(
     "SELECT g.id, coalesce(g.chunks, 0) FROM {rows} JOIN generations g ON g.id = r.generation "
     "JOIN placements p ON p.generation_id = g.id AND p.version = :version AND p.state = 'READY' "
-    "WHERE g.owner = :owner AND g.collection = :collection AND g.state = 'ACTIVE' ORDER BY g.id",
+    f"WHERE g.owner = :owner AND g.collection = :collection AND {_WHOLE} ORDER BY g.id",
     rows="generation bigint",
 )
 
@@ -92,7 +94,8 @@ _ROW_SOURCES = (
     "WHERE f.generation_id = g.id"
 )
 _STATES = question(
-    "SELECT g.id, g.state, g.owner, g.collection, coalesce((SELECT p.version FROM placements p "
+    f"SELECT g.id, CASE WHEN {_WHOLE} THEN 'ACTIVE' ELSE g.state END, g.owner, g.collection, "
+    "coalesce((SELECT p.version FROM placements p "
     "WHERE p.generation_id = g.id AND p.version = :version), g.index_version), g.document_id, d.name, "
     "coalesce(g.chunks, 0), "
     "coalesce((SELECT max(s.epoch) FROM steps s WHERE s.document_id = g.document_id AND s.generation_id = g.id), 0), "

@@ -36,7 +36,7 @@ def _free(connection: Connection, keys: Sequence[str]) -> list[bool]:
 
 
 _RETIRE = Statement(
-    "UPDATE generations SET state = 'SUPERSEDED' WHERE id = :generation AND (state = 'SUPERSEDED' OR "
+    "UPDATE generations SET state = 'SUPERSEDED', staging = 0 WHERE id = :generation AND (state = 'SUPERSEDED' OR "
     "(state IN ('ACTIVE', 'BUILDING') AND EXISTS (SELECT 1 FROM documents d WHERE d.id = generations.document_id "
     "AND d.deleted_at IS NOT NULL))) RETURNING id"
 )

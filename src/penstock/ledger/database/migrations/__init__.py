@@ -30,6 +30,7 @@ from penstock.ledger.database.migrations import (
     m0025_source_order,
     m0026_usage,
     m0027_embedder_setting,
+    m0028_reindexes,
 )
 
 MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
@@ -60,5 +61,6 @@ MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0025_source_order.statements,
     m0026_usage.statements,
     m0027_embedder_setting.statements,
+    m0028_reindexes.statements,
 )
 LATEST = len(MIGRATIONS)
