@@ -160,6 +160,7 @@ async def test_an_undo_goes_back_at_once_and_repeats_only_what_has_changed(
     assert (await app.collection("default")).chunks < small
     view = await app.undo_reindex()
     assert (view.state, view.version, view.former) == ("done", 1, 2)
+    assert (await app.ingest(folder)).stale_settings == 0
     assert (await app.collection("default")).chunks == small
     view = await app.undo_reindex()
     assert (view.version, view.former) == (2, 1)

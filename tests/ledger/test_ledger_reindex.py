@@ -1,5 +1,8 @@
 """Re-index in the ledger: what the switch, an undo and a cancel need, and what they change."""
 
+import asyncio
+
+import pytest
 from tests.kit.ledger import ANNA, BERT, Desk
 from tests.ledger.outcomes import RECIPE, reindexing, staged, start_order, started
 
@@ -45,6 +48,47 @@ async def test_i5_a_document_that_is_being_ingested_holds_the_switch(desk: Desk)
     await staged(desk)
     await desk.submit("/b")
     assert not await desk.ledger.write(switches.SWITCH, SWITCH)
+
+
+async def test_a_retry_after_a_cancel_starts_a_new_run(desk: Desk) -> None:
+    """The content that is searchable is older than the document: its newest run failed, and then its re-index ended."""
+    step = await reindexing(desk)
+    await desk.fail(await desk.started("/a", content="v2"))
+    assert await desk.ledger.write(reindexes.START_REINDEX, start_order(desk, step)) == 1
+    await desk.ledger.write(reindexes.CHANGE_REINDEX, reindexes.Change(ANNA, "default", "CANCELLING"))
+    assert await desk.ledger.write(switches.CLEAR_REINDEX, switches.Clear(ANNA, "default", 2, 9)) == 1
+    assert await desk.rows("SELECT status FROM documents") == [("CANCELLED",)]
+    await desk.submit("/a", content="v2", retry=True)
+    assert (await states(desk))[-1] == (1, "BUILDING", 0)
+    assert await desk.rows("SELECT status FROM runs ORDER BY generation_id DESC LIMIT 1") == [("OPEN",)]
+
+
+async def test_i5_on_postgres_a_switch_waits_for_submits_in_progress(desk: Desk) -> None:
+    if desk.ledger.database.dialect != "postgres":
+        pytest.skip("SQLite has one writer")
+    await staged(desk)
+    other = desk.ledger.database.connect()
+    try:
+        other.script("BEGIN")
+        other.script("UPDATE generations SET size = size")
+        switching = asyncio.create_task(desk.ledger.write(switches.SWITCH, SWITCH))
+        done, _ = await asyncio.wait([switching], timeout=0.3)
+        assert not done
+        other.script("COMMIT")
+        assert await switching
+        # And a submit that waits for the switch reads the version after it.
+        other.script("BEGIN")
+        other.script("LOCK TABLE generations IN SHARE ROW EXCLUSIVE MODE")
+        submitting = asyncio.create_task(desk.submit("/b"))
+        done, _ = await asyncio.wait([submitting], timeout=0.3)
+        assert not done
+        other.script("UPDATE index_versions SET state = 'RETIRED' WHERE state = 'CURRENT'")
+        other.script("UPDATE index_versions SET state = 'CURRENT' WHERE version = 1")
+        other.script("COMMIT")
+        await submitting
+        assert (await states(desk))[-1] == (1, "BUILDING", 0)
+    finally:
+        other.close()
 
 
 async def test_i10_a_re_index_of_another_owner_is_not_there(desk: Desk) -> None:

@@ -41,6 +41,7 @@ CROSSING = {
     "generations.activate": "inside the transaction of a flip",
     "generations.place": "the same",
     "generations.stage": "the same",
+    "generations.active_condition": "an SQL condition that names no owner: the table it is for belongs to one",
     "generations.schedule_purge": "inside flips, submits and deletes",
     "generations.retire": "inside submits and deletes, for documents that were looked up by owner",
     "submissions.enter": "inside a submit; the submission carries the owner",

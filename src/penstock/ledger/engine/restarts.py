@@ -10,7 +10,7 @@ import msgspec
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
-from penstock.ledger.engine.runs import Known, hold, keep_password, replay_runs, start_runs
+from penstock.ledger.engine.runs import LAST_RUN, Known, hold, keep_password, replay_runs, start_runs
 from penstock.ledger.engine.steps import SETTINGS
 from penstock.ledger.engine.submissions import FirstStep, NewDocument, Submission
 from penstock.model.nouns import DocumentId, Owner, RunId
@@ -18,9 +18,9 @@ from penstock.model.states import TEXTLESS
 
 _RUNS = (
     f"SELECT d.id, d.sha256, d.status, x.id, {SETTINGS}, x.generation_id, g.raw_key, x.group_id, d.media_type, "
-    "d.source, d.name, d.size, d.metadata, g.found FROM {rows} JOIN documents d ON d.id = r.document AND {d.owner} "
-    "AND d.deleted_at IS NULL JOIN runs x ON x.document_id = d.id "
-    "AND x.generation_id = (SELECT max(generation_id) FROM runs WHERE runs.document_id = d.id) "
+    "d.source, d.name, d.size, d.metadata, g.found, g.state = 'BUILDING' FROM {rows} "
+    "JOIN documents d ON d.id = r.document AND {d.owner} "
+    f"AND d.deleted_at IS NULL JOIN runs x ON x.document_id = d.id AND x.generation_id = {LAST_RUN} "
     "JOIN generations g ON g.id = x.generation_id "
 )
 
@@ -34,7 +34,7 @@ _LAST_RUNS = Statement(
 
 
 def _known(row: Sequence[Any]) -> Known:
-    return msgspec.structs.replace(Known(*row[:9]), found=row[13])
+    return msgspec.structs.replace(Known(*row[:9]), found=row[13], is_building=bool(row[14]))
 
 
 class Retry(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ def _retry(connection: Connection, requests: Sequence[Retry]) -> list[set[Docume
         old = {DocumentId(row[0]): _known(row) for row in rows}
         # What the document is now is in the ledger; the caller may have looked at it long ago.
         now = {row[0]: (row[9], row[10], row[1], row[11], None, json.loads(row[12])) for row in rows}
-        fresh = {i for i, k in old.items() if not k.made_with(s.settings) or k.status in TEXTLESS}
+        fresh = {i for i, k in old.items() if not k.made_with(s.settings) or k.status in TEXTLESS or not k.is_building}
         replay_runs(connection, s.owner, [k for i, k in old.items() if i not in fresh])
         start_runs(
             connection,

@@ -15,15 +15,22 @@ from penstock.ledger.engine.submissions import Beginning, NewDocument, Submissio
 from penstock.model import settings
 from penstock.model.nouns import DocumentId, Owner, RunId, StepId
 
+LAST_RUN = (
+    "coalesce((SELECT a.id FROM generations a WHERE a.document_id = d.id AND a.state = 'ACTIVE' "
+    "AND d.status = 'COMPLETED'), (SELECT max(generation_id) FROM runs WHERE runs.document_id = d.id))"
+)
+"""The generation of the run that made a document d what it is. After the undo or the cancel of a re-index, that is not
+the newest one."""
+
 _KNOWN = Statement(
     f"SELECT d.id, d.source, d.sha256, d.status, x.id, {SETTINGS}, x.generation_id, g.raw_key, x.group_id, "
     "d.media_type, CASE WHEN d.status = 'FAILED' THEN EXISTS (SELECT 1 FROM dead_letters l WHERE l.run_id = x.id "
-    "AND l.reason IN ('raw_missing', 'raw_damaged', 'short_read')) ELSE false END, g.found, d.size, d.parent_id "
+    "AND l.reason IN ('raw_missing', 'raw_damaged', 'short_read')) ELSE false END, g.found, d.size, d.parent_id, "
+    "g.state = 'BUILDING' "
     "FROM {rows} "
     "JOIN {documents d: d.source = r.source AND {d.owner} AND d.collection = :collection "
     "AND d.deleted_at IS NULL} JOIN runs x ON x.document_id = d.id "
-    "AND x.generation_id = (SELECT max(generation_id) FROM runs WHERE runs.document_id = d.id) "
-    "JOIN generations g ON g.id = x.generation_id",
+    f"AND x.generation_id = {LAST_RUN} JOIN generations g ON g.id = x.generation_id",
     rows="source text",
     plan_anew=True,
 )
@@ -47,6 +54,8 @@ class Known(msgspec.Struct, frozen=True):
     """Metadata that its steps found, as JSON: it says whether there were scanned pages."""
     size: int = 0
     parent_id: DocumentId | None = None
+    is_building: bool = True
+    """Whether the run can go on. A re-index that was cancelled has given its generation up."""
 
     def made_with(self, now: str) -> bool:
         """False: these settings may lead to another outcome than those of its newest run."""

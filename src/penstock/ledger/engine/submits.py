@@ -185,7 +185,7 @@ def _again(document: NewDocument, old: Known, s: Submission) -> Literal["start",
     unlocked = s.password is not None and old.status == "FAILED"
     if not (s.retry or unlocked) and (not changed or old.status == "CANCELLED"):
         return "skip"
-    return "start" if changed or old.status in TEXTLESS else "replay"
+    return "start" if changed or old.status in TEXTLESS or not old.is_building else "replay"
 
 
 def _answers_by_key(connection: Connection, s: Submission) -> dict[str, Submitted]:
