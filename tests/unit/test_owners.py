@@ -27,7 +27,7 @@ ENGINE = {
     "steps", "resource_keys", "completions", "flips", "failures", "releases", "checkpoints", "locks", "workers",
     "work", "liveness", "audit", "audit_index", "checksums", "repairs", "retention", "store", "writer", "notifier",
     "database", "statements", "connection", "sqlite", "postgres", "groups", "outbox", "gauges", "lifecycle",
-    "steps_vacuum", "claims", "leasing", "postgres_statements", "histories", "commit_counter", "away", "outage_wait",
+    "steps_vacuum", "claims", "leasing", "postgres_statements", "histories", "commit_counter", "outage_wait",
     "evictions", "retired_versions",
     "versions", "targets", "refusals", "backup_guard", "backup_tables", "limits", "pacing",
     "small_blobs", "blobs", "read_only", "reserve",
