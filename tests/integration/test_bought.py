@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import StartApp
-from tests.kit.apps import found
+from tests.kit.apps import found, until
 
 from penstock.app import App
 from penstock.errors import RateLimited
@@ -141,3 +141,48 @@ async def test_old_answers_are_evicted_but_not_those_of_unfinished_runs(
     assert gone.answers >= 6
     assert not list((app.config.blobs_path or Path()).rglob("bought/*/*"))
     assert (await app.check()).ok
+
+
+@pytest.mark.parametrize("shared", [True, False])
+async def test_shared_answers_stay_while_any_owner_has_an_unfinished_run(
+    start_app: StartApp, files: Files, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    app = await start_app(retention={"bought_megabytes": 0, "share_bought": shared})
+    Seller(app)
+    await app.for_owner("anna").ingest([files(**{"a.txt": paragraphs(6)})])
+    await app.for_owner("bert").ingest([files(**{"z.txt": "waits"}) / "z.txt"], wait=False)
+    before = (await app.prune()).answers
+    assert before == 0 if shared else before >= 6
+    assert (await app.run()).completed == 1
+    monkeypatch.setattr("penstock.ledger.engine.answers.TOUCH_S", 0.0)
+    assert before + (await app.prune()).answers >= 7
+    assert not list((app.config.blobs_path or Path()).rglob("bought/*/*"))
+    assert (await app.check()).ok
+
+
+async def test_i4_a_worker_that_stops_waits_for_an_answer_that_is_paid_for_and_keeps_it(
+    start_app: StartApp, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.worker.running.STOP_S", 0.05)
+    monkeypatch.setattr("penstock.worker.paid.GRACE_S", 60.0)
+    app = await start_app()
+    seller = Seller(app, 4096)
+    seller.answering.clear()
+    working = asyncio.create_task(app.ingest([files(**{"a.txt": paragraphs(10)})]))
+    await asyncio.wait_for(seller.asked.wait(), 60)
+    [document] = await app.list_documents()
+    app.stop()
+
+    async def released() -> bool:
+        return any(step.name == "embed" and step.status == "PENDING" for step in (await app.status(document.id)).steps)
+
+    await until(released)
+    assert not working.done(), "it does not wait for the answer"
+    seller.answering.set()
+    assert (await working).interrupted
+    bought = len(seller.texts)
+    again = await start_app()
+    other = Seller(again, 4096)
+    assert (await again.run()).completed == 1
+    assert (bought > 0, other.texts) == (True, []), "bought again"
+    assert await found(again, "topic7x", 1) == {"a.txt"}
