@@ -171,6 +171,8 @@ async def undo_reindex(app: App) -> None:
     status = await app.reindex_status()
     if status.state == "done" and status.version != 1:
         await app.undo_reindex()
+    elif status.state == "building":
+        await app.reindex()
 
 
 async def reindex_again(app: App) -> None:

@@ -200,7 +200,11 @@ async def undo_reindex(
     view = await reindex_status(scope, where)
     one = await scope.ledger.read(lambda c: reindexes.get(scope.owner, c, where))
     if one is None or view.state != "done":
-        under_way = "a re-index is under way: cancel it instead" if one is not None else "no former index is kept"
+        under_way = (
+            "a re-index or an undo is under way: `penstock reindex` continues it"
+            if one is not None
+            else "no former index is kept"
+        )
         raise UsageError(f"there is nothing to undo in collection {where!r}: {under_way}")
     version = await scope.ledger.read(lambda c: index_versions.of(scope.owner, c, where, one.former))
     setting = version.setting if version is not None else None
