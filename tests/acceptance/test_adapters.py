@@ -87,7 +87,7 @@ def test_an_unknown_embedder_is_a_wrong_setting_that_names_the_known_ones(cli: C
     for command in (["config", "check"], ["ingest", "otter.txt"]):
         result = cli.process(*command, "--json")
         assert result.code == 2
-        assert "use one of azure, cohere, fake, ollama, onnx, openai, own, wordllama" in result.json["error"]
+        assert "use one of azure, cohere, fake, minilm, ollama, onnx, openai, own, wordllama" in result.json["error"]
 
 
 def test_a_source_of_an_installed_package_is_ingested_by_its_url(cli: Cli) -> None:

@@ -39,6 +39,8 @@ CALLS: dict[tuple[str, str], str] = {
     ("group retry", ""): "group retry {group}",
     ("collection list", ""): "collection list",
     ("collection show", ""): "collection show default",
+    ("reindex", "--estimate"): "reindex --set chunk.size=500 --estimate",
+    ("reindex", ""): "reindex --set chunk.size=500",
     ("delete", ""): "delete {good}",
     ("collection drop", ""): "collection drop other",
     ("prune", ""): "prune",

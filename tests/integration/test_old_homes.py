@@ -10,6 +10,10 @@ from tests.kit.apps import found, named
 from penstock.app import open_app
 
 DOWN = (
+    # 28: re-indexes.
+    "DROP TABLE reindexes",
+    "DROP INDEX generations_staging",
+    "ALTER TABLE generations DROP COLUMN staging",
     # 27: the setting of an embedder. 26: usage.
     "ALTER TABLE index_versions DROP COLUMN setting",
     "DROP TABLE usage",
