@@ -4,10 +4,13 @@ import hashlib
 import json
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.embedders import known
 from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from penstock.embedders.encoders import Encoder
 
 WEIGHTS = ("model.onnx", "onnx/model.onnx", "model_quantized.onnx", "onnx/model_quantized.onnx", "model.safetensors")
 SMALL = (
@@ -78,6 +81,26 @@ class ModelFolder:
             return str(prompts.get("document") or ""), str(prompts["query"])
         facts = known.of(self._known_name)
         return facts.document_prefix, facts.query_prefix
+
+    @cached_property
+    def encoder(self) -> "Encoder":
+        """The loaded weights."""
+        from penstock.embedders.encoders import load
+
+        return load(self.weights, self.config)
+
+    @property
+    def is_loaded(self) -> bool:
+        return "encoder" in vars(self)
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_file(str(self.folder / "tokenizer.json"))
+        tokenizer.enable_truncation(self.max_tokens)
+        tokenizer.no_padding()
+        return tokenizer
 
     @cached_property
     def digest(self) -> str:

@@ -2,15 +2,11 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
 
 from penstock.embedders.base import Model, unit
 from penstock.embedders.folder import ModelFolder
 from penstock.model.items import Vector, Vectors
 from penstock.runtime import Runtime
-
-if TYPE_CHECKING:
-    from penstock.embedders.encoders import Encoder
 
 BATCH = 32
 """Texts that are encoded together. They are sorted by length, so that little is padded."""
@@ -56,27 +52,12 @@ class LocalEmbedder:
         joined: Vectors = np.concatenate(parts)
         return joined
 
-    @cached_property
-    def _encoder(self) -> "Encoder":
-        from penstock.embedders.encoders import load
-
-        return load(self._files.weights, self._files.config)
-
-    @cached_property
-    def _tokenizer(self) -> Any:
-        from tokenizers import Tokenizer
-
-        tokenizer = Tokenizer.from_file(str(self._files.folder / "tokenizer.json"))
-        tokenizer.enable_truncation(self._files.max_tokens)
-        tokenizer.no_padding()
-        return tokenizer
-
     def _embed(self, texts: Sequence[str]) -> Vectors:
         import numpy as np
 
-        tokens = [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))]
+        tokens = [encoding.ids for encoding in self._files.tokenizer.encode_batch(list(texts))]
         order = sorted(range(len(texts)), key=lambda at: len(tokens[at]))
-        size = 1 if self._encoder.alone else 8
+        size = 1 if self._files.encoder.alone else 8
         found = np.zeros((len(texts), self._files.dimensions), dtype=np.float32)
         for start in range(0, len(order), size):
             part = order[start : start + size]
@@ -92,7 +73,7 @@ class LocalEmbedder:
         for row, one in enumerate(tokens):
             ids[row, : len(one)] = one
             mask[row, : len(one)] = 1
-        vectors = self._encoder.encode(ids, mask, np.zeros_like(ids))
+        vectors = self._files.encoder.encode(ids, mask, np.zeros_like(ids))
         if vectors.ndim == 2:
             return vectors
         if self._files.first_token:

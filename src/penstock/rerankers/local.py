@@ -2,14 +2,10 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
 
 from penstock.embedders.folder import ModelFolder
 from penstock.errors import ConfigError
 from penstock.runtime import Runtime
-
-if TYPE_CHECKING:
-    from penstock.embedders.encoders import Encoder
 
 
 class LocalReranker:
@@ -21,35 +17,20 @@ class LocalReranker:
         return f"onnx:{self._files.name}:{self._files.digest}"
 
     async def warm_up(self) -> None:
-        if "_encoder" not in vars(self):
+        if not self._files.is_loaded:
             await self._runtime.run_blocking("cpu", self._score, "warm", "warm")
 
     async def scores(self, query: str, texts: Sequence[str]) -> list[float]:
         # One text a call, so that other work of the thread is not kept waiting. Models of 8 bits need it anyway.
         return [await self._runtime.run_blocking("cpu", self._score, query, text) for text in texts]
 
-    @cached_property
-    def _encoder(self) -> "Encoder":
-        from penstock.embedders.encoders import load
-
-        return load(self._files.weights, self._files.config)
-
-    @cached_property
-    def _tokenizer(self) -> Any:
-        from tokenizers import Tokenizer
-
-        tokenizer = Tokenizer.from_file(str(self._files.folder / "tokenizer.json"))
-        tokenizer.enable_truncation(self._files.max_tokens)
-        tokenizer.no_padding()
-        return tokenizer
-
     def _score(self, query: str, text: str) -> float:
         import numpy as np
 
-        pair = self._tokenizer.encode(query, text)
+        pair = self._files.tokenizer.encode(query, text)
         ids = np.array([pair.ids], dtype=np.int64)
         types = np.array([pair.type_ids], dtype=np.int64)
-        found = self._encoder.classify(ids, np.ones_like(ids), types)
+        found = self._files.encoder.classify(ids, np.ones_like(ids), types)
         if found.shape != (1, 1):
             raise ConfigError(
                 f"the model {self._files.name!r} is no cross-encoder: it returns {found.shape[-1]} numbers for a pair "
