@@ -101,6 +101,12 @@ async def test_a_model_that_makes_vectors_is_refused(app: App, tmp_path: Path, o
         await app.search("water", rerank=str(tiny_bert(tmp_path / "vectors", onnx=onnx)))
 
 
+@pytest.mark.parametrize("weight", [float("nan"), float("inf")])
+async def test_a_model_that_returns_no_numbers_is_refused(app: App, tmp_path: Path, weight: float) -> None:
+    with pytest.raises(ConfigError, match="not numbers"):
+        await app.search("water", rerank=str(tiny_cross_encoder(tmp_path / "model", {"water": weight})))
+
+
 async def test_an_unknown_model_is_refused(app: App) -> None:
     with pytest.raises(ConfigError, match=r"has no tokenizer\.json"):
         await app.search("water", rerank="nothing")

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Awaitable, Callable
 
+from penstock.errors import ConfigError
 from penstock.rerankers.base import Reranker
 from penstock.search.ranking import Candidate, min_max
 
@@ -29,7 +30,12 @@ class Reranking:
         ranked = await rank(max(count, DEPTH))
         head = ranked[:DEPTH]
         new = [one for one in head if _id(one) not in self._scores]
-        found = await self._reranker.scores(self._query, [one.hit.text for one in new])
+        found = await self._reranker.scores(self._query, [one.hit.text for one in new]) if new else []
+        if len(found) != len(new) or not all(map(math.isfinite, found)):
+            raise ConfigError(
+                f"the reranker {self._reranker.name} returned {len(found)} scores for {len(new)} passages, or some that "
+                "are not numbers: use another model"
+            )
         self._scores.update((_id(one), score) for one, score in zip(new, found, strict=True))
         read = [self._scores[_id(one)] for one in head]
         final = [
