@@ -33,8 +33,8 @@ class Reranking:
         found = await self._reranker.scores(self._query, [one.hit.text for one in new]) if new else []
         if len(found) != len(new) or not all(map(math.isfinite, found)):
             raise ConfigError(
-                f"the reranker {self._reranker.name} returned {len(found)} scores for {len(new)} passages, or some that "
-                "are not numbers: use another model"
+                f"the reranker {self._reranker.name} returned {len(found)} scores for {len(new)} passages, or some "
+                "that are not numbers: use another model"
             )
         self._scores.update((_id(one), score) for one, score in zip(new, found, strict=True))
         read = [self._scores[_id(one)] for one in head]
