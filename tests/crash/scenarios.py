@@ -320,6 +320,8 @@ async def falter(app: App) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("put", "delete"):
             patch.setattr(LanceTable, name, _failing_once(getattr(LanceTable, name)))
+        # First, so that no index step removes the rows.
+        await app.prune()
         await app.ingest(data=text("lateword"), name="late.txt")
 
 
