@@ -70,10 +70,11 @@ def test_i4_a_kill_buys_at_most_one_operation_again(tmp_path: Path, desk: Desk) 
         while len(desk.operations) == before and worker.poll() is None and time.monotonic() < deadline:
             time.sleep(0.005)
         time.sleep(0.15 * chance.random())
-        if worker.poll() is not None:
-            break
-        worker.send_signal(signal.SIGKILL)
+        ended = worker.poll() is not None
+        worker.kill()
         finish(worker)
+        if ended:
+            break
         killed += 1
     assert killed >= (KILLS if LONG else 3)
     result = finish(command.start("run"), timeout=300)

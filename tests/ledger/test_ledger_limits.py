@@ -1,5 +1,6 @@
 """Limits of targets that all workers share."""
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -29,6 +30,8 @@ async def lease(
     request = limits.Request(
         API, WorkerId(worker), known, in_use, wanted, values["lease_s"], int(values["accepted"]), tuple(permits)
     )
+    # The clock of SQLite has milliseconds: no two requests have the same time.
+    await asyncio.sleep(0.002)
     return await desk.ledger.write(limits.LEASE, request)
 
 
