@@ -218,6 +218,7 @@ SHAPES: dict[str, dict[str, Shape]] = {
     "config check": {"": {"ok": None, "index": None, "isolated": None}},
     "db migrate": {"": {"version": None}},
     "bench queue": {"": dict.fromkeys(Figures.__struct_fields__)},
+    "mcp": {"": {}},
     "demo": {
         "": {
             **dict.fromkeys(("ok", "documents", "killed", "resumed", "changed", "hits", "check", "elapsed_s")),

@@ -18,6 +18,7 @@ from penstock.cli import (
     documents,
     evaluation,
     groups,
+    mcp,
     metadata,
     models,
     reading,
@@ -63,7 +64,7 @@ for _command in (
     *(upkeep.backup, upkeep.restore),
     *(dlq.dlq, groups.batch, groups.group, system.steps, system.workers, system.lock),
     *(workflow.workflow, models.model, settings.config, settings.db),
-    *(bench.bench, demo.demo),
+    *(mcp.mcp, bench.bench, demo.demo),
 ):
     penstock.add_command(_command)
 
