@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from tests.conftest import StartApp
 from tests.kit.apps import found, until
 
 from penstock.app import App
-from penstock.errors import RateLimited
+from penstock.errors import Away, RateLimited, StorageError
 from penstock.model.items import Vectors
 
 Files = Callable[..., Path]
@@ -186,3 +187,29 @@ async def test_i4_a_worker_that_stops_waits_for_an_answer_that_is_paid_for_and_k
     assert (await again.run()).completed == 1
     assert (bought > 0, other.texts) == (True, []), "bought again"
     assert await found(again, "topic7x", 1) == {"a.txt"}
+
+
+async def test_i4_what_cannot_be_stored_is_stored_before_anything_else_is_bought(
+    start_app: StartApp, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.ledger.engine.targets.FIRST_S", 0.05)
+    app = await start_app(worker={"slots": 1})
+    seller = Seller(app, 4)
+    blobs: Any = app.blobs
+    put, refusals = blobs.put, [Away("no answer", target="blobs")] * 3
+
+    async def failing(key: str, data: bytes, *, durable: bool) -> Any:
+        if "/bought/" in key and refusals and seller.calls >= 2:
+            raise refusals.pop()
+        return await put(key, data, durable=durable)
+
+    vars(blobs)["put"] = failing
+    folder = files(**{"a.txt": paragraphs(20), "b.txt": paragraphs(20, "b")})
+    for _ in range(10):
+        with suppress(StorageError):
+            await app.ingest([folder])
+        if {one.status for one in await app.list_documents()} == {"COMPLETED"}:
+            break
+    assert {one.status for one in await app.list_documents()} == {"COMPLETED"}
+    assert not refusals
+    assert len(seller.texts) == len(set(seller.texts)), "bought again"

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.conftest import StartApp
 from tests.kit.apps import until
 from tests.kit.embedding_server import Answer, EmbeddingServer, serving, settings
 
+from penstock.errors import StorageError
 from penstock.ledger.database.statements import Statement
 
 Files = Callable[..., Path]
@@ -134,6 +136,46 @@ async def test_a_provider_that_is_away_and_a_revoked_key_cost_no_attempt(
     for document in (await app.list_documents(limit=count))[:: max(1, count // 20)]:
         assert all(step.attempts <= 1 for step in (await app.status(document.id)).steps)
     assert len(server.texts) == len(set(server.texts)) == count
+
+
+async def test_i4_a_refused_call_is_divided_and_no_text_is_bought_twice(
+    server: EmbeddingServer, start_app: StartApp, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One text is refused, and of the calls that find it, some get no answer."""
+    monkeypatch.setattr("penstock.ledger.engine.targets.FIRST_S", 0.05)
+    chance = random.Random(4)
+    refused = 0
+
+    def odd(body: dict[str, Any]) -> Answer | None:
+        nonlocal refused
+        if any("poison" in text for text in body["input"]):
+            refused += 1
+            return Answer(400, {"error": "this text offends us"})
+        return Answer(503, {}) if refused and chance.random() < 0.3 else None
+
+    server.odd = odd
+    folder = files(**{f"{n}.txt": book(6, f"book{n}") for n in range(10)})
+    (folder / "bad.txt").write_text(f"{book(9, 'before')}\n\nthis is poison\n\n{book(9, 'after')}")
+    app = await start_app(**PAID)
+    for _ in range(20):
+        with suppress(StorageError):
+            await app.ingest(folder)
+        if not sum(one.status not in ("COMPLETED", "FAILED") for one in await app.list_documents()):
+            break
+    assert refused > 4
+    assert {one.name: one.status for one in await app.list_documents() if one.status != "COMPLETED"} == {
+        "bad.txt": "FAILED"
+    }
+    assert (await app.list_dead_letters()).by_reason == {"text_rejected": 1}
+    # Other texts than "test", which asks whether the provider is back.
+    sold = [text for text in server.texts if text != "test"]
+    assert len(sold) == len(set(sold)), "bought twice"
+    # All texts of the guilty document but one are bought.
+    (folder / "bad.txt").write_text(f"{book(9, 'before')}\n\nthis is better\n\n{book(9, 'after')}")
+    bought = len(server.texts)
+    server.odd = lambda body: None
+    assert (await app.ingest(folder)).completed == 1
+    assert len(server.texts) - bought <= 3
 
 
 def test_i4_hard_kills_buy_again_only_what_was_in_flight(server: EmbeddingServer, tmp_path: Path) -> None:

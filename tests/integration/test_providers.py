@@ -65,13 +65,18 @@ async def test_a_text_that_is_too_long_is_cut_until_it_fits(embedder: RemoteEmbe
         (Answer(200, {"data": [], "embeddings": []}), Transient, "bad_answer"),
         (Answer(200, {"data": "x" * 100}, cut=True), Away, "away"),
         (Answer(400, {"error": "this text offends us"}), Permanent, "text_rejected"),
+        (Answer(302, {}, {"Location": "http://169.254.169.254/"}), Unauthorized, "unauthorized"),
+        (Answer(402, {"error": "pay first"}), OutOfQuota, "provider_quota"),
+        (Answer(405, {"error": "not here"}), Unauthorized, "unauthorized"),
+        (Answer(409, {"error": "not now"}), Away, "away"),
+        (Answer(200, b"[" * 100_000), Transient, "bad_answer"),
     ],
     ids=lambda value: f"{value.status}{'cut' if value.cut else ''}" if isinstance(value, Answer) else None,
 )
 async def test_every_bad_answer_has_its_error(
     embedder: RemoteEmbedder, server: EmbeddingServer, answer: Answer, error: type[Exception], reason: str
 ) -> None:
-    assert embedder.model.dimensions == 64
+    await embedder.embed_documents(["river"])
     server.odd = lambda body: answer
     with pytest.raises(error) as caught:
         await embedder.embed_documents(["water"])
@@ -90,6 +95,56 @@ async def test_vectors_that_are_no_numbers_are_refused(embedder: RemoteEmbedder,
     )
     with pytest.raises(Transient):
         await embedder.embed_documents(["water"])
+
+
+async def test_a_server_that_refuses_every_text_holds_the_work_and_is_asked_twice(
+    embedder: RemoteEmbedder, server: EmbeddingServer
+) -> None:
+    """It does not refuse a text: it refuses a setting, such as the dimensions or a model that makes no vectors."""
+    assert embedder.model.dimensions == 64
+    before = server.calls
+    server.odd = lambda body: Answer(400, {"error": "this model does not support `dimensions`"})
+    with pytest.raises(Unauthorized, match=r"does not support `dimensions`.*every text. Correct `embedder`") as caught:
+        await embedder.embed_documents([f"text {number}" for number in range(64)])
+    assert caught.value.setting == "embedder"
+    assert server.calls - before == 2
+
+
+@pytest.mark.parametrize("dimensions", [1536, 3072])
+async def test_a_full_call_of_large_vectors_is_answered_once(
+    runtime: Runtime, server: EmbeddingServer, dimensions: int
+) -> None:
+    """OpenAI writes each number on a line of its own. A call has no more texts than an answer may have bytes."""
+    embedder = make("openai", server, runtime, f"m?dimensions={dimensions}")
+    assert 256 <= embedder.model.max_texts < 2048
+    row = b"[" + b",".join([b"\n        -0.0069292834"] * dimensions) + b"\n      ]"
+    head, rows = (
+        b'{"data": [',
+        [b'{"index": %d, "embedding": %b}' % (at, row) for at in range(embedder.model.max_texts)],
+    )
+    server.odd = lambda body: Answer(200, head + b",".join(rows) + b"]}")
+    vectors = await embedder.embed_documents(["water"] * embedder.model.max_texts)
+    assert vectors.shape == (embedder.model.max_texts, dimensions)
+    assert server.calls == 1
+    await embedder.close()
+
+
+async def test_vectors_of_very_large_numbers_are_unit_vectors(runtime: Runtime, server: EmbeddingServer) -> None:
+    embedder = make("openai", server, runtime, "m?dimensions=4")
+    server.odd = lambda body: Answer(200, {"data": [{"index": 0, "embedding": [3e30, 0, 4e30, 0]}]})
+    assert np.allclose(await embedder.embed_documents(["water"]), [[0.6, 0, 0.8, 0]])
+    await embedder.close()
+
+
+async def test_a_probe_that_never_ends_is_given_up(
+    runtime: Runtime, server: EmbeddingServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.embedders.remote.TOTAL_S", 0.3)
+    for answer, limit in ((Answer(200, b" " * 40, drip_s=0.05), 8 << 20), (Answer(200, b" " * 4000), 1000)):
+        monkeypatch.setattr("penstock.embedders.remote.MOST_PROBE_BYTES", limit)
+        server.odd = lambda body, answer=answer: answer  # type: ignore[misc]
+        with pytest.raises(Away, match="ends within"):
+            make("openai", server, runtime).model  # noqa: B018
 
 
 async def test_other_dimensions_than_expected_hold_the_work(runtime: Runtime, server: EmbeddingServer) -> None:

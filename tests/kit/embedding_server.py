@@ -5,7 +5,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -25,6 +25,8 @@ class Answer:
     headers: dict[str, str] = field(default_factory=dict)
     cut: bool = False
     """Close the connection in the middle of the answer."""
+    drip_s: float = 0.0
+    """The pause after each byte."""
 
 
 @dataclass
@@ -104,8 +106,19 @@ def serving() -> Iterator[EmbeddingServer]:
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
-            self.wfile.write(data[: len(data) // 2] if answer.cut else data)
+            if answer.drip_s:
+                self._drip(data, answer.drip_s)
+            else:
+                self.wfile.write(data[: len(data) // 2] if answer.cut else data)
             self.close_connection = self.close_connection or answer.cut
+
+        def _drip(self, data: bytes, pause_s: float) -> None:
+            with suppress(OSError):
+                for byte in data:
+                    self.wfile.write(bytes([byte]))
+                    self.wfile.flush()
+                    time.sleep(pause_s)
+            self.close_connection = True
 
         def log_message(self, format: str, *arguments: Any) -> None: ...
 

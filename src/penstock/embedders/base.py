@@ -74,7 +74,8 @@ class Remote(Protocol):
         """The model as far as it is known without a call: its dimensions are 0 if they are not known."""
 
     async def embed_counted(self, texts: Sequence[str], *, query: bool = False) -> Answered:
-        """As `embed_documents`, or for queries as `embed_query`, with the number of tokens."""
+        """As `embed_documents`, or for queries as `embed_query`, with the number of tokens. One call: Permanent if the
+        server refuses any of several texts."""
 
     @property
     def stated(self) -> StatedLimits | None:
@@ -103,5 +104,6 @@ def unit(vectors: "NDArray[Any]") -> Vectors:
     """The vectors scaled to length one. A zero vector stays zero."""
     import numpy as np
 
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    # Squares of large numbers do not fit into four bytes.
+    lengths = np.linalg.norm(vectors.astype(np.float64, copy=False), axis=1, keepdims=True)
     return np.asarray(vectors / np.where(lengths == 0, 1, lengths), dtype=np.float32)

@@ -21,7 +21,16 @@ if TYPE_CHECKING:
 WAIT_S, TOTAL_S = 60.0, 180.0
 SHORTEST = 64
 """A text that is too long for the model is halved until it fits, or until it has fewer characters than this."""
+NUMBER_BYTES = 40
+"""At most this many bytes of an answer stand for one number of a vector: OpenAI writes each on a line of its own."""
+ANSWER_BYTES = 64 << 20
+MOST_PROBE_BYTES = 8 << 20
 _EXCERPT = 300
+_NOT_UNDERSTOOD = (
+    msgspec.DecodeError, LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError
+)  # fmt: skip
+_LATER = (409, 425, 499)
+"""Refusals that concern the moment only."""
 _TOO_LONG = ("maximum context", "too long", "too many tokens", "context length", "maximum input", "exceeds")
 
 
@@ -69,6 +78,8 @@ class RemoteEmbedder:
         self._paid = not api.free if price is None else price > 0
         self._price = price if price is not None else known.price if api.published else None
         self._client: Client | None = None
+        self._accepted = False
+        """Whether the server has accepted a text."""
         self.stated: StatedLimits | None = None
         """The limits that the last answer stated."""
 
@@ -93,7 +104,7 @@ class RemoteEmbedder:
         return Model(
             f"{self._api.provider}:{self._api.host}:{self._api.model}:{dimensions}:{mark}",
             dimensions,
-            max_texts=self._api.max_texts,
+            max_texts=max(1, min(self._api.max_texts, ANSWER_BYTES // (NUMBER_BYTES * max(1, dimensions)))),
             max_tokens=self._api.max_tokens,
             remote=True,
             paid=self._paid,
@@ -114,9 +125,20 @@ class RemoteEmbedder:
         return vector
 
     async def embed_documents(self, texts: Sequence[str]) -> Vectors:
-        return (await self.embed_counted(texts)).vectors
+        """As `embed_counted`. If the server refuses a call, the call is divided, to find the text that it refuses."""
+        import numpy as np
+
+        try:
+            return (await self.embed_counted(texts)).vectors
+        except Permanent:
+            if len(texts) < 2:
+                raise
+        half = len(texts) // 2
+        joined: Vectors = np.concatenate([await self.embed_documents(part) for part in (texts[:half], texts[half:])])
+        return joined
 
     async def embed_counted(self, texts: Sequence[str], *, query: bool = False) -> Answered:
+        """One call. A text that is too long is cut only if it is alone in the call."""
         import numpy as np
 
         found = np.zeros((len(texts), self.model.dimensions), dtype=np.float32)
@@ -125,26 +147,36 @@ class RemoteEmbedder:
         filled = [at for at, text in enumerate(texts) if query or text.strip()]
         if not filled:
             return Answered(found, 0)
-        answer = await self._embed([prefix + texts[at] for at in filled], query=query)
+        answer = await self._cut([prefix + texts[at] for at in filled], query=query)
         found[filled] = answer.vectors
         return Answered(found, answer.tokens)
 
-    async def _embed(self, texts: Sequence[str], *, query: bool) -> Answered:
-        """Embed texts. If the server refuses them, find the text that it refuses: it may be too long."""
-        import numpy as np
+    async def _cut(self, texts: Sequence[str], *, query: bool) -> Answered:
+        """Embed texts. One that is alone and too long is halved until it fits."""
+        while True:
+            try:
+                answer = await self._call(texts, query=query)
+                self._accepted = True
+                return answer
+            except Permanent as error:
+                too_long = error.reason == "text_too_long"
+                if not too_long and not self._accepted:
+                    await self._prove(error)
+                if not too_long or len(texts) > 1 or len(texts[0]) < SHORTEST:
+                    raise
+            texts = [texts[0][: len(texts[0]) // 2]]
 
+    async def _prove(self, refusal: Permanent) -> None:
+        """Raise Unauthorized if the server refuses a harmless text too: then a setting is wrong, and no document."""
         try:
-            return await self._call(texts, query=query)
-        except Permanent as error:
-            if len(texts) > 1:
-                half = len(texts) // 2
-                parts = [await self._embed(part, query=query) for part in (texts[:half], texts[half:])]
-                counts = [part.tokens for part in parts if part.tokens is not None]
-                joined: Vectors = np.concatenate([part.vectors for part in parts])
-                return Answered(joined, sum(counts) if len(counts) == len(parts) else None)
-            if error.reason != "text_too_long" or len(texts[0]) < SHORTEST:
-                raise
-        return await self._embed([texts[0][: len(texts[0]) // 2]], query=query)
+            await self._call(["water"], query=False)
+        except Permanent:
+            raise Unauthorized(
+                f"{str(refusal).rstrip('.')}. It refuses every text. Correct `embedder`",
+                setting="embedder",
+                target=self.target,
+            ) from None
+        self._accepted = True
 
     async def _call(self, texts: Sequence[str], *, query: bool) -> Answered:
         from penstock.net.client import Client, Limits
@@ -157,7 +189,7 @@ class RemoteEmbedder:
             request.url,
             headers={"Content-Type": "application/json", **request.headers},
             content=msgspec.json.encode(request.body),
-            limits=Limits(wait_s=WAIT_S, total_s=TOTAL_S),
+            limits=Limits(wait_s=WAIT_S, total_s=TOTAL_S, max_bytes=2 * ANSWER_BYTES),
         )
         self.stated = stated_limits(reply.headers)
         self._check(reply, request.url)
@@ -170,7 +202,7 @@ class RemoteEmbedder:
         try:
             answer = msgspec.json.decode(reply.body)
             found = np.asarray(self._api.vectors(answer), dtype=np.float32)
-        except (msgspec.DecodeError, LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        except _NOT_UNDERSTOOD as error:
             raise Transient(f"{who}: the answer is not understood ({error})", reason="bad_answer") from error
         if found.ndim != 2 or found.shape[0] != count:
             raise Transient(f"{who}: {count} texts were sent, and {found.shape} numbers came back", reason="bad_answer")
@@ -218,33 +250,54 @@ class RemoteEmbedder:
             if reply.status == 413 or any(words in lower for words in _TOO_LONG):
                 raise Permanent(f"{who} refuses a text as too long: {said}", reason="text_too_long")
             raise Permanent(f"{who} refuses a text: {said}", reason="text_rejected")
+        if reply.status == 402:
+            raise OutOfQuota(f"{who} wants to be paid: {said}", target=self.target, retry_after=reply.retry_after)
+        if reply.status in _LATER:
+            raise Away(f"{who} answered {reply.status}", target=self.target, retry_after=reply.retry_after)
+        if reply.status < 500 and reply.status not in (401, 403, 408, 429):
+            raise Unauthorized(
+                f"{who} answered {reply.status} at its address: {said}. Correct `embedder` or the address",
+                setting="embedder",
+                target=self.target,
+            )
         check(reply, who, setting=self._api.key_setting, target=self.target)
 
     def _probed(self) -> int:
         """Ask the server for one vector and count its numbers."""
-        import httpx2
-
         request = self._api.request(["dimensions"], query=False, dimensions=None)
-        who = f"embedder {self._api.provider!r}"
+        reply = self._post(request)
+        self._check(reply, request.url)
         try:
-            with httpx2.Client(trust_env=False, timeout=WAIT_S, headers={"Accept-Encoding": "identity"}) as client:
-                answer = client.post(request.url, json=dict(request.body), headers=dict(request.headers))
-        except httpx2.HTTPError as error:
-            raise Away(f"{who}: no answer ({type(error).__name__})", target=self.target) from None
-        from penstock.net.client import Reply
-
-        self._check(
-            Reply(answer.status_code, {k.lower(): v for k, v in answer.headers.items()}, answer.content), request.url
-        )
-        try:
-            found = self._api.vectors(msgspec.json.decode(answer.content))
+            found = self._api.vectors(msgspec.json.decode(reply.body))
             count = len(found[0])
             if count == 0 or not all(math.isfinite(value) for value in found[0]):
                 raise ValueError("the vector is empty or has values that are not numbers")
             return count
-        except (msgspec.DecodeError, LookupError, TypeError, ValueError, AttributeError) as error:
+        except _NOT_UNDERSTOOD as error:
             raise Unauthorized(
-                f"{who}: the answer is not understood ({error}). Correct `embedder` or its address",
+                f"embedder {self._api.provider!r}: the answer is not understood ({error}). Correct `embedder` or its "
+                "address",
                 setting="embedder",
                 target=self.target,
             ) from error
+
+    def _post(self, request: Request) -> "Reply":
+        """One call that blocks. Raises Away if the answer is too late or too large."""
+        import httpx2
+
+        from penstock.net.client import Reply
+
+        end, body = self._runtime.clock() + TOTAL_S, b""
+        failed = f"embedder {self._api.provider!r}: no answer"
+        try:
+            with (
+                httpx2.Client(trust_env=False, timeout=WAIT_S, headers={"Accept-Encoding": "identity"}) as client,
+                client.stream("POST", request.url, json=dict(request.body), headers=dict(request.headers)) as answer,
+            ):
+                for piece in answer.iter_raw():
+                    body += piece
+                    if self._runtime.clock() > end or len(body) > MOST_PROBE_BYTES:
+                        raise Away(f"{failed} that ends within {TOTAL_S:g} s", target=self.target)
+        except httpx2.HTTPError as error:
+            raise Away(f"{failed} ({type(error).__name__})", target=self.target) from None
+        return Reply(answer.status_code, {name.lower(): value for name, value in answer.headers.items()}, body)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from penstock.embedders.base import Answered, Embedder, Model, Remote
-from penstock.errors import Transient
+from penstock.errors import Permanent, Transient
 from penstock.model.items import Vector, Vectors
 from penstock.model.nouns import Owner, RunId
 from penstock.model.usage import Amount, Booking, amount
@@ -34,9 +34,9 @@ class Made(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """The answer of a call, one entry for each text."""
+    """The answer of a call, one entry for each text: its vector, or why the provider refuses it."""
 
-    made: Sequence[Made]
+    made: Sequence[Made | Permanent]
 
     def __len__(self) -> int:
         return len(self.made)
@@ -71,7 +71,19 @@ Place = tuple[str, str]
 
 
 async def buy(embedder: Embedder, runtime: Runtime, providers: ProvidersOf, texts: Sequence[Text]) -> Batch:
-    """Buy the vectors of texts that are not stored yet."""
+    """Buy the vectors of texts that are not stored yet. If the provider refuses the call, its halves are bought, each
+    as a call of its own: what is answered for one half is stored before the other is asked for."""
+    try:
+        return await _buy_together(embedder, runtime, providers, texts)
+    except Permanent as error:
+        if len(texts) == 1:
+            return Batch([error])
+    half = len(texts) // 2
+    halves = [await buy(embedder, runtime, providers, part) for part in (texts[:half], texts[half:])]
+    return Batch([one for batch in halves for one in batch.made])
+
+
+async def _buy_together(embedder: Embedder, runtime: Runtime, providers: ProvidersOf, texts: Sequence[Text]) -> Batch:
     model = embedder.model
     places = [(providers(one.owner).answers.place, key(model, one.text)) for one in texts]
     # A text that several documents share is sent once; the first of them pays.
@@ -122,10 +134,14 @@ async def _buy(
     reserved = purse.reserve(sum(sizes), model.price)
     tokens = 0
     try:
-        answer = await answered(embedder, runtime, [text.text for text in payers])
+        answer = await answered(runtime, lambda: _counted(embedder, [text.text for text in payers]))
         tokens = sum(sizes) if answer.tokens is None else answer.tokens
+    except Transient:
+        # An answer that is of no use.
+        tokens = sum(sizes)
+        raise
     finally:
-        # What was answered is paid for, also if it is of no use.
+        # What was answered is paid for.
         purse.settle(reserved, sum(sizes), tokens, model.price)
     vectors, shares = _checked(model, len(payers), answer.vectors), _shares(tokens, sizes)
     made = {place: Made(vector, share, True) for place, vector, share in zip(wanted, vectors, shares, strict=True)}
@@ -185,14 +201,18 @@ async def limited(
             await calls.stated(embedder.target, **embedder.stated._asdict())
 
 
-async def answered(embedder: Embedder, runtime: Runtime, texts: Sequence[str]) -> Answered:
+async def answered(runtime: Runtime, call: Callable[[], Awaitable[_T]]) -> _T:
+    """The answer of a provider, between two failpoints."""
     failpoints = runtime.failpoints
     if failpoints.armed:
         failpoints.hit("provider.answer.before")
-    if isinstance(embedder, Remote):
-        answer = await embedder.embed_counted(texts)
-    else:
-        answer = Answered(await embedder.embed_documents(texts), None)
+    answer = await call()
     if failpoints.armed:
         failpoints.hit("provider.answer.after")
     return answer
+
+
+async def _counted(embedder: Embedder, texts: Sequence[str]) -> Answered:
+    if isinstance(embedder, Remote):
+        return await embedder.embed_counted(texts)
+    return Answered(await embedder.embed_documents(texts), None)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from penstock.artifacts.segments import VECTORS
 from penstock.embedders.base import Embedder
+from penstock.errors import Permanent
 from penstock.model.items import Chunk, Vectors
 from penstock.model.nouns import Json
 from penstock.model.usage import Booking, amount
@@ -79,7 +80,7 @@ async def _vectors(ctx: StepContext, embedder: Embedder, texts: Sequence[str]) -
         try:
             if mine:
                 bought: Batch = await ctx.together(gather, [Text(owner, wanted[key], run_id) for key in mine])
-                made |= dict(zip(mine, bought.made, strict=True))
+                made |= _accepted(mine, bought)
         finally:
             answers.free(mine)
         if others:
@@ -97,19 +98,32 @@ async def _vectors(ctx: StepContext, embedder: Embedder, texts: Sequence[str]) -
     return _Made(vectors, sum(made[key].tokens for key in keys))
 
 
+def _accepted(keys: Sequence[str], bought: Batch) -> dict[str, buying.Made]:
+    """The vectors by key. Raises Permanent if the provider refuses one of the texts."""
+    made = {}
+    for key, one in zip(keys, bought.made, strict=True):
+        if isinstance(one, Permanent):
+            raise one
+        made[key] = one
+    return made
+
+
 async def _embed(embedder: Embedder, runtime: Runtime, providers: ProvidersOf, items: Sequence[Text]) -> Vectors:
     """Embed texts that cost nothing."""
     if not embedder.model.remote:
-        return (await answered(embedder, runtime, [item.text for item in items])).vectors
+        return await answered(runtime, lambda: embedder.embed_documents([item.text for item in items]))
     # A text that several documents share is sent once.
     rows = {text: row for row, text in enumerate(dict.fromkeys(item.text for item in items))}
     tokens = sum(map(buying.estimated_tokens, rows))
     calls = providers(items[0].owner).calls
-    answer = await buying.limited(
-        calls, embedder, lambda: answered(embedder, runtime, list(rows)), tokens=tokens, paid=False
+    vectors = await buying.limited(
+        calls,
+        embedder,
+        lambda: answered(runtime, lambda: embedder.embed_documents(list(rows))),
+        tokens=tokens,
+        paid=False,
     )
     # An answer with a wrong number of vectors is passed on: the caller counts them.
-    vectors = answer.vectors
     return vectors[[rows[item.text] for item in items]] if len(vectors) == len(rows) else vectors
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from penstock.artifacts.fingerprints import fingerprint
 from penstock.artifacts.segments import digest
 from penstock.blobs.base import Blobs
+from penstock.errors import Away, Refused, StorageError
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import answers
 from penstock.metrics.base import Metrics
@@ -24,6 +25,13 @@ class _Held:
 
     settled: "asyncio.Future[None]"
     holders: int = 0
+
+
+@dataclass
+class _Bought:
+    owner: Owner
+    answers: Mapping[str, Paid]
+    usage: Sequence[Booking]
 
 
 class BoughtAnswers:
@@ -48,6 +56,9 @@ class BoughtAnswers:
         self._metrics = metrics
         self._paid = paid
         self._shared = shared
+        self._unstored: list[_Bought] = []
+        """Answers that are paid for and could not be stored, because the disk was full or the blob store away."""
+        self._storing = asyncio.Lock()
         self._buying: dict[tuple[Owner, str], _Held] = {}
         """The keys that steps buy at this moment."""
 
@@ -57,7 +68,9 @@ class BoughtAnswers:
         return OwnAnswers(self, place_of(owner, shared=self._shared and not scope), scope)
 
     async def find(self, owner: Owner, keys: Sequence[str]) -> dict[str, FoundAnswer]:
-        """Return the answers that were bought, by key. One that cannot be read is not there."""
+        """Return the answers that were bought, by key. One that cannot be read is not there. Fails while there are
+        answers that cannot be stored, so that no more are bought."""
+        await self._store_rest()
         places = await self._ledger.read(lambda connection: answers.find(owner, connection, keys))
         found: dict[str, FoundAnswer] = {}
         by_segment: dict[int, list[answers.Place]] = {}
@@ -77,17 +90,35 @@ class BoughtAnswers:
         return found
 
     async def keep(self, owner: Owner, bought: Mapping[str, Paid], usage: Sequence[Booking] = ()) -> None:
-        """Store answers durably. They are kept whatever happened to the step meanwhile."""
+        """Store answers durably. They are kept whatever happened to the step meanwhile. If the blob store is
+        away, they are stored before anything else is bought by this worker."""
         if not bought:
             return
-        data = b"".join(paid.data for paid in bought.values())
-        name = self._runtime.ulid()
-        key = f"{owner}/bought/{name[:7]}/{name}"
+        one = _Bought(owner, bought, usage)
+        try:
+            await self._store(one)
+        except (Away, OSError, StorageError) as error:
+            if not isinstance(error, Refused):
+                self._unstored.append(one)
+            raise
+
+    async def _store_rest(self) -> None:
+        """Store what could not be stored before."""
+        while self._unstored:
+            async with self._storing:
+                if self._unstored:
+                    await self._store(self._unstored[0])
+                    del self._unstored[0]
+
+    async def _store(self, one: "_Bought") -> None:
+        data = b"".join(paid.data for paid in one.answers.values())
+        ulid = self._runtime.ulid()
+        key = f"{one.owner}/bought/{ulid[:7]}/{ulid}"
         await self._blobs.put(key, data, durable=True)
-        sizes = tuple(answers.Answer(one, len(paid.data), paid.tokens) for one, paid in bought.items())
-        row = answers.Bought(owner, key, digest(data), len(data), sizes, tuple(usage))
+        sizes = tuple(answers.Answer(name, len(paid.data), paid.tokens) for name, paid in one.answers.items())
+        row = answers.Bought(one.owner, key, digest(data), len(data), sizes, tuple(one.usage))
         await self._ledger.write(answers.KEEP, row)
-        self._metrics.incr("answer_bought", len(bought))
+        self._metrics.incr("answer_bought", len(one.answers))
 
     def reserve(self, owner: Owner, digest: str) -> bool:
         """Whether no other step of this worker buys it."""
