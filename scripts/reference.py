@@ -19,6 +19,8 @@ from penstock.config_values import bounds
 from penstock.embedders.store import AddedModel
 from penstock.evaluation.report import Built, Evaluation, Latency, Missed, Plan, Result, TrialPlan
 from penstock.extractors.formats import FORMATS, PLAIN, Format, Magic, Mark, Named, Office, Ole, Text
+from penstock.ledger.engine.api_keys import ApiKey
+from penstock.ledger.engine.audit_log import AuditEntry
 from penstock.ledger.engine.dead_letters import DeadLetter
 from penstock.ledger.reads.batches import Batch, Group
 from penstock.ledger.reads.stats import ListedLock, ListedStep, LockRelease, WaitingEvents
@@ -214,6 +216,10 @@ SHAPES: dict[str, dict[str, Shape]] = {
     "model add": {"": dict.fromkeys(AddedModel.__struct_fields__)},
     "model list": {"": {"models": [dict.fromkeys(AddedModel.__struct_fields__)]}},
     "model remove": {"": {"removed": None}},
+    "key create": {"": {**dict.fromkeys(ApiKey.__struct_fields__), "owner": None, "key": None}},
+    "key list": {"": {"keys": [dict.fromkeys(ApiKey.__struct_fields__)]}},
+    "key revoke": {"": {"revoked": [dict.fromkeys(ApiKey.__struct_fields__)]}},
+    "audit": {"": {"entries": [dict.fromkeys(AuditEntry.__struct_fields__)]}},
     "config show": {"": dict.fromkeys(Config.__struct_fields__)},
     "config check": {"": {"ok": None, "index": None, "isolated": None}},
     "db migrate": {"": {"version": None}},

@@ -23,6 +23,7 @@ from penstock.ledger.database.migrations import LATEST
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import work
 from penstock.metrics.base import NULL_METRICS, Metrics, SafeMetrics
+from penstock.model.callers import LOCAL
 from penstock.redaction import tighten
 from penstock.runtime import Failpoints, Runtime
 from penstock.upkeep.restore_marker import refuse_half_restored
@@ -75,9 +76,9 @@ class App(OwnerScope):
         resources.open_trial = self._open_trial
         resources.make_trial_ports = lambda changed: wiring.make_ports(changed, runtime, resources.parsers)
 
-    def for_owner(self, owner: str) -> OwnerScope:
-        """Return the methods for one owner."""
-        return OwnerScope(self.resources, owner)
+    def for_owner(self, owner: str, actor: str = LOCAL) -> OwnerScope:
+        """Return the methods for one owner. `actor` is who the audit log names for changes."""
+        return OwnerScope(self.resources, owner, actor)
 
     async def run(
         self, *, budget_s: float | None = None, max_cost: float | None = None, report: Report | None = None

@@ -7,6 +7,9 @@ PenstockError
 │   ├── NotFound            no such document, dead letter, collection
 │   │   └── Ambiguous       a name may mean several documents
 │   └── LedgerTooNew        the ledger was written by a newer Penstock
+├── AccessError             a caller of the service may not do this
+│   ├── NotAuthenticated    no key, or one that is not valid
+│   └── Forbidden           the key lacks a scope, or may not use a collection
 ├── StepError               a step did not finish
 │   ├── Permanent           trying again cannot help: a dead letter at once
 │   │   └── QuotaSpent      what was bought from a provider is used up
@@ -74,6 +77,19 @@ class Ambiguous(NotFound):
 
 class LedgerTooNew(UsageError):
     """The ledger was written by a newer Penstock than this one."""
+
+
+class AccessError(PenstockError):
+    """A caller of the service may not do this."""
+
+
+class NotAuthenticated(AccessError):
+    """The caller has no key, or one that is not valid: it is unknown, revoked or expired. The message never says
+    which."""
+
+
+class Forbidden(AccessError):
+    """The key of the caller does not allow this."""
 
 
 class StepError(PenstockError):

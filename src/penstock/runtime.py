@@ -91,6 +91,10 @@ class Runtime:
     def token(self) -> str:
         return f"{self._random.getrandbits(64):016x}"
 
+    def secret(self, bits: int = 256) -> str:
+        """Random digits from the operating system, for keys. Those of `token` could be guessed from others."""
+        return secrets.token_hex(bits // 8)
+
     def ulid(self) -> str:
         return self.ulids(1)[0]
 

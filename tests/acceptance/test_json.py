@@ -53,6 +53,9 @@ CALLS: dict[tuple[str, str], str] = {
     ("workflow list", ""): "workflow list",
     ("workflow show", ""): "workflow show default",
     ("workflow check", ""): "workflow check flows/wrong.yaml",
+    ("key create", ""): "key create --name shape",
+    ("key list", ""): "key list",
+    ("audit", ""): "audit",
     ("config show", ""): "config show",
     ("config check", ""): "config check",
     ("db migrate", ""): "db migrate",
@@ -66,6 +69,7 @@ ELSEWHERE = {
     ("workers", ""),
     ("lock list", ""),
     ("lock release", ""),
+    ("key revoke", ""),
 }
 """What takes half a minute, or wants somebody who works: left to tests of their own."""
 

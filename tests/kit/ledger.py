@@ -43,7 +43,8 @@ TABLES = (
     "deliveries", "index_checksums", "histories", "targets", "limits", "limit_slots",
     "answer_segments", "answers", "operations",
     "index_versions", "placements", "small_blobs", "forgotten", "run_settings",
-    "usage", "run_usage", "reindexes",
+    "usage", "run_usage", "reindexes", "api_keys", "audit_log", "requests", "webhooks", "numbers", "batches",
+    "sync_states",
 )  # fmt: skip
 
 

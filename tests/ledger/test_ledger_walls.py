@@ -13,6 +13,7 @@ from tests.unit.test_owners import CROSSING, FOR_USERS, MODULES, functions
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.engine import (
     answers,
+    api_keys,
     children,
     collections,
     dead_letters,
@@ -51,6 +52,9 @@ class Anna(msgspec.Struct, frozen=True):
 CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
     "answers.find": lambda a: {"digests": ["bought"]},
     "answers.operation": lambda a: {"digest": "started"},
+    "api_keys.get": lambda a: {"key": "annas"},
+    "api_keys.listed": lambda a: {"after": "", "count": 9},
+    "audit_log.entries": lambda a: {"before": 9**9, "count": 9},
     "batches.batches": lambda a: {},
     "batches.documents_of_batch": lambda a: {"batch": "spring", "collection": "default", "after": "", "count": 9},
     "batches.documents_of_group": lambda a: {"group": GROUP, "status": "FAILED", "after": "", "count": 9},
@@ -206,6 +210,8 @@ async def _fill(desk: Desk) -> Anna:
     )
     await desk.ledger.write(answers.START, answers.Started(ANNA, "started", "operation"))
     await desk.ledger.write(collections.BEGIN_DROP, (ANNA, "default"))
+    key = api_keys.NewKey(ANNA, "annas", "", sha("secret"), "signing", ("read",), None, None, "local")
+    await desk.ledger.write(api_keys.CREATE_KEY, key)
     letters = await desk.rows("SELECT id FROM dead_letters ORDER BY id")
     reindex = await desk.ledger.read(partial(reindexes.get, ANNA), "default")
     assert reindex is not None
@@ -300,6 +306,7 @@ async def test_i10_another_owner_changes_nothing(desk: Desk) -> None:
     await desk.ledger.write(answers.FORGET, answers.Forget(BERT, ("bought", "started")))
     await desk.ledger.write(forgotten.REMEMBER, (BERT, "default", "/gone"))
     await desk.ledger.write(collections.BEGIN_DROP, (BERT, "default"))
+    assert await desk.ledger.write(api_keys.REVOKE_KEY, api_keys.Revoke(BERT, "annas", "local")) is False
     new = revisions.NewRevision(anna.done.document_id, sha("v2"), "etag")
     await desk.ledger.write(revisions.REVISE, revisions.Revised(BERT, (new,)))
     assert await desk.ledger.write(index_versions.BIND, index_versions.Binding(BERT, "default", 1, "model", 3)) is None

@@ -20,7 +20,7 @@ FOR_USERS = {
     "answers",
     "deletions", "restarts", "index_versions", "searchable", "adoptions", "metadata",
     "collections", "forgotten", "children",
-    "revisions", "usage", "reindexes", "switches",
+    "revisions", "usage", "reindexes", "switches", "api_keys", "audit_log",
 }  # fmt: skip
 """Modules whose functions are called for a user: `owner` comes first."""
 ENGINE = {
@@ -58,6 +58,9 @@ CROSSING = {
     "runs.stop_runs": "inside submits, cancels and deletes, for documents that were looked up by owner",
     "runs.replay_runs": "inside submits and retries, for runs that were looked up by owner",
     "cancellations.cancel_documents": "inside cancels and deletes, for documents that were looked up by owner",
+    "audit_log.record": "inside the transactions of what is changed; the changes carry the owner",
+    "api_keys.secret": "the owner of a caller is not known before its key is found",
+    "api_keys.any_key": "whether callers need a key, whoever they are",
     "runs.end_runs": "inside the transaction that ends the last step of a run",
 }
 

@@ -18,6 +18,7 @@ from penstock.cli import (
     documents,
     evaluation,
     groups,
+    keys,
     mcp,
     metadata,
     models,
@@ -64,6 +65,7 @@ for _command in (
     *(upkeep.backup, upkeep.restore),
     *(dlq.dlq, groups.batch, groups.group, system.steps, system.workers, system.lock),
     *(workflow.workflow, models.model, settings.config, settings.db),
+    *(keys.key, keys.audit),
     *(mcp.mcp, bench.bench, demo.demo),
 ):
     penstock.add_command(_command)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TIMES = (
     "created_at", "started_at", "finished_at", "last_checkpoint", "last_progress", "oldest", "since", "until",
-    "released_at", "artifacts_dropped_at",
+    "released_at", "artifacts_dropped_at", "expires_at", "revoked_at", "used_at",
 )  # fmt: skip
 """Fields that the ledger stores in seconds and that JSON shows in ISO 8601."""
 

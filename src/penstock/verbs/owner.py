@@ -8,6 +8,7 @@ from penstock.verbs import (
     evaluation,
     groups,
     ingest,
+    keys,
     maintenance,
     search,
     usage,
@@ -64,6 +65,12 @@ class OwnerScope(Scope):
     cancel_group = groups.cancel_group
     list_batches = groups.list_batches
     start_batch = groups.start_batch
+
+    create_key = keys.create_key
+    list_keys = keys.list_keys
+    revoke_key = keys.revoke_key
+    create_token = keys.create_token
+    list_audit = keys.list_audit
 
     check = maintenance.check
     vacuum = maintenance.vacuum

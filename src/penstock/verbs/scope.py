@@ -1,8 +1,11 @@
 """An owner and the open app: the first argument of every function in `penstock.verbs`."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from penstock.config import check_name
+from penstock.ledger.engine import audit_log
+from penstock.model.callers import LOCAL
 from penstock.model.nouns import Owner
 from penstock.verbs.resources import Resources
 
@@ -12,8 +15,10 @@ if TYPE_CHECKING:
 
 
 class Scope:
-    def __init__(self, resources: Resources, owner: str) -> None:
+    def __init__(self, resources: Resources, owner: str, actor: str = LOCAL) -> None:
         self.owner = Owner(check_name("owner", owner))
+        self.actor = actor
+        """Who the audit log names."""
         self.resources = resources
         self.config = resources.config
         self.runtime = resources.runtime
@@ -23,6 +28,13 @@ class Scope:
     @property
     def ports(self) -> "Ports":
         return self.resources.ports
+
+    async def record(
+        self, action: str, subject: str, given: Mapping[str, Any] | None = None, former: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write a change that has just been made into the audit log."""
+        change = audit_log.Change(self.owner, self.actor, action, subject, given or {}, former or {})
+        await self.ledger.write(audit_log.RECORD, change)
 
     @property
     def catalog(self) -> "Catalog":

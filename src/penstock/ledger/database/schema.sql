@@ -545,3 +545,95 @@ CREATE TABLE reindexes (
 );
 
 CREATE INDEX generations_staging ON generations (owner, collection, index_version, flipped_at) WHERE staging = 1;
+
+CREATE TABLE api_keys (
+  id TEXT PRIMARY KEY,
+  owner TEXT NOT NULL,
+  name TEXT NOT NULL,
+  parent TEXT,
+  sha256 TEXT NOT NULL,
+  signing TEXT NOT NULL,
+  scopes TEXT NOT NULL,
+  collections TEXT,
+  created_at REAL NOT NULL,
+  created_by TEXT NOT NULL,
+  expires_at REAL,
+  revoked_at REAL,
+  used_at REAL
+);
+
+CREATE INDEX api_keys_owner ON api_keys (owner, id) WHERE parent IS NULL;
+
+CREATE INDEX api_keys_parent ON api_keys (parent) WHERE parent IS NOT NULL;
+
+CREATE TABLE audit_log (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  owner TEXT NOT NULL,
+  actor TEXT NOT NULL,
+  action TEXT NOT NULL,
+  subject TEXT NOT NULL,
+  given TEXT NOT NULL,
+  former TEXT NOT NULL,
+  at REAL NOT NULL
+);
+
+CREATE INDEX audit_log_owner ON audit_log (owner, id);
+
+CREATE INDEX audit_log_at ON audit_log (at);
+
+CREATE TABLE requests (
+  owner TEXT NOT NULL,
+  key TEXT NOT NULL,
+  fingerprint TEXT NOT NULL,
+  token TEXT,
+  lease_until REAL NOT NULL,
+  status INTEGER,
+  headers TEXT,
+  body BLOB,
+  created_at REAL NOT NULL,
+  PRIMARY KEY (owner, key),
+  CHECK ((token IS NULL) = (status IS NOT NULL))
+);
+
+CREATE INDEX requests_created ON requests (created_at);
+
+CREATE TABLE webhooks (
+  id TEXT PRIMARY KEY,
+  owner TEXT NOT NULL,
+  url TEXT NOT NULL,
+  secret TEXT NOT NULL,
+  events TEXT NOT NULL,
+  created_at REAL NOT NULL
+);
+
+CREATE INDEX webhooks_owner ON webhooks (owner, id);
+
+CREATE INDEX deliveries_handler ON deliveries (owner, name, event_id);
+
+CREATE TABLE numbers (
+  owner TEXT NOT NULL,
+  kind TEXT NOT NULL,
+  n BIGINT NOT NULL,
+  id TEXT NOT NULL,
+  PRIMARY KEY (owner, kind, n),
+  UNIQUE (owner, kind, id)
+);
+
+CREATE TABLE batches (
+  owner TEXT NOT NULL,
+  batch TEXT NOT NULL,
+  source TEXT NOT NULL,
+  name TEXT NOT NULL,
+  created_at REAL NOT NULL,
+  PRIMARY KEY (owner, batch)
+);
+
+CREATE TABLE sync_states (
+  owner TEXT NOT NULL,
+  source TEXT NOT NULL,
+  body TEXT NOT NULL,
+  updated_at REAL NOT NULL,
+  PRIMARY KEY (owner, source)
+);
+
+CREATE INDEX documents_sha256 ON documents (owner, sha256) WHERE deleted_at IS NULL;

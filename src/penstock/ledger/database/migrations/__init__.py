@@ -31,6 +31,7 @@ from penstock.ledger.database.migrations import (
     m0026_usage,
     m0027_embedder_setting,
     m0028_reindexes,
+    m0029_access,
 )
 
 MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
@@ -62,5 +63,6 @@ MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0026_usage.statements,
     m0027_embedder_setting.statements,
     m0028_reindexes.statements,
+    m0029_access.statements,
 )
 LATEST = len(MIGRATIONS)
