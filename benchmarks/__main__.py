@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks import documents, extract, flat, grams, latency, memory, queue, retrieval, small, unchanged
+from benchmarks import documents, extract, flat, grams, latency, memory, queue, retrieval, size, small, unchanged
 from benchmarks.table import Row
 
 PARTS: dict[str, Callable[[], Iterator[Row]]] = {
@@ -20,20 +20,28 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "memory": memory.rows,
     "small": small.rows,
     "extract": extract.rows,
+    "size": size.rows,
 }
+LONG: dict[str, Callable[[], Iterator[Row]]] = {"million": size.million}
+"""Only if they are named."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser("make bench", description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all, if none is named")
+    parser.add_argument(
+        "parts",
+        nargs="*",
+        metavar="PART",
+        help=f"of {', '.join((*PARTS, *LONG))}; all but {', '.join(LONG)}, if none is named",
+    )
     parser.add_argument("--json", action="store_true", help="answer with one JSON object")
     arguments = parser.parse_args()
-    if unknown := set(arguments.parts) - set(PARTS):
+    if unknown := set(arguments.parts) - {*PARTS, *LONG}:
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     rows: list[dict[str, Any]] = []
     for part in arguments.parts or PARTS:
         before = len(rows)
-        for row in PARTS[part]():
+        for row in {**PARTS, **LONG}[part]():
             rows.append({"part": part, **row.data()})
             if not arguments.json:
                 print(row.line(), flush=True)

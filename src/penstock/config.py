@@ -128,6 +128,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the index is stored: `lancedb:///FOLDER`; `pgvector` for the database of the ledger, or
     `postgresql://HOST/DATABASE` for another one with the extension pgvector; or the URL of an adapter from a package.
     Default: `index` in the home."""
+    indexes: dict[str, str] = {}
+    """Other indexes by name, for `penstock reindex --index NAME`. The ledger stores only the name of an index, or its
+    URL without the password."""
     embedder: str = "wordllama"
     """The embedder: `wordllama` runs offline on the CPU; `openai:MODEL`, `azure:DEPLOYMENT`, `ollama:MODEL` and
     `cohere:MODEL` call a server; `onnx:NAME` or `onnx:FOLDER` is a local model, and `minilm` the added one of that
@@ -250,6 +253,7 @@ class ConfigKeywords(TypedDict, total=False):
     blob_cache_megabytes: int
     small_bytes: int
     index: str
+    indexes: Mapping[str, str]
     embedder: str
     prices: Mapping[str, float]
     extractor: str

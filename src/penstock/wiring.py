@@ -11,7 +11,7 @@ A built-in name takes precedence. Installed packages are searched only for a nam
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -371,8 +371,11 @@ def make_blobs(config: Config, runtime: Runtime) -> "Blobs":
     return BLOBS.make(config.blobs_url, config, runtime)
 
 
-def make_index(config: Config, runtime: Runtime) -> "Index":
-    return INDEXES.make(config.index_url, config, runtime)
+def make_index(config: Config, runtime: Runtime, store: str | None = None) -> "Index":
+    """Make the index of the settings, or another one that the ledger names."""
+    from penstock.indexes.several import url_of
+
+    return INDEXES.make(url_of(config, store), config, runtime)
 
 
 def make_sources(
@@ -403,6 +406,7 @@ def make_ports(config: Config, runtime: Runtime, parsers: "ParserPool") -> "Port
     """Make the ports for the stages. The index is made when it is first used, because its libraries take long to
     load."""
     from penstock.extractors.formats import Parts, make_extractors
+    from penstock.indexes.several import stored_name
     from penstock.stages.base import Ports
 
     parts = Parts(
@@ -420,7 +424,8 @@ def make_ports(config: Config, runtime: Runtime, parsers: "ParserPool") -> "Port
     return Ports(
         extractors=Extractors(make_extractors(parts), config, runtime),
         embedder=default,
-        make_index=lambda: make_index(config, runtime),
+        make_index=partial(make_index, config, runtime),
+        index_name=stored_name(config, config.index_url),
         limits=config.limits,
         make_relevance=lambda: make_relevance(runtime),
         make_reranker=lambda name: make_reranker(name, config, runtime),

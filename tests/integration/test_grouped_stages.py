@@ -47,7 +47,7 @@ class Recorded:
             "fetch",
             self.run_group,
             group_key=lambda document, generation: document.collection,
-            exclusive=lambda ports: exclusive,
+            exclusive=lambda ports, generation: exclusive,
             shared=lambda ports: not exclusive,
             load=self.load,
             result=lambda ctx: StepResult({"fetched": ctx.document.name}),

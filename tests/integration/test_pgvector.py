@@ -71,7 +71,7 @@ async def test_check_repairs_a_lost_table(start_app: StartApp, places: dict[str,
 async def test_pgvector_without_a_ledger_in_postgresql_is_refused(start_app: StartApp) -> None:
     app = await start_app(index="pgvector")
     with pytest.raises(ConfigError, match="set `database: postgresql"):
-        _ = app.ports.index
+        _ = app.ports.index.traits
 
 
 async def test_a_server_that_does_not_answer_is_away(runtime: Runtime) -> None:

@@ -237,13 +237,13 @@ async def test_a_search_during_a_delete_sees_its_snapshot(app: App, monkeypatch:
     """The document was there when the search began: it may still be shown, whole."""
     await app.ingest(data=b"the otter swims", name="a.txt")
     document = (await app.list_documents())[0].id
-    table = app.ports.index.open
+    table = app.ports.index.usual.open
 
     async def slow(*place: Any) -> object:
         await app.delete([document])
         return await table(*place)
 
-    monkeypatch.setattr(app.ports.index, "open", slow)
+    monkeypatch.setattr(app.ports.index.usual, "open", slow)
     assert [hit.name for hit in await app.search("otter")] == ["a.txt"]
     monkeypatch.undo()
     assert await app.search("otter") == []

@@ -37,6 +37,7 @@ CROSSING = {
     "documents.live": "the documents of claimed steps, whoever owns them",
     "documents.live_row": "the same",
     "children.check_limits": "compares numbers",
+    "index_versions.stores": "the names of indexes, which all owners share",
     "dead_letters.insert": "inside the transaction that fails a step",
     "generations.activate": "inside the transaction of a flip",
     "generations.place": "the same",

@@ -252,7 +252,7 @@ class BenchWorkers:
         bench = WorkerServices(
             ledger=ledger,
             blobs=LocalBlobs(folder / "blobs", runtime),
-            ports=Ports({}, FakeEmbedder(), lambda: LanceIndex(folder / "index", runtime)),
+            ports=Ports({}, FakeEmbedder(), lambda store: LanceIndex(folder / "index", runtime)),
             runtime=runtime,
             stages={"noop": Stage("noop", self._noop)},
             worker=WorkerId(runtime.ulid()),

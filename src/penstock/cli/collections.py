@@ -51,7 +51,7 @@ async def show(call: Call, name: str) -> Answer:
         "size": bytes_size(found.bytes),
         "embedder": found.embedder or "none yet",
         "dimensions": found.dimensions,
-        "index": f"version {found.index_version}",
+        "index": f"version {found.index_version}" + (f" in {visible(found.index)}" if found.index else ""),
         "created": when(found.created_at),
         "drop": "interrupted: the next worker completes it" if found.dropping else None,
     }

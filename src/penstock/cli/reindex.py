@@ -7,7 +7,7 @@ import click
 from penstock.cli import completion
 from penstock.cli.call import Call, body
 from penstock.cli.changes import by_step
-from penstock.cli.output import Answer, as_data, count, when
+from penstock.cli.output import Answer, as_data, count, visible, when
 from penstock.cli.progress import ProgressDisplay
 from penstock.cli.work import BUDGET, MAX_COST, parse_duration
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 @click.option("--collection", metavar="NAME", shell_complete=completion.collections, help="The collection to re-index.")
 @click.option("--embedder", metavar="MODEL", help="Embed with this model instead of that of the settings.")
 @click.option("--set", "values", metavar="STEP.NAME=VALUE", multiple=True, help="Use this value, as in chunk.size=500.")
+@click.option("--index", metavar="URL", help="Move it to another index, as in pgvector or lancedb:///FOLDER.")
 @click.option("--again", is_flag=True, help="Also if all documents are made with these settings already.")
 @click.option("--estimate", is_flag=True, help="Only show what would be done, and about what it would cost.")
 @click.option("--status", is_flag=True, help="Only show how far it is.")
@@ -35,6 +36,7 @@ async def reindex(
     collection: str | None,
     embedder: str | None,
     values: tuple[str, ...],
+    index: str | None,
     again: bool,
     no_wait: bool,
     budget: str | None,
@@ -50,13 +52,13 @@ async def reindex(
     from penstock.errors import UsageError
 
     chosen = [name for name, is_set in actions.items() if is_set]
-    given = bool(embedder or values or again)
+    given = bool(embedder or values or index or again)
     if len(chosen) > 1 or (given and chosen not in ([], ["estimate"])):
         raise UsageError(
             "use only one of --estimate, --status, --pause, --cancel and --undo, and new settings only "
             "without them or with --estimate"
         )
-    changes: dict[str, Any] = {"embedder": embedder, "values": by_step(values)}
+    changes: dict[str, Any] = {"embedder": embedder, "values": by_step(values), "index": index}
     if chosen == ["estimate"]:
         async with call.scope() as scope:
             return _estimated(await scope.estimate_reindex(collection, **changes))
@@ -128,6 +130,8 @@ def _estimated(found: "ReindexEstimate") -> Answer:
     lines.append(f"  executed again: {', '.join(found.steps)}")
     if found.from_raw:
         lines.append(f"  from raw bytes: {count(found.from_raw, 'document')}")
+    if found.index is not None:
+        lines.append(f"  moved to: {visible(found.index)}")
     if found.tokens:
         lines.append(f"  embedded: about {found.tokens:,} tokens{price}")
     return Answer(as_data(found), "\n".join(lines))

@@ -47,6 +47,8 @@ class Generation(msgspec.Struct, frozen=True):
     sha256: str
     staging: int = 0
     """1 if a re-index makes it, for the next version of the index; otherwise 0."""
+    store: str | None = None
+    """Where the table of that version is; None: in the index of the settings."""
 
 
 class StepDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -11,7 +11,8 @@ from typing import Any, Literal, NamedTuple
 
 from penstock.embedders.base import Embedder, Relevance
 from penstock.errors import NotFound, UsageError
-from penstock.indexes.base import Filter, Index, IndexHit, Joined, RowSpan, TableId, Traits
+from penstock.indexes.base import Filter, IndexHit, Joined, RowSpan, TableId, Traits
+from penstock.indexes.several import Indexes
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.store import Ledger, Snapshot
 from penstock.ledger.engine import collections, generations, index_versions
@@ -67,11 +68,11 @@ class Queries:
 
 
 class _Switched(Exception):
-    """A re-index has switched to vectors of another model since the query was embedded."""
+    """A re-index has switched to vectors of another model, or to another index, since the query was embedded."""
 
 
 async def search(
-    ledger: Ledger, index: Index, queries: Queries, relevance: Relevance, owner: Owner, request: Request
+    ledger: Ledger, index: Indexes, queries: Queries, relevance: Relevance, owner: Owner, request: Request
 ) -> SearchResult:
     """Return one page of hits. Raises UsageError if a collection does not exist or has vectors of another model."""
     for _ in range(SWITCHES):
@@ -81,9 +82,11 @@ async def search(
 
 
 async def _search(
-    ledger: Ledger, index: Index, queries: Queries, relevance: Relevance, owner: Owner, request: Request
+    ledger: Ledger, index: Indexes, queries: Queries, relevance: Relevance, owner: Owner, request: Request
 ) -> SearchResult:
-    mode = _possible(request.mode, index.traits)
+    before = await ledger.read(partial(_versions, owner), request.collections)
+    traits = _common(index, before)
+    mode = _possible(request.mode, traits)
     # Bytes of a command line that are not UTF-8 become lone surrogates, which no embedder accepts.
     query = request.query.encode("utf-8", "replace").decode()
     page = fingerprint(query, sorted(request.collections), mode, request.group, request.min_score, request.filter)
@@ -94,20 +97,20 @@ async def _search(
     embedder: Embedder | None = None
     if mode != "text":
         # Before the snapshot is taken, because loading a model or calling a provider can take long.
-        embedder = queries.choose(await ledger.read(partial(_versions, owner), request.collections))
+        embedder = queries.choose(before)
         vector = await queries.embed(embedder, query)
     reranking = None if request.reranker is None else await Reranking.start(request.reranker, query)
     asked = Asked(query, mode, vector, static=embedder is None or embedder.model.static)
     async with ledger.snapshot() as snapshot:
         versions = await snapshot.read(partial(_versions, owner), request.collections)
-        if embedder is not None and queries.choose(versions) is not embedder:
+        if _common(index, versions) != traits or (embedder is not None and queries.choose(versions) is not embedder):
             raise _Switched
         tables = await _tables(snapshot, index, owner, versions, request)
 
         visible = _Visibility(snapshot, owner, tables, _reading(request.accepts))
 
         async def ranked_best(count: int) -> list[Candidate]:
-            return await rank(tables, index.traits, asked, count, visible.of, relevance)
+            return await rank(tables, traits, asked, count, visible.of, relevance)
 
         async def best(count: int) -> list[Candidate]:
             return await ranked_best(count) if reranking is None else await reranking.best(count, ranked_best)
@@ -120,7 +123,7 @@ async def _search(
     explanation = (
         None
         if not request.explain
-        else await _explanation(request, asked, index.traits, relevance, tables, len(ranked.ranking))
+        else await _explanation(request, asked, traits, relevance, tables, len(ranked.ranking))
     )
     terms = Terms(query)
     last = first + len(shown)
@@ -192,7 +195,7 @@ def _unknown(name: str, owner: Owner, known: list[str]) -> NotFound:
 
 async def _tables(
     snapshot: Snapshot,
-    index: Index,
+    index: Indexes,
     owner: Owner,
     versions: dict[str, index_versions.IndexVersion],
     request: Request,
@@ -201,13 +204,14 @@ async def _tables(
     no table."""
     members = []
     for name, version in versions.items():
-        base = await _visible_rows(snapshot, index.traits, owner, name, version.version)
-        narrow = partial(_narrowed, snapshot, index.traits, owner, name, version.version, base, request)
-        table = await index.open(TableId(owner, name, version.version))
+        mine = index.at(version.store)
+        base = await _visible_rows(snapshot, mine.traits, owner, name, version.version)
+        narrow = partial(_narrowed, snapshot, mine.traits, owner, name, version.version, base, request)
+        table = await mine.open(TableId(owner, name, version.version))
         if table is not None:
             lazy = narrow if request.accepts is not None else None
             members.append(Member(name, version.version, table, base, lazy, len(base.hidden)))
-    most = index.traits.max_hits
+    most = _common(index, versions).max_hits
     return Tables(members, UNFILTERED if most is None else min(UNFILTERED, most - 1))
 
 
@@ -261,6 +265,19 @@ async def _neighbours(tables: Tables, hits: Sequence[IndexHit], context: int) ->
         return {}
     spans = [RowSpan(hit.generation, hit.ordinal - context, hit.ordinal + context) for hit in hits]
     return {(row.generation, row.ordinal): row for row in await tables.rows(spans)}
+
+
+def _common(index: Indexes, versions: Mapping[str, index_versions.IndexVersion]) -> Traits:
+    """What all indexes of these collections can do."""
+    several = [index.at(store).traits for store in {version.store for version in versions.values()}]
+    limits = [one.max_hits for one in several if one.max_hits is not None]
+    return Traits(
+        single_writer=any(one.single_writer for one in several),
+        modes=frozenset.intersection(*(one.modes for one in several)),
+        text_fields=frozenset.intersection(*(one.text_fields for one in several)),
+        filters=frozenset.intersection(*(one.filters for one in several)),
+        max_hits=min(limits, default=None),
+    )
 
 
 def _possible(mode: Mode, traits: Traits) -> Mode:

@@ -13,7 +13,8 @@ from penstock.config import LimitsConfig
 from penstock.config_providers import LOCAL
 from penstock.embedders.base import Embedder, Relevance
 from penstock.extractors.base import Child, CloudExtractor, Extractor, StoredRaw
-from penstock.indexes.base import Index
+from penstock.indexes.base import Index, TableId
+from penstock.indexes.several import Indexes
 from penstock.model.nouns import Document, Generation, Json, Step
 from penstock.model.states import DocumentStatus
 from penstock.model.usage import Booking
@@ -36,6 +37,14 @@ async def _close_nothing() -> None:
     pass
 
 
+async def _in_the_settings(table: TableId) -> None:
+    """No ledger says otherwise."""
+
+
+async def _no_others() -> list[str]:
+    return []
+
+
 @dataclass(frozen=True)
 class Ports:
     """The adapters that `app.py` chose."""
@@ -44,13 +53,20 @@ class Ports:
     """By media type."""
     embedder: Embedder
     """That of the settings. Collections may have others."""
-    make_index: Callable[[], Index]
+    make_index: Callable[[str | None], Index]
+    """Makes an index that the ledger names; None: that of the settings."""
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     make_relevance: Callable[[], Relevance] | None = None
     make_reranker: Callable[[str], Reranker] | None = None
     cloud_extractors: Mapping[str, CloudExtractor] = field(default_factory=dict)
     """By name, as in the setting `extractor`."""
     close_extractors: Callable[[], Awaitable[None]] = _close_nothing
+    locate: Callable[[TableId], Awaitable[str | None]] = _in_the_settings
+    """Where the ledger says that a table is."""
+    stores: Callable[[], Awaitable[list[str]]] = _no_others
+    """Where it says that tables are, apart from the index of the settings."""
+    index_name: str = ""
+    """How the ledger names the index of the settings."""
     embedders: Mapping[str, Embedder] = field(default_factory=dict)
     """By name, as in the setting `embedder`; made on first use."""
     embedder_setting: str = ""
@@ -90,18 +106,14 @@ class Ports:
         return {}
 
     @cached_property
-    def index(self) -> Index:
-        """The index, made on first use: code that only submits or reads documents does not load its libraries."""
-        return self.make_index()
+    def index(self) -> Indexes:
+        """The indexes, made on first use: code that only submits or reads documents does not load their libraries."""
+        return Indexes(self.make_index, self.locate, self.stores)
 
     async def close(self) -> None:
         """Close connections to servers, in the event loop that used them."""
         await self.close_embedders()
         await self.close_extractors()
-
-    @property
-    def is_index_made(self) -> bool:
-        return "index" in self.__dict__
 
 
 class Limits(NamedTuple):
@@ -236,7 +248,7 @@ def _no_result(ctx: StepContext) -> StepResult:
     return StepResult()
 
 
-def _never(ports: Ports) -> bool:
+def _never(ports: Ports, generation: Generation) -> bool:
     return False
 
 
@@ -309,7 +321,7 @@ class GroupedStage:
     """Takes the target of the group (`GroupHost.open`), the steps, and what was loaded for each. If a batch fails, each
     half of it is tried again."""
     group_key: Callable[[Document, Generation], str]
-    exclusive: Callable[[Ports], bool] = field(default=_never)
+    exclusive: Callable[[Ports, Generation], bool] = field(default=_never)
     """Whether only one group with the same key may be executed at a time. Then its steps wait behind a lock. Such a
     step cannot be the first one of a workflow."""
     shared: Callable[[Ports], bool] = field(default=_always)

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from penstock.errors import LeaseLost, LedgerAway, Transient
-from penstock.indexes.base import Fence, Index, IndexTable, TableId
+from penstock.indexes.base import Fence, IndexTable, TableId
+from penstock.indexes.several import Indexes
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import generations, locks
 from penstock.ledger.engine.generations import Purge
@@ -21,7 +22,7 @@ AGAIN_S = 60.0
 
 async def purge(
     ledger: Ledger,
-    index: Index,
+    index: Indexes,
     worker: WorkerId,
     *,
     ahead_s: float = 0.0,
@@ -71,10 +72,10 @@ async def unfenced() -> None:
 
 @asynccontextmanager
 async def hold_table(
-    ledger: Ledger, index: Index, table: TableId, worker: WorkerId, purpose: str
+    ledger: Ledger, index: Indexes, table: TableId, worker: WorkerId, purpose: str
 ) -> AsyncIterator[Fence | None]:
     """Hold the lock of an index table, if the index needs one. Yields None if another process holds it."""
-    if not index.traits.single_writer:
+    if not (await index.of(table)).traits.single_writer:
         yield unfenced
         return
     async with hold(ledger, index_key(*table), worker, purpose) as fence:

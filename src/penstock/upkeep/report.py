@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from penstock.blobs.base import Blobs
-from penstock.indexes.base import Index, IndexTable, TableId
+from penstock.indexes.base import IndexTable, TableId
+from penstock.indexes.several import Indexes
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.upkeep.audit_index import TablePlace
 
@@ -22,7 +23,7 @@ class Stores:
 
     ledger: Ledger
     blobs: Blobs
-    index: Index
+    index: Indexes
     owner: str = ""
     sample: float = 1.0
     """The share of blobs whose content is read. The existence of all blobs is checked."""

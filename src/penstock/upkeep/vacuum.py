@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from penstock.errors import LeaseLost, LockHeld
-from penstock.indexes.base import Fence, IndexTable, maintained
+from penstock.indexes.base import Fence, IndexTable, TableId, maintained
 from penstock.ledger.engine import generations
 from penstock.ledger.engine.locks import index_key
 from penstock.ledger.reads.stats import ListedLock, locks
@@ -84,7 +84,8 @@ async def vacuum(stores: Stores, places: Sequence[TablePlace], hold: Hold) -> Va
     for place in places:
         key = index_key(place.owner, place.collection, place.version)
         try:
-            if not stores.index.traits.single_writer:
+            index = await stores.index.of(TableId(place.owner, place.collection, place.version))
+            if not index.traits.single_writer:
                 done.append(await _on_server(stores, place))
                 continue
             async with hold(key) as held:

@@ -25,6 +25,8 @@ class CollectionView(msgspec.Struct, frozen=True):
     bytes: int
     """The size of the files that the documents were made of."""
     index_version: int
+    index: str | None
+    """Where that version is, if a re-index has moved a collection; None: in the index of the settings."""
     embedder: str | None
     """The fingerprint of the embedder. None: nothing was indexed yet; the same holds for `dimensions`."""
     dimensions: int | None
@@ -92,6 +94,7 @@ def _view(owner: Owner, connection: Connection, name: str) -> CollectionView | N
         sum(one.chunks for one in counts),
         sum(one.bytes for one in counts),
         version.version,
+        version.store,
         version.embedder,
         version.dimensions,
         origin.is_dropping,

@@ -11,7 +11,7 @@ from pathlib import Path
 from penstock.blobs.base import Blobs
 from penstock.config import Config, check_name
 from penstock.errors import NotFound, PenstockError, UsageError
-from penstock.indexes.base import Index
+from penstock.indexes.several import Indexes
 from penstock.ledger.database.liveness import Liveness
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import backup_guard, index_versions, locks
@@ -43,7 +43,7 @@ class MaintenanceRunner:
         runtime: Runtime,
         ledger: Ledger,
         blobs: Blobs,
-        index: Callable[[], Index],
+        index: Callable[[], Indexes],
         liveness: Callable[[], Liveness],
         metrics: Metrics,
     ) -> None:
@@ -110,9 +110,9 @@ class MaintenanceRunner:
 
     @asynccontextmanager
     async def hold_index(self, owner: Owner, collection: str, max_wait: float | None) -> AsyncIterator[HeldLock]:
-        if not self._index().traits.single_writer:
-            raise UsageError("this index supports concurrent writers: it has no lock, and needs none")
         known = await self._ledger.read(partial(index_versions.current, owner), collection)
+        if not self._index().at(None if known is None else known.store).traits.single_writer:
+            raise UsageError("this index supports concurrent writers: it has no lock, and needs none")
         key = index_key(owner, collection, known.version if known is not None else index_versions.FIRST)
         async with self.alive() as heartbeat, self._hold(heartbeat, key, max_wait, "hold") as held:
             yield held

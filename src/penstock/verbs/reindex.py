@@ -4,21 +4,19 @@ searches read the current one."""
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 import msgspec
 
 from penstock.config import check_name
-from penstock.embedders.base import Embedder, outline
+from penstock.embedders.base import outline
 from penstock.errors import NotFound, UsageError
-from penstock.intake import RunSpec, submission
+from penstock.intake import RunSpec
 from penstock.ledger.engine import index_versions, reindexes, switches
-from penstock.ledger.engine.reindexes import Counts, Recipe, Reindex
+from penstock.ledger.engine.index_versions import IndexVersion
+from penstock.ledger.engine.reindexes import Counts, Reindex
 from penstock.ledger.reads import searchable
-from penstock.model import settings as run_settings
-from penstock.model.nouns import StepDefinition, Workflow, WorkflowRef
 from penstock.model.usage import NANO, cost
 from penstock.stages.buying import estimated_tokens
 from penstock.upkeep.prune import DAY_S
@@ -26,12 +24,24 @@ from penstock.upkeep.reindex import advance, clear
 from penstock.verbs import arguments
 from penstock.verbs.documents import show
 from penstock.verbs.jobs import PROGRESS_S, Job, Report
+from penstock.verbs.reindex_specs import (
+    PAGE,
+    affected,
+    embedder_of,
+    given_names,
+    is_changed,
+    is_elsewhere,
+    is_made_with,
+    recipe_of,
+    spec_of,
+    store_named,
+    with_former_embedder,
+)
 from penstock.verbs.scope import Scope, chosen_collection
 from penstock.verbs.usage import check_max_cost
 from penstock.verbs.working import start_worker
-from penstock.workflows.load import decode, with_embedder, with_parameters
+from penstock.workflows.load import decode
 
-PAGE = 1_000
 MEASURED = 50
 """The texts of up to this many documents are counted for an estimate."""
 
@@ -57,6 +67,8 @@ class ReindexView(msgspec.Struct, frozen=True):
     """Documents that are being ingested: the switch waits for them."""
     embedder: str | None = None
     """The fingerprint of the embedder of that version."""
+    index: str | None = None
+    """Where that version is, if a collection was moved: the name or URL of the index, or `home`."""
     given: dict[str, str | int | float | bool] = {}
     """The values that were given, as in `{"embedder": "…", "chunk.size": 500}`."""
     begun_at: float | None = None
@@ -85,6 +97,8 @@ class ReindexEstimate(msgspec.Struct, frozen=True):
     tokens: int
     """About so many tokens are embedded. Those of texts that were bought before cost nothing."""
     embedder: str
+    index: str | None
+    """Where the next version would be, if that is not where the current one is."""
     cost: float | None
     """US dollars at most, about; None: the price is not known."""
 
@@ -95,6 +109,7 @@ async def reindex(
     *,
     embedder: str | None = None,
     values: Mapping[str, Mapping[str, Any]] | None = None,
+    index: str | None = None,
     again: bool = False,
     wait: bool = True,
     budget_s: float | None = None,
@@ -102,8 +117,9 @@ async def reindex(
     report: Report | None = None,
 ) -> ReindexView:
     """Make the documents of a collection again for the next version of its index: with the present settings, another
-    `embedder`, or other `values` of steps, as in `{"chunk": {"size": 500}}`. Only the steps that these affect are
-    executed; everything else is read from what is stored. Searches use the current version until every document is in
+    `embedder`, or other `values` of steps, as in `{"chunk": {"size": 500}}`. `index` moves it to another index: a URL
+    as in the setting `index`, or a name below `indexes`. Only the steps that these affect are executed; everything else
+    is read from what is stored. Searches use the current version until every document is in
     the next one at its newest content. Then all of them switch at once.
 
     The call can be interrupted at any time. A worker, or the same call, continues. With `wait=False` workers do all
@@ -113,13 +129,16 @@ async def reindex(
     arguments.seconds("budget_s", budget_s)
     check_max_cost(scope.resources, max_cost)
     given = arguments.values(values)
-    spec = _spec(scope, where, arguments.maybe("embedder", embedder), given)
-    one = await _continued(scope, where, spec if embedder is not None or given else None)
+    spec = spec_of(scope, where, arguments.maybe("embedder", embedder), given)
+    store = await store_named(scope, arguments.maybe("index", index))
+    one = await _continued(
+        scope, where, spec if embedder is not None or given else None, None if index is None else store
+    )
     if one is None:
-        if not again and not await _is_changed(scope, spec):
+        if not again and not await is_changed(scope, spec, store):
             view = await reindex_status(scope, where)
             return msgspec.structs.replace(view, state="unchanged")
-        one = await _begin(scope, spec, _names(embedder, given))
+        one = await _begin(scope, spec, store, given_names(embedder, given, index))
     if not wait:
         await advance(scope.ledger, one)
         return await reindex_status(scope, where)
@@ -135,13 +154,13 @@ async def reindex_status(scope: Scope, collection: str | None = None) -> Reindex
         if version is None:
             raise NotFound(f"no collection {where!r}: `penstock collection list` shows all collections")
         if one is None:
-            return ReindexView(where, "none", version.version, embedder=version.embedder)
+            return ReindexView(where, "none", version.version, embedder=version.embedder, index=version.store)
         counts = await snapshot.read(partial(reindexes.counts, scope.owner), where, one.version)
         target = await snapshot.read(lambda c: index_versions.of(scope.owner, c, where, one.version))
-    return _view(scope, one, counts, target.embedder if target is not None else None)
+    return _view(scope, one, counts, target)
 
 
-def _view(scope: Scope, one: Reindex, counts: Counts, embedder: str | None) -> ReindexView:
+def _view(scope: Scope, one: Reindex, counts: Counts, target: IndexVersion | None) -> ReindexView:
     done = one.state == "DONE"
     kept_s = scope.config.retention.former_index_days * DAY_S
     states = {"BUILDING": "building", "PAUSED": "paused", "CANCELLING": "cancelling", "DONE": "done"}
@@ -155,7 +174,8 @@ def _view(scope: Scope, one: Reindex, counts: Counts, embedder: str | None) -> R
         counts.working,
         0 if done else counts.failed,
         counts.others,
-        embedder,
+        None if target is None else target.embedder,
+        None if target is None else target.store,
         one.recipe.given,
         one.begun_at,
         one.ended_at,
@@ -208,7 +228,7 @@ async def undo_reindex(
         raise UsageError(f"there is nothing to undo in collection {where!r}: {under_way}")
     version = await scope.ledger.read(lambda c: index_versions.of(scope.owner, c, where, one.former))
     setting = version.setting if version is not None else None
-    recipe = _with_embedder(scope, one.former_recipe, where, setting)
+    recipe = with_former_embedder(scope, one.former_recipe, where, setting)
     await scope.ledger.write(switches.UNDO, switches.Undo(scope.owner, where, recipe))
     started = await scope.ledger.read(lambda c: reindexes.get(scope.owner, c, where))
     if started is not None:
@@ -224,26 +244,29 @@ async def estimate_reindex(
     *,
     embedder: str | None = None,
     values: Mapping[str, Mapping[str, Any]] | None = None,
+    index: str | None = None,
 ) -> ReindexEstimate:
     """Return what `reindex` would do and about what it would cost. Nothing is changed or bought."""
     where = chosen_collection(scope, collection)
-    spec = _spec(scope, where, arguments.maybe("embedder", embedder), arguments.values(values))
+    spec = spec_of(scope, where, arguments.maybe("embedder", embedder), arguments.values(values))
     version = await scope.ledger.read(lambda c: index_versions.current(scope.owner, c, where))
     if version is None:
         raise NotFound(f"no collection {where!r}: `penstock collection list` shows all collections")
-    model = outline(_embedder(scope, spec))
+    store = await store_named(scope, arguments.maybe("index", index))
+    moved = store if is_elsewhere(scope, version, store) else None
+    model = outline(embedder_of(scope, spec))
     documents = changed = raw = chunks = 0
     sample: list[str] = []
     after = ""
     while page := await scope.ledger.read(partial(searchable.searchable, scope.owner), where, after, PAGE):
         after, documents = page[-1].id, documents + len(page)
-        changed += sum(not _is_made_with(one, spec) for one in page)
+        changed += sum(moved is not None or not is_made_with(one, spec) for one in page)
         raw += sum(one.dropped for one in page)
         chunks += sum(one.chunks for one in page)
         sample += [one.id for one in page[: MEASURED - len(sample)] if not one.dropped]
     body = await scope.ledger.read(lambda c: reindexes.newest(scope.owner, c, where))
     former = None if body is None else decode(body)
-    steps = _affected(spec.workflow, former, (model.fingerprint, *model.former_names), version.embedder)
+    steps = affected(spec.workflow, former, (model.fingerprint, *model.former_names), version.embedder)
     tokens = 0
     if "embed" in steps and sample:
         texts = [chunk.text for one in sample for chunk in [c async for c in show(scope, one, "chunks")]]
@@ -251,94 +274,11 @@ async def estimate_reindex(
     price = model.price if model.paid else 0.0
     dollars = None if price is None else cost(tokens, price) / NANO
     return ReindexEstimate(
-        where, documents, changed, steps, raw, chunks, tokens, model.name or model.fingerprint, dollars
+        where, documents, changed, steps, raw, chunks, tokens, model.name or model.fingerprint, moved, dollars
     )
 
 
-def _affected(
-    workflow: Workflow, former: Workflow | None, models: tuple[str, ...], embedder: str | None
-) -> tuple[str, ...]:
-    """The kinds of steps from the first one that differs. The index is always written."""
-    before = {} if former is None else {step.name: step for step in former.steps}
-    same = 0
-    for step in workflow.steps:
-        other = before.get(step.name)
-        is_new = step.kind == "index" or (step.kind == "embed" and embedder not in models)
-        if is_new or other is None or other.method != step.method or _plain(other) != _plain(step):
-            break
-        same += 1
-    return tuple(dict.fromkeys(step.kind for step in workflow.steps[same:]))
-
-
-def _plain(step: StepDefinition) -> dict[str, Any]:
-    return {name: value for name, value in step.parameters.items() if name != "embedder"}
-
-
-def _spec(scope: Scope, collection: str, embedder: str | None, values: Mapping[str, Mapping[str, Any]]) -> RunSpec:
-    """Make the RunSpec of the runs. They cause no events: the documents do not change."""
-    specs = scope.resources.run_specs
-    asked = specs.asked(collection, None, None)
-    chosen = {step: dict(some) for step, some in values.items()}
-    usual = scope.config.embed_parameters(collection).get("embedder", scope.config.embedder)
-    if embedder is not None and embedder != usual:
-        chosen.setdefault("embed", {})["embedder"] = embedder
-    spec = specs.start(scope.owner, collection, WorkflowRef(asked.workflow, asked.params, chosen))
-    if not any(step.kind == "index" for step in spec.workflow.steps):
-        raise UsageError(f"workflow {spec.workflow.id!r} has no index step: there is nothing to re-index")
-    quiet = msgspec.structs.replace(spec.workflow, lifecycle_events={})
-    return replace(spec, workflow=quiet, group=None)
-
-
-def _embedder(scope: Scope, spec: RunSpec) -> Embedder:
-    steps = [step for step in spec.workflow.steps if step.kind == "index"]
-    return scope.ports.embedder_for(steps[-1].parameters)
-
-
-def _names(embedder: str | None, values: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    named = {f"{step}.{name}": value for step, some in values.items() for name, value in some.items()}
-    return named if embedder is None else {"embedder": embedder, **named}
-
-
-def _recipe(spec: RunSpec, given: dict[str, Any]) -> Recipe:
-    s = submission(spec, ())
-    return Recipe(s.snapshot, s.body, s.settings, s.first, given)
-
-
-def _with_embedder(scope: Scope, recipe: Recipe, collection: str, setting: str | None) -> Recipe:
-    """The recipe of a former version, with its embedder even if the settings name another one by now."""
-    workflow = decode(recipe.body)
-    usual = scope.config.embed_parameters(collection).get("embedder", scope.config.embedder)
-    own = [step.parameters.get("embedder") for step in workflow.steps if step.kind == "embed"]
-    if setting is None or any(own) or setting == usual:
-        return recipe
-    pinned = with_embedder(with_parameters(workflow, {"embed": {"embedder": setting}}, "the former embedder"))
-    spec = RunSpec(scope.owner, collection, pinned, scope.resources.run_specs.settings(pinned))
-    return _recipe(spec, recipe.given)
-
-
-def _is_made_with(document: searchable.Searchable, spec: RunSpec) -> bool:
-    made = document.settings
-    return made is not None and run_settings.same(made, spec.settings, document.media_type)
-
-
-async def _is_changed(scope: Scope, spec: RunSpec) -> bool:
-    """Whether a document was made with other settings, or with another model of the same name."""
-    version = await scope.ledger.read(lambda c: index_versions.current(scope.owner, c, spec.collection))
-    if version is None:
-        raise NotFound(f"no collection {spec.collection!r}: `penstock collection list` shows all collections")
-    model = _embedder(scope, spec).model
-    if version.embedder not in (None, model.fingerprint, *model.former_names):
-        return True
-    after = ""
-    look = partial(searchable.searchable, scope.owner)
-    while page := await scope.ledger.read(look, spec.collection, after, PAGE):
-        if not all(_is_made_with(one, spec) for one in page):
-            return True
-        after = page[-1].id
-    return False
-
-
-async def _continued(scope: Scope, collection: str, spec: RunSpec | None) -> Reindex | None:
+async def _continued(scope: Scope, collection: str, spec: RunSpec | None, store: str | None) -> Reindex | None:
     """The re-index that is under way, continued. Raises UsageError if it has other settings than those asked for."""
     one = await scope.ledger.read(lambda c: reindexes.get(scope.owner, c, check_name("collection", collection)))
     if one is not None and one.state == "CANCELLING":
@@ -346,7 +286,9 @@ async def _continued(scope: Scope, collection: str, spec: RunSpec | None) -> Rei
         return None
     if one is None or one.state == "DONE":
         return None
-    if spec is not None and spec.settings != one.recipe.settings:
+    target = await scope.ledger.read(lambda c: index_versions.of(scope.owner, c, collection, one.version))
+    moved = store is not None and target is not None and is_elsewhere(scope, target, store)
+    if moved or (spec is not None and spec.settings != one.recipe.settings):
         raise UsageError(
             f"a re-index of collection {collection!r} with other settings is under way: continue it with `penstock "
             f"reindex --collection {collection}`, or give it up with --cancel"
@@ -354,13 +296,14 @@ async def _continued(scope: Scope, collection: str, spec: RunSpec | None) -> Rei
     return await scope.ledger.write(reindexes.CHANGE_REINDEX, reindexes.Change(scope.owner, collection, "BUILDING"))
 
 
-async def _begin(scope: Scope, spec: RunSpec, given: dict[str, Any]) -> Reindex:
-    embedder = _embedder(scope, spec)
+async def _begin(scope: Scope, spec: RunSpec, store: str, given: dict[str, Any]) -> Reindex:
+    embedder = embedder_of(scope, spec)
     model = embedder.model
     steps = [step for step in spec.workflow.steps if step.kind == "index"]
     setting = str(steps[-1].parameters.get("embedder") or scope.ports.embedder_setting) or None
     order = reindexes.Begin(
-        scope.owner, spec.collection, _recipe(spec, given), model.fingerprint, model.dimensions, setting
+        *(scope.owner, spec.collection, recipe_of(spec, given), model.fingerprint, model.dimensions, setting),
+        *(store, scope.ports.index_name),
     )
     begun = await scope.ledger.write(reindexes.BEGIN_REINDEX, order)
     if begun is None:

@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -11,12 +12,13 @@ from weakref import WeakSet
 from penstock.blobs.base import Blobs
 from penstock.config import Config
 from penstock.errors import PenstockError
+from penstock.indexes.base import TableId
 from penstock.ledger.database import liveness
 from penstock.ledger.database.liveness import Liveness
 from penstock.ledger.database.store import Ledger
-from penstock.ledger.engine import leasing
+from penstock.ledger.engine import index_versions, leasing
 from penstock.metrics.base import Metrics
-from penstock.model.nouns import WorkerId
+from penstock.model.nouns import Owner, WorkerId
 from penstock.runtime import Runtime
 from penstock.sources.base import Source
 from penstock.worker.broadcast import Broadcast
@@ -74,7 +76,14 @@ class Resources:
 
     @cached_property
     def ports(self) -> "Ports":
-        return self._make_ports(self.parsers)
+        """The adapters. The ledger knows which index each table is in."""
+        read = self.ledger.read
+
+        async def locate(table: TableId) -> str | None:
+            found = await read(partial(index_versions.of, Owner(table.owner)), table.collection, table.version)
+            return None if found is None else found.store
+
+        return replace(self._make_ports(self.parsers), locate=locate, stores=lambda: read(index_versions.stores))
 
     @cached_property
     def catalog(self) -> "Catalog":

@@ -98,7 +98,7 @@ def _upcoming(
     owner, collection = ctx.step.owner, ctx.document.collection
     key = own_key(owner, collection, definition.resource_key)
     grouped = services.grouped.get(definition.kind)
-    if grouped is not None and grouped.exclusive(services.ports):
+    if grouped is not None and grouped.exclusive(services.ports, ctx.generation):
         key = group_key(owner, definition.kind, grouped.group_key(ctx.document, ctx.generation))
     upcoming = completions.NextStep(position, definition.name, definition.kind, key, None, pool=definition.pool)
     stage = services.stage(definition)

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.embedders.base import Model
 from penstock.errors import BudgetSpent, LeaseLost, LockHeld, Permanent, Transient
-from penstock.indexes.base import Fence, TableId
+from penstock.indexes.base import Fence, Index, TableId
 from penstock.ledger.engine import generations, index_versions, locks
 from penstock.model.nouns import Token
 from penstock.stages.base import Member
@@ -36,7 +36,7 @@ class Indexer(GroupHost):
         super().__init__(services)
         self._written: dict[str, tuple[TableId, int]] = {}
         """Tables with new rows since their last `refresh`, and their dimensions, by the key of their lock."""
-        self._bound: set[tuple[str, str, int]] = set()
+        self._bound: dict[TableId, Index] = {}
         self._commits: dict[str, int] = {}
         self._maintain_after: dict[str, float] = {}
 
@@ -45,9 +45,15 @@ class Indexer(GroupHost):
         first = contexts[0]
         locked = first.step.lease.resource_key is not None
         fence = self.fence(_key(first), first.step.lease.token) if locked else self.lease_fence(contexts)
-        await self._bind(first)
         place = TableId(first.step.owner, first.document.collection, first.generation.index_version)
-        table = await opened(self._services.ports.index, place, _model(first).dimensions)
+        index = await self._bind(first, place)
+        if index.traits.single_writer and not locked:
+            raise Permanent(
+                f"the index of collection {place.collection!r} needs a lock, and the worker that embedded the document "
+                "has another index in its settings: give all workers the same settings, then retry the document",
+                reason="index_changed",
+            )
+        table = await opened(index, place, _model(first).dimensions)
         return Target(table, fence)
 
     async def finish(self, contexts: Sequence[Context], target: Any) -> None:
@@ -71,7 +77,7 @@ class Indexer(GroupHost):
             services = self._services
             try:
                 async with hold(services.ledger, heartbeat, key, services.lease_s, 0.0, _no_reap, "text index") as held:
-                    table = await opened(services.ports.index, place, dimensions)
+                    table = await opened(await services.ports.index.of(place), place, dimensions)
                     await table.refresh(held.verify, REFRESH_ROWS)
             except (LockHeld, LeaseLost, Transient):
                 continue
@@ -103,15 +109,17 @@ class Indexer(GroupHost):
 
         return fence
 
-    async def _bind(self, ctx: Context) -> None:
-        """Bind the index version to the embedder. Vectors of two models cannot be compared, so a version has one
-        embedder."""
-        place = (ctx.step.owner, ctx.document.collection, ctx.generation.index_version)
+    async def _bind(self, ctx: Context, place: TableId) -> Index:
+        """Bind the index version to the embedder, and return the index that it is in. Vectors of two models cannot be
+        compared, so a version has one embedder."""
         if place in self._bound:
-            return
+            return self._bound[place]
         model = _model(ctx)
         setting = str(ctx.params.get("embedder") or ctx.ports.embedder_setting) or None
-        binding = index_versions.Binding(*place, model.fingerprint, model.dimensions, model.former_names, setting)
+        binding = index_versions.Binding(
+            *(ctx.step.owner, place.collection, place.version, model.fingerprint, model.dimensions),
+            *(model.former_names, setting, ctx.ports.index_name or None),
+        )
         bound = await self._services.ledger.write(index_versions.BIND, binding)
         if bound is not None and bound.embedder != model.fingerprint:
             raise Permanent(
@@ -119,7 +127,9 @@ class Indexer(GroupHost):
                 f"that embedder, or run `penstock reindex --collection {place[1]}`",
                 reason="embedder_changed",
             )
-        self._bound.add(place)
+        index = ctx.ports.index.at(None if bound is None else bound.store)
+        self._bound[place] = index
+        return index
 
     async def announce(self, contexts: Sequence[Context]) -> list[Member[Context]]:
         """Record in the ledger that rows will be written, before the first one is."""

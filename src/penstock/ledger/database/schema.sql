@@ -400,7 +400,7 @@ CREATE TABLE index_versions (
   state TEXT NOT NULL CHECK (state IN ('BUILDING', 'CURRENT', 'RETIRED')),
   embedder TEXT NOT NULL,
   dimensions INTEGER NOT NULL,
-  created_at REAL NOT NULL, setting TEXT,
+  created_at REAL NOT NULL, setting TEXT, store TEXT,
   PRIMARY KEY (owner, collection, version),
   FOREIGN KEY (owner, collection) REFERENCES collections (owner, name)
 );

@@ -176,7 +176,8 @@ def get(owner: Owner, connection: Connection, document: str) -> Listed | None:
 LIVE_COLUMNS = (
     "d.id, d.owner, d.collection, d.source, d.name, d.media_type, d.size, d.sha256, d.metadata, d.status, "
     "d.retry_count, d.error, NULL, NULL, d.created_at, d.updated_at, g.id, g.document_id, g.index_version, g.raw_key, "
-    "g.size, g.sha256, g.staging"
+    "g.size, g.sha256, g.staging, (SELECT i.store FROM index_versions i WHERE i.owner = g.owner "
+    "AND i.collection = g.collection AND i.version = g.index_version)"
 )
 _LIVE = Statement(
     f"SELECT {LIVE_COLUMNS} FROM {{rows}} JOIN documents d ON d.id = r.document "

@@ -22,18 +22,28 @@ class IndexVersion(msgspec.Struct, frozen=True):
     dimensions: int | None
     setting: str | None = None
     """The value of the setting `embedder` that chose the model. None: not stored by this version of Penstock."""
+    store: str | None = None
+    """Where its table is, as `indexes/several.py` names it. None: in the index of the settings."""
 
 
 _CURRENT = Statement(
-    f"SELECT {VERSION_OF_C}, i.embedder, i.dimensions, i.setting FROM collections c "
+    f"SELECT {VERSION_OF_C}, i.embedder, i.dimensions, i.setting, i.store FROM collections c "
     "LEFT JOIN index_versions i ON i.owner = c.owner "
     "AND i.collection = c.name AND i.state = 'CURRENT' WHERE c.owner = :owner AND c.name = :collection "
     f"AND {EXISTS}"
 )
 _OF = Statement(
-    "SELECT version, embedder, dimensions, setting FROM index_versions "
+    "SELECT version, embedder, dimensions, setting, store FROM index_versions "
     "WHERE owner = :owner AND collection = :collection AND version = :version"
 )
+
+
+_STORES = Statement("SELECT DISTINCT store FROM index_versions WHERE store IS NOT NULL ORDER BY store")
+
+
+def stores(connection: Connection) -> list[str]:
+    """Where tables of all owners are, apart from the index of the settings."""
+    return [row[0] for row in connection.run(_STORES)]
 
 
 def current(owner: Owner, connection: Connection, collection: str) -> IndexVersion | None:
@@ -63,12 +73,16 @@ class Binding(msgspec.Struct, frozen=True):
     former_names: tuple[str, ...] = ()
     """Former fingerprints of the same embedder. A version with one of these gets the new fingerprint."""
     setting: str | None = None
+    store: str | None = None
+    """The index of the settings. It is stored if a collection was moved to another index, so that other settings do not
+    change where the tables are."""
 
 
 _BIND = Statement(
-    "INSERT INTO index_versions (owner, collection, version, state, embedder, dimensions, setting, "
-    "created_at) SELECT owner, name, :version, 'CURRENT', :embedder, :dimensions, :setting, {now} FROM collections "
-    "WHERE owner = :owner AND name = :collection ON CONFLICT DO NOTHING"
+    "INSERT INTO index_versions (owner, collection, version, state, embedder, dimensions, setting, store, "
+    "created_at) SELECT owner, name, :version, 'CURRENT', :embedder, :dimensions, :setting, "
+    "CASE WHEN EXISTS (SELECT 1 FROM index_versions WHERE store IS NOT NULL) THEN CAST(:store AS TEXT) END, {now} "
+    "FROM collections WHERE owner = :owner AND name = :collection ON CONFLICT DO NOTHING"
 )
 _RENAME = Statement(
     "UPDATE index_versions SET embedder = :embedder WHERE owner = :owner AND collection = :collection "
@@ -90,7 +104,8 @@ def _bind(connection: Connection, bindings: Sequence[Binding]) -> list[IndexVers
         place = {"owner": b.owner, "collection": b.collection, "version": b.version}
         rows = connection.run(_OF, **place)
         if not rows:
-            connection.run(_BIND, embedder=b.embedder, dimensions=b.dimensions, setting=b.setting, **place)
+            values = {"embedder": b.embedder, "dimensions": b.dimensions, "setting": b.setting, "store": b.store}
+            connection.run(_BIND, **values, **place)
         for former in b.former_names:
             connection.run(_RENAME, embedder=b.embedder, former=former, **place)
         if b.setting is not None:

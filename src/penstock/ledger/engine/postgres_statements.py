@@ -179,7 +179,8 @@ shown AS (
 SELECT c.*, d.id, d.owner, d.collection, d.source, d.name, d.media_type, d.size, d.sha256, d.metadata,
   CASE WHEN d.status IN ({live}) THEN coalesce({status of c.kind}, d.status) ELSE d.status END,
   d.retry_count, d.error, NULL, NULL, d.created_at, d.updated_at, g.id, g.document_id, g.index_version, g.raw_key,
-  g.size, g.sha256, g.staging
+  g.size, g.sha256, g.staging, (SELECT i.store FROM index_versions i WHERE i.owner = g.owner
+    AND i.collection = g.collection AND i.version = g.index_version)
 FROM claimed c
 LEFT JOIN documents d ON d.id = c.document_id AND d.deleted_at IS NULL
 LEFT JOIN generations g ON g.id = c.generation_id

@@ -178,6 +178,11 @@ class Begin(msgspec.Struct, frozen=True):
     embedder: str
     dimensions: int
     setting: str | None
+    store: str | None = None
+    """The index of the next version."""
+    usual: str | None = None
+    """That of the settings. If the next version is elsewhere, the versions that were in the index of the settings stay
+    there, whatever the settings say later."""
 
 
 _CURRENT = Statement(
@@ -192,9 +197,12 @@ _MADE_WITH = Statement(
     "ORDER BY g.id DESC LIMIT 1"
 )
 _ADD_VERSION = Statement(
-    "INSERT INTO index_versions (owner, collection, version, state, embedder, dimensions, setting, created_at) "
-    "VALUES (:owner, :collection, :version, 'BUILDING', :embedder, :dimensions, :setting, {now})"
+    "INSERT INTO index_versions (owner, collection, version, state, embedder, dimensions, setting, store, "
+    "created_at) SELECT :owner, :collection, :version, 'BUILDING', :embedder, :dimensions, :setting, "
+    "CASE WHEN EXISTS (SELECT 1 FROM index_versions WHERE store IS NOT NULL) THEN CAST(:store AS TEXT) END, {now}"
 )
+# Of all owners: they share the index of the settings.
+_STAY = Statement("UPDATE index_versions SET store = :usual WHERE store IS NULL")
 _ADD = Statement(
     "INSERT INTO reindexes (owner, collection, version, former, state, recipe, former_recipe, begun_at) "
     "VALUES (:owner, :collection, :version, :former, 'BUILDING', :recipe, :former_recipe, {now})"
@@ -231,12 +239,15 @@ def _begin_one(connection: Connection, b: Begin) -> Reindex | None:
         connection.run(REMOVE, **where)
     former_recipe = there.recipe if there is not None else _made_with(made[0])
     [(version,)] = connection.run(_NEXT, **where)
+    if b.store != b.usual:
+        connection.run(_STAY, usual=b.usual)
     connection.run(
         _ADD_VERSION,
         version=version,
         embedder=b.embedder,
         dimensions=b.dimensions,
         setting=b.setting,
+        store=b.store,
         **where,
     )
     recipes = {"recipe": b.recipe.text, "former_recipe": former_recipe.text}

@@ -168,6 +168,10 @@ _HOLDERS = Statement(
 )
 
 
+# A backup contains the tables of all folders, and a restore lays them into the folder of the settings.
+_IN_THE_SETTINGS = Statement("UPDATE index_versions SET store = NULL WHERE store IS NOT NULL")
+
+
 def begin_again(path: Path, seen: Seen, runtime: Runtime) -> None:
     """Prepare a copy for use as a ledger. Steps, locks and deliveries of its workers are released, without counting a
     crash, and a new history begins."""
@@ -178,6 +182,7 @@ def begin_again(path: Path, seen: Seen, runtime: Runtime) -> None:
         gone = [WorkerId(row[0]) for row in connection.run(_HOLDERS) if row[0] is not None]
         leasing.LEAVE.function(connection, gone)
         outbox.free(connection, gone)
+        connection.run(_IN_THE_SETTINGS)
         histories.begin(connection, "restored", seen)
         connection.commit()
     finally:

@@ -32,6 +32,7 @@ from penstock.ledger.database.migrations import (
     m0027_embedder_setting,
     m0028_reindexes,
     m0029_access,
+    m0030_stores,
 )
 
 MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
@@ -64,5 +65,6 @@ MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0027_embedder_setting.statements,
     m0028_reindexes.statements,
     m0029_access.statements,
+    m0030_stores.statements,
 )
 LATEST = len(MIGRATIONS)
