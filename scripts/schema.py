@@ -8,8 +8,8 @@ from penstock.ledger.database.migrations import MIGRATIONS
 FILE = Path(__file__).parents[1] / "src" / "penstock" / "ledger" / "database" / "schema.sql"
 
 HEAD = """\
--- What the migrations add up to, on SQLite; PostgreSQL differs only in the types of ids and times. For readers: nothing
--- runs it. Written by `python scripts/schema.py`; a test compares it with a ledger that was just made.
+-- What the migrations add up to, on SQLite; PostgreSQL differs only in the types of ids and times. These statements
+-- make a new ledger on SQLite. Written by `python scripts/schema.py`; a test compares them with the migrations.
 """
 
 
@@ -22,12 +22,16 @@ def schema() -> str:
 
 
 def dump(connection: sqlite3.Connection) -> str:
-    """Every statement of a database, in the order in which they were run."""
+    """Every statement that makes this database, in the order in which they were run, and its rows."""
     rows = connection.execute(
-        "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%' "
+        "SELECT sql, type, name FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%' "
         "AND name <> 'schema_versions' ORDER BY rowid"
-    )
-    return "".join(f"\n{row[0]};\n" for row in rows)
+    ).fetchall()
+    texts = [text for text, _, _ in rows]
+    for table in [name for _, kind, name in rows if kind == "table"]:
+        for values in connection.execute(f"SELECT * FROM {table}"):
+            texts.append(f"INSERT INTO {table} VALUES ({', '.join(map(repr, values))})")
+    return "".join(f"\n{text};\n" for text in texts)
 
 
 if __name__ == "__main__":

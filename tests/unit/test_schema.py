@@ -48,6 +48,19 @@ async def test_a_ledger_that_was_just_made_has_that_schema(tmp_path: Path) -> No
     connection.close()
 
 
+async def test_a_new_ledger_is_the_same_as_one_that_was_migrated_step_by_step(tmp_path: Path) -> None:
+    await open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    with sqlite3.connect(tmp_path / "ledger.db") as made, sqlite3.connect(":memory:") as migrated:
+        for statements_of in MIGRATIONS:
+            for text in statements_of("sqlite"):
+                migrated.execute(text)
+        assert schema.dump(made) == schema.dump(migrated)
+        for connection in (made, migrated):
+            assert connection.execute("SELECT * FROM sqlite_sequence WHERE seq > 0").fetchall() == []
+    made.close()
+    migrated.close()
+
+
 async def test_migrating_twice_changes_nothing(database_url: str) -> None:
     await open_ledger(database_url)
     first = await _versions(database_url)

@@ -1,5 +1,5 @@
--- What the migrations add up to, on SQLite; PostgreSQL differs only in the types of ids and times. For readers: nothing
--- runs it. Written by `python scripts/schema.py`; a test compares it with a ledger that was just made.
+-- What the migrations add up to, on SQLite; PostgreSQL differs only in the types of ids and times. These statements
+-- make a new ledger on SQLite. Written by `python scripts/schema.py`; a test compares them with the migrations.
 
 CREATE TABLE collections (
   owner TEXT NOT NULL,
@@ -637,3 +637,5 @@ CREATE TABLE sync_states (
 );
 
 CREATE INDEX documents_sha256 ON documents (owner, sha256) WHERE deleted_at IS NULL;
+
+INSERT INTO positions VALUES (0);
