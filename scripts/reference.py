@@ -134,6 +134,7 @@ SHAPES: dict[str, dict[str, Shape]] = {
     },
     "run": {"": SUMMARY},
     "worker": {"": {"processes": None, "restarts": None, "metrics_port": None, **SUMMARY}},
+    "serve": {"": SUMMARY},
     "status": {"": COUNTS, "ID": STATUS},
     "list": {"": {"documents": [DOCUMENT], "after": None, "more": None, "total": None, "exact": None}},
     "search": {"": {"hits": [dict.fromkeys(Hit.__struct_fields__)], "next": None, "explain": None}},

@@ -16,6 +16,7 @@ from penstock.config_limits import MOST
 from penstock.config_limits import LimitsConfig as LimitsConfig
 from penstock.config_providers import LOCAL, TargetConfig, extractor_problems
 from penstock.config_providers import WebhookConfig as WebhookConfig
+from penstock.config_serve import ServeConfig
 from penstock.config_values import GivenValues, wrong
 from penstock.config_workers import ParsersConfig as ParsersConfig
 from penstock.config_workers import WorkerConfig as WorkerConfig
@@ -171,6 +172,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ocr: OcrConfig = OcrConfig()
     http: HttpConfig = HttpConfig()
     webhooks: dict[str, WebhookConfig] = {}
+    serve: ServeConfig = ServeConfig()
     failpoints: str = ""
     """For crash tests: `provider.answer.after=kill@3` kills the process the third time it reaches that failpoint."""
 
@@ -275,6 +277,7 @@ class ConfigKeywords(TypedDict, total=False):
     ocr: OcrConfig | Mapping[str, Any]
     http: HttpConfig | Mapping[str, Any]
     webhooks: Mapping[str, WebhookConfig | Mapping[str, Any]]
+    serve: ServeConfig | Mapping[str, Any]
     failpoints: str
 
 

@@ -25,6 +25,7 @@ from penstock.cli import (
     reading,
     reindex,
     search,
+    serve,
     settings,
     system,
     upkeep,
@@ -49,7 +50,16 @@ def penstock(call: Call, /, **values: Any) -> int:
 
 
 for _command in (
-    *(work.ingest, work.run, worker.worker, documents.status, documents.list_documents, search.search, reading.show),
+    *(
+        work.ingest,
+        work.run,
+        worker.worker,
+        serve.serve,
+        documents.status,
+        documents.list_documents,
+        search.search,
+        reading.show,
+    ),
     *(evaluation.evaluate, usage.usage),
     *(
         documents.retry,
