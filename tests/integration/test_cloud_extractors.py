@@ -70,7 +70,7 @@ def _sometimes(fault: int | str, seed: int) -> Callable[[str, str], int | str | 
     return lambda method, path: fault if chance.random() < 0.3 else None
 
 
-@pytest.mark.parametrize("fault", [429, 500, 503, "drop", "garbage"])
+@pytest.mark.parametrize("fault", [429, 500, 503, "gateway", "drop", "garbage"])
 async def test_a_provider_that_misbehaves_is_paid_once(
     start_app: StartApp, tmp_path: Path, kind: str, desk: Desk, fault: int | str
 ) -> None:
@@ -218,3 +218,97 @@ async def test_a_route_chooses_who_reads_a_document(start_app: StartApp, tmp_pat
     assert desk.paid_pages == 5
     ways = {d.name: [step.name for step in (await app.status(d.id)).steps][2] for d in await app.list_documents()}
     assert ways == {"cloud.pdf": "cloud", "here.pdf": "local"}
+
+
+def _far_page(content: Any) -> Any:
+    if "analyzeResult" in content or "paragraphs" in content:
+        content["paragraphs"][0]["boundingRegions"][0]["pageNumber"] = 2_000_000_000
+    else:
+        content["texts"][0]["prov"][0]["page_no"] = 2_000_000_000
+    return content
+
+
+def _large_table(content: Any) -> Any:
+    """Of Azure; an item of Docling that contains itself and its siblings again and again."""
+    if "paragraphs" in content:
+        content["tables"][0].update(rowCount=2_000_000, columnCount=2_000_000)
+    else:
+        again = [{"$ref": f"#/groups/{number + 1}"} for number in range(20)]
+        content["groups"] = [{"children": again} for _ in range(20)] + [{"children": []}] * 2
+        content["body"]["children"] = [{"$ref": "#/groups/0"}]
+    return content
+
+
+def _deep(content: Any) -> Any:
+    for _ in range(900):
+        content = [content]
+    return content
+
+
+@pytest.mark.parametrize("change", [_far_page, _large_table, _deep])
+async def test_i9_an_answer_that_would_fill_the_memory_is_refused(
+    start_app: StartApp, tmp_path: Path, kind: str, desk: Desk, change: Callable[[Any], Any]
+) -> None:
+    desk.result = change
+    app = await start_app(extractor=kind)
+    assert (await ingest(app, tmp_path, 5)).failed == 1
+    assert (await app.list_dead_letters()).by_reason == {"bad_answer": 1}
+    desk.result = lambda content: content
+    await app.replay()
+    assert (await app.run()).completed == 1
+    assert desk.paid_pages == 5, "the operation is asked for its result again"
+
+
+async def test_a_redirect_is_not_followed_with_the_key(
+    start_app: StartApp, tmp_path: Path, kind: str, desk: Desk
+) -> None:
+    with serving(HANDLERS[kind], Desk()) as elsewhere:
+        desk.redirect = f"{elsewhere.url}/documentintelligence/documentModels/m:analyze?api-version=1"
+        for method in ("POST", "GET"):
+            desk.fault = lambda asked, path, method=method: "redirect" if asked == method else None  # type: ignore[misc]
+            app = await start_app(method, extractor=kind)
+            with pytest.raises(StorageError, match=r"Correct AZURE_DOCUMENT_INTELLIGENCE_ENDPOINT|DOCLING_SERVE_URL"):
+                await ingest(app, tmp_path, 5)
+            assert (await app.list_documents())[0].status != "FAILED"
+            assert (elsewhere.seen, elsewhere.paid_pages) == (0, 0)
+
+
+async def test_a_date_in_retry_after_of_an_accepted_part_loses_nothing(
+    start_app: StartApp, tmp_path: Path, kind: str, desk: Desk
+) -> None:
+    desk.accepted = {"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}
+    app = await start_app(extractor=kind)
+    assert (await ingest(app, tmp_path, 5)).completed == 1
+    assert desk.paid_pages == 5
+
+
+@pytest.mark.parametrize("method", ["POST", "GET"])
+async def test_an_answer_that_never_ends_is_given_up(
+    start_app: StartApp, tmp_path: Path, kind: str, desk: Desk, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    monkeypatch.setattr(ranges, "CALL_S", 0.5)
+    monkeypatch.setattr("penstock.ledger.engine.targets.FIRST_S", 0.05)
+    faults = ["drip"]
+    desk.fault = lambda asked, path: faults.pop() if faults and asked == method else None
+    app = await start_app(extractor=kind)
+    with suppress(StorageError):
+        await ingest(app, tmp_path, 5)
+    with suppress(StorageError):
+        await app.run()
+    assert [document.status for document in await app.list_documents()] == ["COMPLETED"]
+    assert desk.paid_pages == 5
+
+
+async def test_an_operation_that_never_ends_is_given_up_and_its_pages_are_sent_again(
+    start_app: StartApp, tmp_path: Path, desk: Desk, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(ranges, "OPERATION_S", 0.3)
+    desk.polls = 1_000_000
+    app = await start_app(extractor=kind)
+    assert (await ingest(app, tmp_path, 5)).failed == 1
+    [letter] = (await app.list_dead_letters()).letters
+    assert (letter.reason, "no result after" in letter.error) == ("bad_answer", True)
+    desk.polls = 0
+    await app.replay()
+    assert (await app.run()).completed == 1
+    assert desk.paid_pages == 4 * 5, "once for each attempt"

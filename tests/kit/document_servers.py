@@ -21,8 +21,8 @@ _PDFIUM = threading.Lock()
 
 @dataclass
 class Desk:
-    """What a server knows, and how it behaves. `fault(method, path)` returns None, a status, "drop", "garbage" or
-    "silence"."""
+    """What a server knows, and how it behaves. `fault(method, path)` returns None, a status, "drop", "drip",
+    "redirect", "gateway", "garbage" or "silence"."""
 
     fault: Callable[[str, str], int | str | None] = lambda method, path: None
     retry_after: str | None = "1"
@@ -40,6 +40,14 @@ class Desk:
     running: set[str] = field(default_factory=set)
     most_running: int = 0
     throttled: int = 0
+    redirect: str = ""
+    """Where the fault "redirect" leads."""
+    accepted: dict[str, str] = field(default_factory=dict)
+    """More headers of an answer that accepts a document."""
+    seen: int = 0
+    """Requests of all kinds."""
+    result: Callable[[Any], Any] = lambda content: content
+    """Changes the result of an operation before it is sent."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self, data: bytes) -> str:
@@ -88,6 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         with desk.lock:
             desk.in_flight += 1
+            desk.seen += 1
             desk.most_in_flight = max(desk.most_in_flight, desk.in_flight)
         try:
             time.sleep(desk.latency_s)
@@ -98,6 +107,12 @@ class _Handler(BaseHTTPRequestHandler):
             if fault in ("drop", "silence"):
                 self.close_connection = True
                 return None
+            if fault == "drip":
+                return self._drip()
+            if fault == "redirect":
+                return self.say(302, b"", {"Location": desk.redirect})
+            if fault == "gateway":
+                return self.say(502, b"<html>Bad Gateway</html>", {"Content-Type": "text/html"})
             if fault == "garbage":
                 return self.say(200, b"<html>not what you want", {"Content-Type": "application/json"})
             if isinstance(fault, int):
@@ -111,6 +126,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def answer(self, method: str, body: bytes) -> None:
         raise NotImplementedError
+
+    def _drip(self) -> None:
+        """An answer that does not end."""
+        with suppress(OSError):
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n")
+            for _ in range(1000):
+                self.wfile.write(b" ")
+                self.wfile.flush()
+                time.sleep(0.02)
+        self.close_connection = True
 
     def say(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         with suppress(OSError):
@@ -146,13 +171,16 @@ class AzureHandler(_Handler):
                 body = base64.b64decode(json.loads(body)["base64Source"])
             name = self.desk.begin(body)
             place = f"{self.desk.url}/documentintelligence/documentModels/prebuilt-layout/analyzeResults/{name}"
-            return self.say_json(202, None, {"Operation-Location": f"{place}?api-version=2024-11-30"})
+            return self.say_json(
+                202, None, {"Operation-Location": f"{place}?api-version=2024-11-30", **self.desk.accepted}
+            )
         name = self.path.partition("?")[0].rpartition("/")[2]
         if name not in self.desk.operations:
             return self.say_json(404, {"error": {"code": "NotFound", "message": "gone"}})
         if not self.desk.is_ready(name):
             return self.say_json(200, {"status": "running"}, {"Retry-After": "0"})
-        return self.say_json(200, {"status": "succeeded", "analyzeResult": analysis(self.desk.operations[name])})
+        content = self.desk.result(analysis(self.desk.operations[name]))
+        return self.say_json(200, {"status": "succeeded", "analyzeResult": content})
 
 
 def analysis(texts: list[str]) -> dict[str, Any]:
@@ -197,7 +225,8 @@ class DoclingHandler(_Handler):
         if kind == "status":
             status = "success" if self.desk.is_ready(name) else "started"
             return self.say_json(200, {"task_id": name, "task_type": "convert", "task_status": status})
-        document = {"filename": "a.pdf", "md_content": "", "json_content": docling_document(self.desk.operations[name])}
+        content = self.desk.result(docling_document(self.desk.operations[name]))
+        document = {"filename": "a.pdf", "md_content": "", "json_content": content}
         return self.say_json(200, {"document": document, "status": "success", "errors": [], "processing_time": 0.1})
 
 

@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from penstock.errors import Away, ConfigError, OutOfQuota, Permanent, RateLimited, Transient, Unauthorized
 from penstock.extractors.formats import DOCX, HTML, PDF, PPTX, XLSX
 from penstock.extractors.pieces import Piece
-from penstock.extractors.ranges import OperationGone, Payload, Poll
+from penstock.extractors.ranges import MOST_ANSWER_PAGES, MOST_CELLS, OperationGone, Payload, Poll, believed
 from penstock.net.headers import retry_after
 from penstock.runtime import Runtime
 
@@ -24,7 +26,13 @@ WAIT_S = 60.0
 MEDIA_TYPES = frozenset(
     (PDF, DOCX, PPTX, XLSX, HTML, "image/jpeg", "image/png", "image/tiff", "image/bmp", "image/heif")
 )
+MOST_BYTES = 256 << 20
+_ACCEPTED = 202
 _WHO = "Azure Document Intelligence"
+_NOT_UNDERSTOOD = (
+    msgspec.DecodeError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError
+)  # fmt: skip
+_CANNOT_BE_READ = f"{_WHO} sent an answer that cannot be read"
 
 
 class AzureProvider:
@@ -44,21 +52,30 @@ class AzureProvider:
 
     async def begin(self, payload: Payload, params: Mapping[str, Any]) -> str:
         headers: dict[str, str] = {}
+        status, now = 0, self._runtime.now()
 
         def remember(response: Any) -> None:
+            nonlocal status
+            status = response.http_response.status_code
             headers.update({name.lower(): value for name, value in response.http_response.headers.items()})
 
-        with _typed_errors(self._runtime.now()):
-            await self._open().begin_analyze_document(
-                self._model,
-                io.BytesIO(payload.data),
-                output_content_format="markdown",
-                string_index_type="unicodeCodePoint",
-                polling=False,
-                raw_response_hook=remember,
-            )
+        try:
+            with _typed_errors(now):
+                await self._open().begin_analyze_document(
+                    self._model,
+                    io.BytesIO(payload.data),
+                    output_content_format="markdown",
+                    string_index_type="unicodeCodePoint",
+                    polling=False,
+                    raw_response_hook=remember,
+                )
+        except ValueError:
+            # The SDK does not understand the answer: the page of a gateway, or a date in Retry-After.
+            if status != _ACCEPTED:
+                raise _of_status(status, headers.get("retry-after"), now, "") from None
         operation = headers.get("operation-location", "")
-        if urlsplit(operation).netloc != urlsplit(self._endpoint).netloc:
+        # The key is sent there.
+        if urlsplit(operation)[:2] != urlsplit(self._endpoint)[:2]:
             raise Transient(f"{_WHO} accepted the pages, but did not say where the result will be", reason="bad_answer")
         return operation
 
@@ -67,19 +84,23 @@ class AzureProvider:
 
         now = self._runtime.now()
         with _typed_errors(now):
-            response = await self._open().send_request(HttpRequest("GET", operation))
-            if response.status_code != 200:
-                raise _of_status(response.status_code, response.headers.get("Retry-After"), now, "", polling=True)
+            response = await self._open().send_request(HttpRequest("GET", operation), stream=True)
             try:
-                answer = response.json()
-                status = answer["status"]
-                if status == "succeeded":
-                    return Poll(_pages(answer["analyzeResult"]))
-            except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-                raise Transient(f"{_WHO} sent an answer that cannot be read", reason="bad_answer") from error
+                if response.status_code != 200:
+                    raise _of_status(response.status_code, response.headers.get("Retry-After"), now, "", polling=True)
+                body = await _body(response)
+            finally:
+                await response.close()
+        try:
+            answer = msgspec.json.decode(body)
+            status = answer["status"]
+            if status == "succeeded":
+                return Poll(_pages(answer["analyzeResult"]))
+            said = (answer.get("error") or {}).get("code", status)
+        except _NOT_UNDERSTOOD as error:
+            raise Transient(_CANNOT_BE_READ, reason="bad_answer") from error
         if status in ("notStarted", "running"):
             return Poll(None, retry_after(response.headers.get("Retry-After"), now))
-        said = (answer.get("error") or {}).get("code", status)
         raise Permanent(f"{_WHO} could not read it: {said}", reason="provider_refused")
 
     def _open(self) -> "DocumentIntelligenceClient":
@@ -99,6 +120,8 @@ class AzureProvider:
                 connection_timeout=WAIT_S,
                 read_timeout=WAIT_S,
                 logging_enable=False,
+                # The SDK would send the key along.
+                permit_redirects=False,
             )
         return self._client
 
@@ -106,6 +129,16 @@ class AzureProvider:
         if self._client is not None:
             await self._client.close()
             self._client = None
+
+
+async def _body(response: Any) -> bytes:
+    """The content of an answer. Raises Transient if it is too large."""
+    body = bytearray()
+    async for piece in response.iter_bytes():
+        body += piece
+        if len(body) > MOST_BYTES:
+            raise Transient(f"{_WHO} sent an answer of more than {MOST_BYTES:,} bytes", reason="bad_answer")
+    return bytes(body)
 
 
 @contextmanager
@@ -121,7 +154,7 @@ def _typed_errors(now: float) -> Iterator[None]:
     try:
         yield
     except DecodeError as error:
-        raise Transient(f"{_WHO} sent an answer that cannot be read", reason="bad_answer") from error
+        raise Transient(_CANNOT_BE_READ, reason="bad_answer") from error
     except (ServiceRequestError, ServiceResponseError) as error:
         raise Away(f"{_WHO} does not answer: {type(error).__name__}") from None
     except ClientAuthenticationError:
@@ -140,6 +173,9 @@ def _of_status(status: int, after: str | None, now: float, said: str, polling: b
         )
     if status == 429:
         return RateLimited(f"{_WHO} answered 429", retry_after=seconds)
+    if 300 <= status < 400 or (status in (404, 405) and not polling):
+        said = f"{_WHO} answered {status}: it is at another address, or has no such model. Correct {ENDPOINT}"
+        return Unauthorized(said, setting=ENDPOINT)
     if status in (401, 403):
         return Unauthorized(f"{_WHO} answered {status}: it rejects the key. Correct {KEY} and {ENDPOINT}", setting=KEY)
     if status in (0, 408) or status >= 500:
@@ -178,7 +214,7 @@ def _pages(result: Mapping[str, Any]) -> list[list[Piece]]:
     return (
         [
             [piece for _, piece in sorted(found.get(number, ()), key=lambda entry: entry[0])]
-            for number in range(1, numbers[-1] + 1)
+            for number in range(1, believed(numbers[-1], MOST_ANSWER_PAGES) + 1)
         ]
         if numbers
         else []
@@ -198,7 +234,9 @@ def _level(content: str, offset: int, role: str | None) -> int:
 
 
 def _rows(table: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
-    rows = [[""] * int(table["columnCount"]) for _ in range(int(table["rowCount"]))]
+    width, height = int(table["columnCount"]), int(table["rowCount"])
+    believed(max(width, height, width * height), MOST_CELLS)
+    rows = [[""] * width for _ in range(height)]
     for cell in table.get("cells") or ():
         text = " ".join((cell.get("content") or "").split()).replace("|", "\\|")
         rows[int(cell["rowIndex"])][int(cell["columnIndex"])] = text

@@ -8,10 +8,10 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from penstock.errors import Permanent, Transient
+from penstock.errors import Permanent, Transient, Unauthorized
 from penstock.extractors.formats import DOCX, HTML, PDF, PPTX, XLSX
 from penstock.extractors.pieces import Piece
-from penstock.extractors.ranges import OperationGone, Payload, Poll
+from penstock.extractors.ranges import MOST_ANSWER_PAGES, OperationGone, Payload, Poll, believed
 from penstock.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class DoclingProvider:
             raise Permanent(f"{_WHO} could not read it: {'; '.join(errors) or status}", reason="provider_refused")
         try:
             return Poll(_pages(result["document"]))
-        except (KeyError, TypeError, AttributeError, ValueError, IndexError, RecursionError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, IndexError, OverflowError, RecursionError) as error:
             raise Transient(f"{_WHO} sent an answer that cannot be read", reason="bad_answer") from error
 
     async def _request(self, method: str, path: str, body: bytes | None = None, polling: bool = False) -> "Reply":
@@ -83,6 +83,9 @@ class DoclingProvider:
         reply = await self._client.request(method, self._url + path, headers=headers, content=body, limits=limits)
         if polling and reply.status == 404:
             raise OperationGone
+        if 300 <= reply.status < 400 or (reply.status in (404, 405) and not polling):
+            said = f"{_WHO} answered {reply.status}: it is at another address. Correct {URL}"
+            raise Unauthorized(said, setting=URL, target=self.target)
         check(reply, _WHO, setting=KEY)
         return reply
 
@@ -95,7 +98,7 @@ class DoclingProvider:
 def _json(reply: "Reply") -> dict[str, Any]:
     try:
         answer = msgspec.json.decode(reply.body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         answer = None
     if not isinstance(answer, dict):
         raise Transient(f"{_WHO} sent an answer that cannot be read", reason="bad_answer")
@@ -107,15 +110,22 @@ def _pages(document: Mapping[str, Any]) -> list[list[Piece]]:
     if not content:
         return [[Piece("paragraph", document.get("md_content") or document.get("text_content") or "")]]
     pages: dict[int, list[Piece]] = {int(number): [] for number in content.get("pages") or {}}
-    for item, depth in _items(content, content["body"], 0):
+    for item, depth in _items(content, content["body"], 0, set()):
         number = int(item["prov"][0]["page_no"]) if item.get("prov") else max(pages, default=1)
         pages.setdefault(number, []).extend(_piece(item, depth))
-    return [pages.get(number, []) for number in range(1, max(pages, default=0) + 1)]
+    last = believed(max(pages, default=0), MOST_ANSWER_PAGES)
+    return [pages.get(number, []) for number in range(1, last + 1)]
 
 
-def _items(content: Mapping[str, Any], node: Mapping[str, Any], depth: int) -> Iterator[tuple[Mapping[str, Any], int]]:
-    """The items of the document in reading order, with the depth of lists."""
+def _items(
+    content: Mapping[str, Any], node: Mapping[str, Any], depth: int, seen: set[str]
+) -> Iterator[tuple[Mapping[str, Any], int]]:
+    """The items of the document in reading order, with the depth of lists. Each has one place: items that contain each
+    other would never end."""
     for child in node.get("children") or ():
+        if child["$ref"] in seen:
+            raise ValueError("an item has two places")
+        seen.add(child["$ref"])
         _, kind, index = child["$ref"].split("/")
         item = content[kind][int(index)]
         if item.get("content_layer", "body") != "body":
@@ -124,7 +134,7 @@ def _items(content: Mapping[str, Any], node: Mapping[str, Any], depth: int) -> I
             yield item, depth
         if kind != "tables":
             deeper = depth + (kind == "groups" and "list" in str(item.get("label")))
-            yield from _items(content, item, deeper)
+            yield from _items(content, item, deeper, seen)
 
 
 def _piece(item: Mapping[str, Any], depth: int) -> list[Piece]:

@@ -6,8 +6,8 @@ paying for another one, and an answer that was stored is never asked for again."
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import AsyncGenerator, Awaitable, Mapping
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -18,6 +18,8 @@ from penstock.extractors.formats import PDF
 from penstock.extractors.pieces import Piece, render
 from penstock.model.items import Page
 from penstock.runtime import Runtime
+
+T = TypeVar("T")
 
 PAGES = 10
 """Pages of one operation, unless the parameter `pages_per_call` says otherwise."""
@@ -32,6 +34,12 @@ SHORTEST_S = 0.05
 """Time between two polls, even if the provider asks for less."""
 POLLS, LONGEST_S = 10, 30.0
 """How often in a row a poll may be refused, and how long a pause may be, before the step waits for the provider."""
+CALL_S = 300.0
+"""How long one request may take, from the first byte that is sent to the last one that comes."""
+OPERATION_S = 3600.0
+"""How long an operation may take. Then it is given up, and its pages are sent again."""
+MOST_ANSWER_PAGES, MOST_CELLS = 100_000, 1_000_000
+"""More pages in an answer, or cells in a table, are not believed."""
 REDUCED = "reduced_pages"
 """The cursor key for the number of pages that were sent as images."""
 
@@ -184,7 +192,7 @@ class _Reading:
         async def begin() -> str:
             part = await self._part(first)
             payload = Payload(part.data, self._raw.name, self._media_type)
-            operation = await self._provider.begin(payload, self._params)
+            operation = await self._in_time(self._provider.begin(payload, self._params))
             self._raw.providers.calls.accepted(self._provider.target)
             return msgspec.json.encode([operation, part.total, part.count, part.reduced is not None]).decode()
 
@@ -192,11 +200,10 @@ class _Reading:
         operation, total, count, reduced = msgspec.json.decode(started, type=tuple[str, int, int, bool])
         try:
             pages = await self._result(operation)
-        except OperationGone:
+        except OperationGone as error:
             await answers.forget([key])
-            raise Transient(
-                "the provider no longer has the result: the pages are sent again", reason="bad_answer"
-            ) from None
+            said = str(error) or "the provider no longer has the result"
+            raise Transient(f"{said}: the pages are sent again", reason="bad_answer") from None
         except Permanent:
             # The operation has failed: a retry begins another one.
             await answers.forget([key])
@@ -226,11 +233,11 @@ class _Reading:
 
     async def _result(self, operation: str) -> list[list[Piece]]:
         self._raw.waiting(None)
-        refused = 0
+        refused, end = 0, self._runtime.clock() + OPERATION_S
         while True:
             wait_s: float | None
             try:
-                polled = await self._provider.poll(operation)
+                polled = await self._in_time(self._provider.poll(operation))
                 if polled.pages is not None:
                     return polled.pages
                 wait_s, refused = polled.wait_s, 0
@@ -239,5 +246,24 @@ class _Reading:
                 refused, wait_s = refused + 1, error.retry_after
                 if refused > POLLS or (wait_s or 0.0) > LONGEST_S:
                     raise
+            if self._runtime.clock() > end:
+                raise OperationGone(f"the provider has no result after {OPERATION_S:g} s")
             wait_s = (WAIT_S * 1.5**refused if wait_s is None else wait_s) + refused * 0.2 * self._runtime.random()
             await self._runtime.sleep(min(max(wait_s, SHORTEST_S), LONGEST_S))
+
+    async def _in_time(self, request: Awaitable[T]) -> T:
+        """The result of a request. Raises Away if it takes too long: a server may send one byte at a time."""
+        try:
+            async with asyncio.timeout(CALL_S) as scope:
+                return await request
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            raise Away(f"no answer: not done within {CALL_S:g} s", target=self._provider.target) from None
+
+
+def believed(count: int, most: int) -> int:
+    """A number of pages or cells from an answer. Raises ValueError if it is negative or too large."""
+    if not 0 <= count <= most:
+        raise ValueError(f"an answer with {count} parts")
+    return count
