@@ -7,13 +7,13 @@ from penstock import __version__
 from penstock.api.callers import Authority
 from penstock.api.edge import Edge
 from penstock.api.problems import add_handlers
-from penstock.api.routes import documents, health
+from penstock.api.routes import documents, health, uploads
 from penstock.api.service import Service
 from penstock.app import App
 
 PREFIX = "/api/v1"
 
-ROUTERS = (documents.router,)
+ROUTERS = (uploads.router, documents.router)
 """The routers under PREFIX, one for each noun."""
 
 

@@ -139,6 +139,7 @@ def requires(needed: str) -> Callable[[Request], Awaitable[Access]]:
         service = service_of(request)
         caller = await service.authority.caller(request)
         request.scope["penstock.caller"] = caller
+        request.scope["penstock.headers"] = service.requests.take(caller.owner)
         if needed not in caller.scopes:
             raise Problem("forbidden", f"this needs the scope {needed!r}", scope=needed)
         return Access(caller, service, service.app.for_owner(caller.owner))

@@ -31,8 +31,10 @@ class Edge:
             nonlocal status, size
             if message["type"] == "http.response.start":
                 status = message["status"]
+                limits = scope.get("penstock.headers", {})
                 message["headers"] = [
                     *message.get("headers", ()),
+                    *((name.lower().encode(), value.encode()) for name, value in limits.items()),
                     (b"x-request-id", request_id.encode()),
                     (b"x-content-type-options", b"nosniff"),
                 ]

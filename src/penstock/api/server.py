@@ -96,6 +96,7 @@ async def _until_stopped(
         server.should_exit = True
         app.stop()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await service.gatherer.close()
     for task in (serving, working):
         if task is not None and (error := task.exception()) is not None:
             raise error

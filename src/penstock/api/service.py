@@ -3,8 +3,10 @@
 import asyncio
 
 from penstock.api.callers import Authority, WithoutKeys
+from penstock.api.limits import RequestLimits, UploadLimits
 from penstock.app import App
 from penstock.config_serve import ServeConfig
+from penstock.verbs.accepting import Gatherer
 
 
 class Service:
@@ -13,5 +15,8 @@ class Service:
         self.runtime = app.runtime
         self.settings: ServeConfig = app.config.serve
         self.authority: Authority = authority or WithoutKeys(app)
+        self.requests = RequestLimits(app, self.settings)
+        self.uploads = UploadLimits(app, self.settings)
+        self.gatherer = Gatherer()
         self.stopping = asyncio.Event()
         """Set when the server is told to stop: streams and long polls end by themselves then."""

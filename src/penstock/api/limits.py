@@ -1,0 +1,101 @@
+"""Limits of what one owner may ask of a server at once, and the reserve of the disk."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from penstock.api.problems import Problem
+from penstock.app import App
+from penstock.config_serve import ServeConfig
+
+WINDOW_S = 10
+LOOK_S = 0.5
+"""How long the free space that was measured is believed."""
+MEGABYTE = 1 << 20
+
+
+class RequestLimits:
+    """A token bucket for each owner."""
+
+    def __init__(self, app: App, settings: ServeConfig) -> None:
+        self._clock = app.runtime.clock
+        self._rate = settings.requests_per_s
+        self._most = max(1.0, settings.requests_per_s * WINDOW_S)
+        self._left: dict[str, tuple[float, float]] = {}
+
+    def take(self, owner: str) -> dict[str, str]:
+        """Count a request. Return the headers that tell the caller what is left; raise Problem 429 if nothing is."""
+        now = self._clock()
+        left, since = self._left.get(owner, (self._most, now))
+        left = min(self._most, left + (now - since) * self._rate)
+        wait = max(1, round((1 - left) / self._rate + 0.5))
+        headers = {
+            "RateLimit-Policy": f'"requests";q={int(self._most)};w={WINDOW_S}',
+            "RateLimit": f'"requests";r={max(0, int(left) - 1)};t={wait if left < 1 else WINDOW_S}',
+        }
+        if left < 1:
+            self._left[owner] = (left, now)
+            raise Problem("rate_limited", "too many requests", headers={**headers, "Retry-After": str(wait)})
+        self._left[owner] = (left - 1, now)
+        return headers
+
+
+class UploadLimits:
+    """The bytes of uploads in progress by owner, and the free space of the disks."""
+
+    def __init__(self, app: App, settings: ServeConfig) -> None:
+        self._clock = app.runtime.clock
+        self._most = settings.upload_megabytes * MEGABYTE
+        self._reserve = settings.reserve_megabytes * MEGABYTE
+        self._in_flight: dict[str, int] = {}
+        self._folders = [folder for folder in (app.config.blobs_path, _ledger_folder(app)) if folder is not None]
+        self._free: tuple[float, int | None] = (-LOOK_S, None)
+
+    @contextmanager
+    def upload(self, owner: str, size: int) -> Iterator[None]:
+        """Count the bytes of an upload while it is in progress. Raise Problem 429 or 507 if there is no room."""
+        self.check_disk(size)
+        there = self._in_flight.get(owner, 0)
+        # One upload is always accepted, however large it is.
+        if there and there + size > self._most:
+            raise Problem("rate_limited", "too many bytes are being uploaded at once", headers={"Retry-After": "1"})
+        self._in_flight[owner] = there + size
+        try:
+            yield
+        finally:
+            self._in_flight[owner] -= size
+            if not self._in_flight[owner]:
+                del self._in_flight[owner]
+
+    def check_disk(self, size: int) -> None:
+        """Raise Problem 507 if the disk could not hold these bytes besides those in progress and the reserve."""
+        free = self._free_bytes()
+        if free is not None and free - size - sum(self._in_flight.values()) < self._reserve:
+            raise Problem("disk_full", "the disk is nearly full: what was accepted is kept")
+
+    def _free_bytes(self) -> int | None:
+        now = self._clock()
+        if now - self._free[0] >= LOOK_S:
+            found = [_free_of(folder) for folder in self._folders]
+            self._free = (now, min((one for one in found if one is not None), default=None))
+        return self._free[1]
+
+
+def _ledger_folder(app: App) -> Path | None:
+    database = app.ledger.database
+    return database.path.parent if database.dialect == "sqlite" else None
+
+
+def _free_of(folder: Path) -> int | None:
+    while True:
+        try:
+            found = os.statvfs(folder)
+        except FileNotFoundError:
+            if folder == folder.parent:
+                return None
+            folder = folder.parent
+            continue
+        except OSError:
+            return None
+        return found.f_bavail * found.f_frsize

@@ -1,0 +1,52 @@
+"""Uploads: from the body of a request to a receipt. When a caller sees a receipt, its document is durable (I1)."""
+
+from collections.abc import AsyncIterator
+
+from penstock.api.bodies import head_of, joined, larger
+from penstock.api.callers import Access
+from penstock.api.problems import Problem
+from penstock.intake_items import Receipt
+from penstock.verbs.accepting import SMALL, Named, Order, accept_stream
+
+OUTCOMES = {
+    "submitted": "created",
+    "changed": "updated",
+    "updated": "updated",
+    "resumed": "resumed",
+    "skipped": "unchanged",
+}
+
+
+async def take(access: Access, order: Order, one: Named, pieces: AsyncIterator[bytes]) -> Receipt:
+    """Accept one document. A small one is gathered with others that arrive now; a large one streams to the blobs."""
+    head, is_all = await head_of(pieces, SMALL)
+    if is_all:
+        return await access.service.gatherer.accept(access.scope, order, one, head)
+    return await accept_stream(access.scope, order, one, larger(joined(head, pieces)))
+
+
+def refused(receipt: Receipt) -> Problem:
+    """The problem of a document that was not accepted."""
+    problem = receipt.problem or "the document was not accepted"
+    if "the disk is full" in problem:
+        return Problem("disk_full", "the disk is full: what was accepted is kept")
+    if "is the source of another document" in problem:
+        return Problem("conflict", problem.removeprefix(f"{receipt.source}: "))
+    return Problem("invalid", problem.removeprefix(f"{receipt.source}: "))
+
+
+def shown(receipt: Receipt) -> dict[str, object]:
+    """A receipt as callers see it."""
+    return {
+        "id": receipt.id,
+        "source": receipt.source,
+        "name": receipt.name,
+        "outcome": OUTCOMES.get(receipt.outcome, "refused"),
+        "status": receipt.status,
+        "size": receipt.size,
+        "problem": receipt.problem,
+    }
+
+
+def status_of(receipt: Receipt) -> int:
+    return 201 if receipt.outcome == "submitted" else 200
