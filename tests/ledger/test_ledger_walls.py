@@ -30,7 +30,7 @@ from penstock.ledger.engine import (
     submits,
 )
 from penstock.ledger.engine.submissions import FirstStep
-from penstock.ledger.reads import batches
+from penstock.ledger.reads import batches, feed
 from penstock.model.nouns import GenerationId, Owner, RunId, Step, WorkerId
 from penstock.model.usage import Amount, Booking
 
@@ -97,6 +97,8 @@ CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
     "documents.statuses": lambda a: {"ids": [a.done.document_id]},
     "documents.steps": lambda a: {"document": a.failed.document_id},
     "documents.under": lambda a: {"collection": "default", "prefix": "/"},
+    "feed.changed": lambda a: {"after": feed.Position(0.0), "count": 9},
+    "feed.running": lambda a: {},
     "forgotten.deleted": lambda a: {"collection": "default", "wanted": ["/gone"]},
     "forgotten.sources": lambda a: {"collection": "default"},
     "generations.due_purges_in": lambda a: {"collection": "default", "version": 1, "count": 9},

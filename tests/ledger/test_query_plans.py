@@ -36,7 +36,7 @@ from penstock.ledger.engine import (
     small_blobs,
     work,
 )
-from penstock.ledger.reads import stats
+from penstock.ledger.reads import feed, stats
 from penstock.ledger.upkeep import evictions, retention
 from penstock.model.nouns import Owner
 from penstock.runtime import Runtime
@@ -54,6 +54,7 @@ HOT: Verbs = {
     "claim of one kind": (claims._claim_statement(1), {**_CLAIM, "kind0": "extract"}, None),
     "claim of three kinds": (claims._claim_statement(3), {**_CLAIM, **_KINDS}, None),
     "claim behind a key": (claims._CLAIM_KEYED, {**_CLAIM, "kind": "index", "key": "index:anna/default/1"}, None),
+    "changes": (feed._CHANGED, {"owner": "anna", "at": 9e9, "document": "", "count": 9}, None),
     "claim by number": (claims._CLAIM_THESE, _CLAIM, [(7,), (8,)]),
     "steps that wait": (claims._WAITING, {"kind": "extract", "count": 256}, None),
     "due": (leasing._DUE, {"count": 100}, None),

@@ -20,7 +20,7 @@ FOR_USERS = {
     "answers",
     "deletions", "restarts", "index_versions", "searchable", "adoptions", "metadata",
     "collections", "forgotten", "children",
-    "revisions", "usage", "reindexes", "switches", "api_keys", "audit_log",
+    "revisions", "usage", "reindexes", "switches", "api_keys", "audit_log", "feed",
 }  # fmt: skip
 """Modules whose functions are called for a user: `owner` comes first."""
 ENGINE = {
@@ -52,6 +52,8 @@ CROSSING = {
     "collections.begun": "the same",
     "reindexes.worked": "the same",
     "reindexes.expired": "the same",
+    "feed.present": "the time, and how often the ledger was put back",
+    "feed.oldest_writer": "the time of a transaction",
     "usage.book": "inside the transactions of what is counted; the bookings carry the owner",
     "usage.by_owner": "for the operator",
     "runs.start_runs": "inside submits; the submission carries the owner",

@@ -6,6 +6,7 @@ from penstock.verbs import (
     documents,
     estimate,
     evaluation,
+    following,
     groups,
     ingest,
     keys,
@@ -27,6 +28,7 @@ class OwnerScope(Scope):
     ingest = ingest.ingest
     estimate = estimate.estimate
     watch = watch.watch
+    changes = following.changes
 
     search = search.search
     evaluate = evaluation.evaluate

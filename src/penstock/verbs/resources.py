@@ -12,6 +12,7 @@ from weakref import WeakSet
 from penstock.blobs.base import Blobs
 from penstock.config import Config
 from penstock.errors import PenstockError
+from penstock.events.feed import Feed
 from penstock.indexes.base import TableId
 from penstock.ledger.database import liveness
 from penstock.ledger.database.liveness import Liveness
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from penstock.worker.parsers.pool import ParserPool
     from penstock.worker.pool import Worker
     from penstock.workflows.catalog import Catalog
+
+DAY_S = 86_400.0
 
 
 class Resources:
@@ -112,6 +115,11 @@ class Resources:
         )
 
     @cached_property
+    def feed(self) -> Feed:
+        """The change feed of this process."""
+        return Feed(self.ledger, self.runtime, DAY_S * self.config.retention.history_days)
+
+    @cached_property
     def query_calls(self) -> "CallLimits":
         """The calls of providers for searches. They share the limits with those of workers."""
         from penstock.worker.limits import CallLimits
@@ -133,6 +141,8 @@ class Resources:
         self.stopping = True
         self.stopped.set()
         self.ledger.database.outage_wait.hurry()
+        if "feed" in vars(self):
+            self.feed.close()
         for worker in self.workers:
             worker.told_to_stop = True
             worker.stop()
@@ -141,6 +151,8 @@ class Resources:
 
     async def close(self) -> None:
         self.broadcast.close()
+        if "feed" in vars(self):
+            await self.feed.end()
         if "query_calls" in vars(self):
             await self.query_calls.close()
             with suppress(PenstockError):

@@ -293,8 +293,8 @@ class Start(msgspec.Struct, frozen=True):
 
 
 _PENDING = Statement(
-    "UPDATE documents SET status = 'PENDING', error = NULL FROM {rows} WHERE {documents.id = r.document} "
-    "AND documents.status <> 'PENDING'",
+    "UPDATE documents SET status = 'PENDING', error = NULL, updated_at = {now} FROM {rows} "
+    "WHERE {documents.id = r.document} AND documents.status <> 'PENDING'",
     rows="document text",
 )
 _STAGING = Statement(

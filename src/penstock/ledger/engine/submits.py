@@ -33,7 +33,7 @@ class Submitted(msgspec.Struct, frozen=True):
 
 
 _BATCH = Statement(
-    "UPDATE documents SET batch = :batch WHERE {owner} AND (batch IS NULL OR batch <> :batch) "
+    "UPDATE documents SET batch = :batch, updated_at = {now} WHERE {owner} AND (batch IS NULL OR batch <> :batch) "
     "AND id IN (SELECT r.document FROM {rows})",
     rows="document text",
 )

@@ -33,6 +33,7 @@ from penstock.ledger.database.migrations import (
     m0028_reindexes,
     m0029_access,
     m0030_stores,
+    m0031_live,
 )
 
 MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
@@ -66,5 +67,6 @@ MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0028_reindexes.statements,
     m0029_access.statements,
     m0030_stores.statements,
+    m0031_live.statements,
 )
 LATEST = len(MIGRATIONS)
