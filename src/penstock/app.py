@@ -27,7 +27,7 @@ from penstock.model.callers import LOCAL
 from penstock.redaction import tighten
 from penstock.runtime import Failpoints, Runtime
 from penstock.upkeep.restore_marker import refuse_half_restored
-from penstock.verbs import arguments, jobs, views, working
+from penstock.verbs import arguments, jobs, uploads, views, working
 from penstock.verbs.jobs import Job, Report, Summary
 from penstock.verbs.owner import OwnerScope
 from penstock.verbs.resources import Resources
@@ -95,7 +95,9 @@ class App(OwnerScope):
         status. `pools` names the kinds of steps to claim and the number of slots of each, as in
         `extract=2,embed=4,index=1,*=4`. When the disk is full or fails, or the PostgreSQL server is away, the worker
         waits and reports this to `report`."""
-        return await working.work(self.resources, arguments.maybe("pools", pools), report)
+        return await working.work(
+            self.resources, arguments.maybe("pools", pools), report, lambda: uploads.sweep_uploads(self)
+        )
 
     def events(self, until: "asyncio.Future[Any] | None" = None) -> Listener:
         """Yield the live events of the workers of this app: `async for event in app.events(): …`. The iteration ends

@@ -6,7 +6,10 @@ PenstockError
 │   │   └── NoDefinition    there is no workflow or parameter set of that name
 │   ├── NotFound            no such document, dead letter, collection
 │   │   └── Ambiguous       a name may mean several documents
-│   └── LedgerTooNew        the ledger was written by a newer Penstock
+│   ├── LedgerTooNew        the ledger was written by a newer Penstock
+│   ├── WrongOffset         a part does not follow what an upload has received
+│   ├── ChecksumDiffers     the bytes of an upload are not those that the client hashed
+│   └── TooMuch             more than the owner may have at once
 ├── AccessError             a caller of the service may not do this
 │   ├── NotAuthenticated    no key, or one that is not valid
 │   └── Forbidden           the key lacks a scope, or may not use a collection
@@ -77,6 +80,18 @@ class Ambiguous(NotFound):
 
 class LedgerTooNew(UsageError):
     """The ledger was written by a newer Penstock than this one."""
+
+
+class WrongOffset(UsageError):
+    """A part does not follow what an upload has received."""
+
+
+class ChecksumDiffers(UsageError):
+    """The bytes of an upload are not those that the client hashed."""
+
+
+class TooMuch(UsageError):
+    """More than the owner may have at once. It fits later."""
 
 
 class AccessError(PenstockError):

@@ -28,6 +28,7 @@ from penstock.ledger.engine import (
     revisions,
     runs,
     submits,
+    uploads,
 )
 from penstock.ledger.engine.submissions import FirstStep
 from penstock.ledger.reads import batches, feed
@@ -125,6 +126,8 @@ CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
     "stats.locks": lambda a: {},
     "stats.running": lambda a: {},
     "stats.steps": lambda a: {},
+    "uploads.get": lambda a: {"upload": "01UPLOAD"},
+    "uploads.parts": lambda a: {"upload": "01UPLOAD"},
     "usage.by_day": lambda a: {},
     "usage.of_group": lambda a: {"group": GROUP},
     "usage.of_model": lambda a: {"model": "model"},
@@ -214,6 +217,10 @@ async def _fill(desk: Desk) -> Anna:
     await desk.ledger.write(collections.BEGIN_DROP, (ANNA, "default"))
     key = api_keys.NewKey(ANNA, "annas", "", sha("secret"), "signing", ("read",), None, None, "local")
     await desk.ledger.write(api_keys.CREATE_KEY, key)
+    await desk.ledger.write(uploads.CREATE_UPLOAD, uploads.Creation("01UPLOAD", ANNA, "tus", 9, "{}", 60.0, 99))
+    assert await desk.ledger.write(uploads.HOLD_UPLOAD, uploads.Hold(ANNA, "01UPLOAD", "token", 60.0))
+    part = uploads.Part(0, 9, "anna/uploads/one")
+    await desk.ledger.write(uploads.ADD_PARTS, uploads.Added(ANNA, "01UPLOAD", "token", (part,), 60.0, 60.0))
     letters = await desk.rows("SELECT id FROM dead_letters ORDER BY id")
     reindex = await desk.ledger.read(partial(reindexes.get, ANNA), "default")
     assert reindex is not None

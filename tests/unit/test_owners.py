@@ -20,7 +20,7 @@ FOR_USERS = {
     "answers",
     "deletions", "restarts", "index_versions", "searchable", "adoptions", "metadata",
     "collections", "forgotten", "children",
-    "revisions", "usage", "reindexes", "switches", "api_keys", "audit_log", "feed",
+    "revisions", "usage", "reindexes", "switches", "api_keys", "audit_log", "feed", "uploads",
 }  # fmt: skip
 """Modules whose functions are called for a user: `owner` comes first."""
 ENGINE = {
@@ -53,6 +53,7 @@ CROSSING = {
     "reindexes.worked": "the same",
     "reindexes.expired": "the same",
     "feed.present": "the time, and how often the ledger was put back",
+    "uploads.whole": "upkeep",
     "feed.oldest_writer": "the time of a transaction",
     "usage.book": "inside the transactions of what is counted; the bookings carry the owner",
     "usage.by_owner": "for the operator",

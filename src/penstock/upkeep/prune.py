@@ -16,7 +16,7 @@ from penstock.ledger.database import histories
 from penstock.ledger.database.liveness import Liveness
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.database.writer import Verb
-from penstock.ledger.engine import backup_guard
+from penstock.ledger.engine import backup_guard, uploads
 from penstock.ledger.upkeep import audit, evictions, repairs, retention, retired_versions
 from penstock.model.nouns import WorkerId
 from penstock.upkeep import reindex
@@ -81,6 +81,8 @@ class Pruned(msgspec.Struct):
     """Answers of paid calls that were not used for long."""
     waiting: int = 0
     """Unreferenced blobs that are too young to be removed."""
+    uploads: int = 0
+    """Resumable uploads that have expired."""
     trials: int = 0
     """Indexes that an interrupted `eval` left."""
 
@@ -106,6 +108,7 @@ class Prune:
         for table in retention.HISTORY:
             await self._clear(table)
         await self._snapshots()
+        await self._expire_uploads()
         await self._forget()
         await self._evict()
 
@@ -198,6 +201,15 @@ class Prune:
         while gone := await self._write(retention.FORGET_SNAPSHOTS, request):
             self.pruned.snapshots += gone
             if gone < SNAPSHOTS or self._dry_run:
+                return
+
+    async def _expire_uploads(self) -> None:
+        """Remove uploads that nobody continued, and ended ones that nobody asks for any more."""
+        while True:
+            gone, keys = await self._write(uploads.EXPIRE_UPLOADS, BATCH)
+            self.pruned.uploads += gone
+            await self._delete([(key, size) for key, size in keys])
+            if gone < BATCH or self._dry_run:
                 return
 
     async def _forget(self) -> None:

@@ -12,6 +12,7 @@ from penstock.verbs import (
     keys,
     maintenance,
     search,
+    uploads,
     usage,
     watch,
 )
@@ -29,6 +30,11 @@ class OwnerScope(Scope):
     estimate = estimate.estimate
     watch = watch.watch
     changes = following.changes
+
+    create_upload = uploads.create_upload
+    upload = uploads.upload
+    append_upload = uploads.append_upload
+    delete_upload = uploads.delete_upload
 
     search = search.search
     evaluate = evaluation.evaluate

@@ -24,6 +24,7 @@ from penstock.verbs.ingest import PRUNE_LEFT_OUT, Given, InCollection, ingest_gi
 from penstock.verbs.jobs import WORK, Job, Summary
 from penstock.verbs.scope import Scope, chosen_collection
 from penstock.verbs.summary import REMARKS, explain
+from penstock.verbs.uploads import sweep_uploads
 from penstock.verbs.working import work
 
 RESCAN_S = 60.0
@@ -183,7 +184,9 @@ class _Watching:
     async def run(self) -> Summary:
         began, total = self._clock(), self._total
         if self._wait:
-            self._working = asyncio.create_task(work(self._resources, None, self._on_problem))
+            self._working = asyncio.create_task(
+                work(self._resources, None, self._on_problem, lambda: sweep_uploads(self._scope))
+            )
         try:
             while not self._is_over:
                 await self._follow_roots()

@@ -166,8 +166,11 @@ def _purging(resources: Resources, services: "WorkerServices") -> Callable[[], A
     return purge_due
 
 
-async def work(resources: Resources, pools: str | None, report: Callable[[str], None]) -> Summary:
-    """Execute steps of all owners until the app is stopped. When storage fails, wait until it can be used again."""
+async def work(
+    resources: Resources, pools: str | None, report: Callable[[str], None], sweep: Callable[[], Awaitable[None]]
+) -> Summary:
+    """Execute steps of all owners until the app is stopped. When storage fails, wait until it can be used again.
+    `sweep` finishes what calls left undone, until it is cancelled."""
     runtime, patience = resources.runtime, resources.ledger.database.outage_wait
     began = runtime.clock()
     sizes = pool_sizes(pools) if pools is not None else None
@@ -175,7 +178,7 @@ async def work(resources: Resources, pools: str | None, report: Callable[[str], 
     patience.limit_s, patience.say = None, report
     while True:
         worker = start_worker(resources, None, began, sizes)
-        tending = asyncio.create_task(resources.maintenance.tend(worker.services.worker))
+        tending = asyncio.gather(resources.maintenance.tend(worker.services.worker), sweep())
         try:
             await worker.run(None)
             break

@@ -302,7 +302,8 @@ def miscounted(connection: Connection, owner: str, after: str) -> list[tuple[str
 _NAMED = question(
     "SELECT r.key FROM {rows} WHERE EXISTS (SELECT 1 FROM generations g WHERE g.raw_key = r.key "
     "AND g.state <> 'PURGED') OR EXISTS (SELECT 1 FROM segments p WHERE p.key = r.key) "
-    "OR EXISTS (SELECT 1 FROM answer_segments b WHERE b.key = r.key)",
+    "OR EXISTS (SELECT 1 FROM answer_segments b WHERE b.key = r.key) "
+    "OR EXISTS (SELECT 1 FROM upload_parts u WHERE u.key = r.key)",
     rows="key text",
 )
 

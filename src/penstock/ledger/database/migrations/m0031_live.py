@@ -33,6 +33,12 @@ def statements(dialect: str) -> list[str]:
   key TEXT NOT NULL UNIQUE,
   PRIMARY KEY (upload_id, first)
 )""",
+        *_of_actions(real),
+    ]
+
+
+def _of_actions(real: str) -> list[str]:
+    return [
         f"""CREATE TABLE actions (
   id TEXT PRIMARY KEY,
   owner TEXT NOT NULL,

@@ -1,0 +1,364 @@
+"""Resumable uploads: bytes come in any number of calls and are kept as they come. The document is accepted as soon as
+the last byte is durable.
+
+Each part is a durable blob before the ledger counts it. A process that dies between the last byte and the document
+leaves a whole upload: the next look at it accepts the document, and so does `finish_uploads`.
+"""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from penstock.blobs.base import Blobs
+from penstock.errors import (
+    BlobMissing,
+    ChecksumDiffers,
+    LeaseLost,
+    LockHeld,
+    NotFound,
+    TooMuch,
+    UsageError,
+    WrongOffset,
+)
+from penstock.intake import Intake
+from penstock.intake_items import Receipt, SubmitItem
+from penstock.ledger.engine import uploads
+from penstock.ledger.engine.uploads import OPEN, Part, Upload
+from penstock.sources.base import Found, Known
+from penstock.upkeep.drop import finish_drops_of
+from penstock.verbs import arguments
+from penstock.verbs.ingest import run_spec
+from penstock.verbs.querying import fitted
+from penstock.verbs.scope import Scope
+
+PART = 4 << 20
+"""So many bytes are made durable at once: what a kill costs a client, at most."""
+LEASE_S = 6.0
+LIFE_S = 86_400.0
+"""How long an upload that nobody continues is kept."""
+MOST = 1 << 44
+MOST_BYTES = 1 << 40
+CHECKSUMS = ("sha256", "sha1", "md5")
+SWEEP = 20
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What the document of an upload is to be."""
+
+    name: str
+    source: str
+    collection: str
+    metadata: dict[str, Any] = {}
+    workflow: str | None = None
+    params: str | None = None
+    priority: int = 0
+    batch: str | None = None
+    sha256: str | None = None
+    """The expected hash of the bytes."""
+    client: dict[str, str] = {}
+    """What the client wants to get back with the upload."""
+
+
+class UploadView(msgspec.Struct, frozen=True):
+    id: str
+    kind: str
+    state: str
+    """`OPEN`, `ACCEPTED` or `REFUSED`."""
+    size: int
+    received: int
+    """So many bytes are durable."""
+    request: Request
+    document: str | None
+    receipt: Receipt | None
+    created_at: float
+    expires_at: float
+
+
+async def create_upload(
+    scope: Scope,
+    size: int,
+    *,
+    name: str,
+    source: str | None = None,
+    collection: str | None = None,
+    metadata: dict[str, Any] | None = None,
+    workflow: str | None = None,
+    params: str | None = None,
+    priority: int = 0,
+    batch: str | None = None,
+    sha256: str | None = None,
+    client: dict[str, str] | None = None,
+    kind: str = "tus",
+    most_bytes: int = MOST_BYTES,
+) -> UploadView:
+    """Begin an upload of `size` bytes. `most_bytes` is the largest sum of the owner's unfinished uploads; `TooMuch` is
+    raised above it."""
+    scope.ledger.database.refuse_read_only()
+    arguments.number("size", size, 0, MOST)
+    if not arguments.text("name", name):
+        raise UsageError("name: it is empty")
+    if sha256 is not None and (len(sha256) != 64 or set(sha256) - set("0123456789abcdef")):
+        raise UsageError(f"sha256 {sha256[:80]!r}: expected 64 hexadecimal digits in lower case")
+    spec = run_spec(scope, collection, workflow, params, priority, batch, False, None)
+    request = Request(
+        name, arguments.maybe("source", source) or name, spec.collection, arguments.metadata(metadata),
+        workflow, params, priority, batch, sha256, client or {},
+    )  # fmt: skip
+    text = msgspec.json.encode(request).decode()
+    creation = uploads.Creation(scope.runtime.ulid(), scope.owner, kind, size, text, LIFE_S, most_bytes)
+    made = await scope.ledger.write(uploads.CREATE_UPLOAD, creation)
+    if made is None:
+        raise TooMuch(f"the unfinished uploads of {scope.owner} would have more than {most_bytes:,} bytes")
+    if made.is_whole and kind == "tus":
+        return await upload(scope, made.id)
+    return _view(made)
+
+
+async def upload(scope: Scope, upload_id: str) -> UploadView:
+    """Return an upload. If it is whole and its document is not accepted yet, because a process died, accept it now."""
+    found = await _found(scope, upload_id)
+    if found.state == OPEN and found.is_whole and found.kind == "tus":
+        with suppress(LockHeld):
+            async with _held(scope, upload_id) as hold:
+                found = await _accepted(scope, hold)
+    return _view(found)
+
+
+async def append_upload(
+    scope: Scope,
+    upload_id: str,
+    offset: int,
+    pieces: AsyncIterator[bytes],
+    *,
+    checksum: tuple[str, bytes] | None = None,
+) -> UploadView:
+    """Add bytes at an offset, which must be what was received so far. What came is kept if the pieces end with an
+    error. With `checksum` (the name of a hash, and the hash of all pieces), nothing is kept unless it is right. The
+    last byte brings the document. Raises LockHeld if another call adds to the upload."""
+    if checksum is not None and checksum[0] not in CHECKSUMS:
+        raise UsageError(f"checksum {checksum[0][:40]!r}: use one of {', '.join(CHECKSUMS)}")
+    await _found(scope, upload_id)
+    async with _held(scope, upload_id) as hold:
+        if hold.upload.kind != "tus":
+            raise UsageError("the bytes of this upload go to the bucket")
+        if offset != hold.upload.received:
+            raise WrongOffset(f"the upload has received {hold.upload.received} bytes, not {offset}")
+        if not hold.upload.is_whole:
+            await _received(scope, hold, pieces, checksum)
+        if hold.upload.is_whole and hold.upload.state == OPEN:
+            return _view(await _accepted(scope, hold))
+        return _view(hold.upload)
+
+
+async def delete_upload(scope: Scope, upload_id: str) -> None:
+    """End an upload and remove its bytes. Its document, if there is one, stays."""
+    await _found(scope, upload_id)
+    async with _held(scope, upload_id) as hold:
+        await _remove(scope, hold, whole=True)
+
+
+async def finish_uploads(scope: Scope) -> int:
+    """Accept the documents of whole uploads, of all owners, that a process left when it died. Return how many."""
+    done = 0
+    for owner, upload_id in await scope.ledger.read(uploads.whole, SWEEP):
+        one = Scope(scope.resources, owner)
+        with suppress(LockHeld, NotFound, LeaseLost):
+            async with _held(one, upload_id) as hold:
+                if hold.upload.state == OPEN:
+                    done += (await _accepted(one, hold)).state != OPEN
+    return done
+
+
+class Hold:
+    """The lock of an upload, with the upload as it is now."""
+
+    def __init__(self, scope: Scope, upload: Upload, token: str) -> None:
+        self.scope = scope
+        self.upload = upload
+        self.token = token
+        self.renewing: asyncio.Task[None] | None = None
+
+    def request(self) -> uploads.Hold:
+        return uploads.Hold(self.scope.owner, self.upload.id, self.token, LEASE_S)
+
+    def update(self, now: Upload | None) -> None:
+        if now is None:
+            raise LeaseLost(f"another process has taken over the upload {self.upload.id}")
+        self.upload = now
+
+    async def renew(self) -> None:
+        while True:
+            await self.scope.runtime.sleep(LEASE_S / 3)
+            if await self.scope.ledger.write(uploads.HOLD_UPLOAD, self.request()) is None:
+                return
+
+
+@asynccontextmanager
+async def _held(scope: Scope, upload_id: str) -> AsyncIterator[Hold]:
+    """Hold the lock of an upload. That of a process that died is taken when its lease is over."""
+    token = scope.runtime.token()
+    found = await scope.ledger.write(uploads.HOLD_UPLOAD, uploads.Hold(scope.owner, upload_id, token, LEASE_S))
+    if found is None:
+        await _found(scope, upload_id)
+        raise LockHeld(f"another request adds to the upload {upload_id}: wait {LEASE_S:.0f} seconds at most")
+    hold = Hold(scope, found, token)
+    renewing = asyncio.create_task(hold.renew())
+    try:
+        yield hold
+    finally:
+        renewing.cancel()
+        await asyncio.gather(renewing, return_exceptions=True)
+        await asyncio.shield(scope.ledger.write(uploads.LET_UPLOAD_GO, hold.request()))
+
+
+async def _found(scope: Scope, upload_id: str) -> Upload:
+    arguments.text("upload", upload_id)
+    found = await scope.ledger.read(partial(uploads.get, scope.owner), upload_id)
+    if found is None:
+        raise NotFound(f"no upload {upload_id!r}: it may have expired")
+    return found
+
+
+async def _received(scope: Scope, hold: Hold, pieces: AsyncIterator[bytes], checksum: tuple[str, bytes] | None) -> None:
+    """Store the pieces as parts. Without a checksum, each part counts as soon as it is durable."""
+    hashed = hashlib.new(checksum[0], usedforsecurity=False) if checksum is not None else None
+    held: list[Part] = []
+    place, buffer = hold.upload.received, bytearray()
+
+    async def flush() -> None:
+        nonlocal place
+        if not buffer:
+            return
+        data = bytes(buffer)
+        buffer.clear()
+        key = f"{scope.owner}/uploads/{hold.upload.id}/{place}-{scope.runtime.token()}"
+        await scope.blobs.put(key, data, durable=True)
+        held.append(Part(place, len(data), key))
+        place += len(data)
+        if hashed is None:
+            await _count(scope, hold, held)
+
+    try:
+        try:
+            async for piece in pieces:
+                if place + len(buffer) + len(piece) > hold.upload.size:
+                    raise UsageError(f"there are more bytes than the {hold.upload.size} of the upload")
+                if hashed is not None:
+                    await scope.runtime.run_sized("io", len(piece), hashed.update, piece)
+                view = memoryview(piece)
+                while view:
+                    room = PART - len(buffer)
+                    buffer += view[:room]
+                    view = view[room:]
+                    if len(buffer) == PART:
+                        await flush()
+        except Exception:
+            if hashed is None:
+                await flush()
+            raise
+        await flush()
+        if checksum is not None and hashed is not None:
+            if hashed.digest() != checksum[1]:
+                raise ChecksumDiffers(f"the {checksum[0]} of the bytes is not that of the header: send them again")
+            await _count(scope, hold, held)
+    finally:
+        if held:
+            # Not counted: the checksum is wrong, or the lock was lost.
+            await asyncio.shield(scope.blobs.delete([part.key for part in held]))
+
+
+async def _count(scope: Scope, hold: Hold, held: list[Part]) -> None:
+    if held:
+        added = uploads.Added(scope.owner, hold.upload.id, hold.token, tuple(held), LEASE_S, LIFE_S)
+        hold.update(await scope.ledger.write(uploads.ADD_PARTS, added))
+        held.clear()
+
+
+class _UploadSource:
+    """Reads the parts of an upload one after the other."""
+
+    problems: Sequence[str] = ()
+    repeatable = True
+
+    def __init__(self, blobs: Blobs, parts: Sequence[Part], found: Found) -> None:
+        self._blobs = blobs
+        self._parts = parts
+        self._found = found
+
+    async def discover(self, known: Known) -> AsyncGenerator[Found, None]:
+        yield self._found
+
+    async def read(self, found: Found) -> AsyncGenerator[bytes, None]:
+        for part in self._parts:
+            # Parts of a client that writes to the bucket may be larger.
+            for first in range(0, part.size, PART):
+                yield await self._blobs.read_range(part.key, first, min(PART, part.size - first))
+
+
+async def _accepted(scope: Scope, hold: Hold) -> Upload:
+    """Submit the bytes as a document. The key of the submit belongs to the upload: however often a process dies here,
+    it is one document."""
+    parts = await scope.ledger.read(partial(uploads.parts, scope.owner), hold.upload.id)
+    request = msgspec.json.decode(hold.upload.request, type=Request)
+    receipt = await _submitted(scope, hold.upload.id, request, parts)
+    if receipt is None:
+        raise LeaseLost("the upload was not accepted: try again")
+    answer = msgspec.json.encode(receipt).decode()
+    ended = uploads.Ended(scope.owner, hold.upload.id, hold.token, receipt.id, answer)
+    hold.update(await scope.ledger.write(uploads.END_UPLOAD, ended))
+    await _remove(scope, hold, whole=False)
+    return hold.upload
+
+
+async def _submitted(scope: Scope, upload_id: str, request: Request, parts: Sequence[Part]) -> Receipt | None:
+    spec = run_spec(
+        scope, request.collection, request.workflow, request.params, request.priority, request.batch, False, None
+    )
+    await finish_drops_of(scope.ledger, scope.owner, spec.collection)
+    found = Found(request.source, request.name)
+    item = SubmitItem(_UploadSource(scope.blobs, parts, found), found, f"upload:{upload_id}", dict(request.metadata))
+
+    async def items() -> AsyncIterator[SubmitItem]:
+        yield item
+
+    intake = Intake(scope.ledger, scope.blobs, scope.runtime)
+    receipt = None
+    async with aclosing(intake.submit(await fitted(scope, spec), items())) as batches:
+        async for receipts in batches:
+            receipt = receipts[0]
+    return receipt
+
+
+async def _remove(scope: Scope, hold: Hold, *, whole: bool) -> None:
+    """The rows first: a crash leaves blobs that nothing names, which prune removes."""
+    gone = uploads.Removed(scope.owner, hold.upload.id, hold.token, whole)
+    keys = await scope.ledger.write(uploads.REMOVE_UPLOAD, gone)
+    if keys:
+        with suppress(BlobMissing):
+            await scope.blobs.delete(keys)
+
+
+def _view(found: Upload) -> UploadView:
+    receipt = None if found.answer is None else msgspec.json.decode(found.answer, type=Receipt)
+    request = msgspec.json.decode(found.request, type=Request)
+    return UploadView(
+        found.id, found.kind, found.state, found.size, found.received, request, found.document_id, receipt,
+        found.created_at, found.expires_at,
+    )  # fmt: skip
+
+
+async def sweep_uploads(scope: Scope) -> None:
+    """Finish uploads regularly until cancelled."""
+    while True:
+        await scope.runtime.sleep(LEASE_S)
+        try:
+            await finish_uploads(scope)
+        except Exception as error:
+            # Tried again; the client sees the error when it asks.
+            logging.getLogger("penstock").warning("an upload could not be finished: %s", error)
