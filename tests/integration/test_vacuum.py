@@ -169,11 +169,11 @@ async def test_i3_a_vacuum_whose_lock_is_taken_away_commits_and_stores_nothing(
     before = (await (await table_of(app)).state()), files_of(home)
     compact = LanceTable.compact
 
-    async def late(table: LanceTable, verify: Fence) -> None:
+    async def late(table: LanceTable, verify: Fence, *, thorough: bool) -> None:
         [lock] = (await app.list_locks()).locks
         assert lock.purpose == "vacuum"
         await app.release_lock(KEY, force=True)
-        await compact(table, verify)
+        await compact(table, verify, thorough=thorough)
 
     monkeypatch.setattr(LanceTable, "compact", late)
     with pytest.raises(LeaseLost):

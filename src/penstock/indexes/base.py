@@ -219,8 +219,9 @@ class Maintained(Protocol):
         many rows are enough for the text indexes; None: as many as is cheapest in total. If it is given, no work
         follows soon, and fewer rows are enough for the vector index too."""
 
-    async def compact(self, fence: Fence) -> None:
-        """Durably merge small files, and remove old versions as `clean` does."""
+    async def compact(self, fence: Fence, *, thorough: bool = False) -> None:
+        """Durably merge small files, and remove old versions as `clean` does. `thorough`: afterwards, no file contains
+        anything of a row that was removed."""
 
     async def clean(self, fence: Fence) -> None:
         """Remove old versions: at once if nobody reads the table in any process, else after some minutes."""

@@ -134,11 +134,14 @@ class LanceTable:
                 update = functools.partial(upkeep.update_index, name=kind, settles=force or text_rows is not None)
                 await self._update(update, fence)
 
-    async def compact(self, fence: Fence) -> None:
+    async def compact(self, fence: Fence, *, thorough: bool = False) -> None:
         if await self._run("index", lambda: upkeep.lacks_columns(self._writer.latest())):
             await self._update(upkeep.add_text_columns, fence)
-        await self._rewrite("compact", None, fence)
+        stale = thorough and await self._run("index", lambda: upkeep.has_removed_rows(self._writer.latest()))
+        await self._rewrite("compact", None, fence, thorough=thorough)
         await self.optimize(fence, force=True)
+        if stale:
+            await self._update(upkeep.rebuild_text_indexes, fence)
         if await self._run("index", lambda: upkeep.outgrown(self._writer.latest())):
             await self._update(upkeep.create_vector_index, fence)
         await self.clean(fence)
@@ -224,9 +227,11 @@ class LanceTable:
             f"The index table {self.path} was changed by other writers {CONFLICT_TRIES} times.", reason="conflict"
         )
 
-    async def _rewrite(self, name: str, only: Callable[[Any], list[int]] | None, fence: Fence) -> None:
+    async def _rewrite(
+        self, name: str, only: Callable[[Any], list[int]] | None, fence: Fence, *, thorough: bool = False
+    ) -> None:
         async with self.reading():
-            rewritten = await self._run("index", lambda: self._writer.stage_compaction(only))
+            rewritten = await self._run("index", lambda: self._writer.stage_compaction(only, thorough=thorough))
             if rewritten is not None:
                 await fence()
                 await self._commit(name, lambda: self._writer.commit_compaction(rewritten))

@@ -106,6 +106,27 @@ def lacks_columns(dataset: Any) -> bool:
     return not names.issuperset(TEXT) or FIRST_TEXT in names
 
 
+def has_removed_rows(dataset: Any) -> bool:
+    """Whether files or text indexes may contain rows that were removed."""
+    if dataset is None:
+        return False
+    there = {part.fragment_id: part.num_deletions for part in dataset.get_fragments()}
+    text = (index for index in dataset.describe_indices() if index.name in TEXT)
+    known = {fragment for index in text for part in index.segments for fragment in part.fragment_ids}
+    return any(there.values()) or not known.issubset(there)
+
+
+def rebuild_text_indexes(dataset: Any) -> None:
+    """Make the text indexes again, so that they contain no words of removed rows. In a large table this is left to the
+    merges of their segments: it needs much memory."""
+    if dataset.count_rows() > SETTLED_ROWS:
+        return
+    for index in dataset.describe_indices():
+        if index.name in TEXT:
+            create_text_index(dataset, index.name)
+            dataset.optimize.optimize_indices(index_names=[index.name])
+
+
 def add_text_columns(dataset: Any) -> None:
     """Change a table of the first versions to the present columns and indexes. Each commit leaves a table that can be
     searched: a query uses the first index until the new ones exist."""

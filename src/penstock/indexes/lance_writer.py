@@ -117,14 +117,17 @@ class LanceWriter:
         again[1:] = (generation[1:] == generation[:-1]) & (ordinal[1:] == ordinal[:-1])
         return self._stage_removal(dataset, found["_rowaddr"][order][again])
 
-    def stage_compaction(self, only: Callable[[Any], list[int]] | None) -> Any:
-        """Rewrite small files as larger ones. Returns None if there is nothing to merge."""
+    def stage_compaction(self, only: Callable[[Any], list[int]] | None, *, thorough: bool = False) -> Any:
+        """Rewrite small files as larger ones, and files of which many rows were removed; with `thorough` any rows.
+        Returns None if there is nothing to do."""
         from lance.optimize import Compaction, CompactionOptions
 
         dataset = self.latest()
         if dataset is None:
             return None
         options: CompactionOptions = {"target_rows_per_fragment": upkeep.FILE_ROWS}
+        if thorough:
+            options["materialize_deletions_threshold"] = 0.0
         if only is not None:
             options["excluded_fragment_ids"] = sorted(set(dataset.fragment_ids()) - set(only(dataset)))
         before = files.listing(self._path, ["data"])

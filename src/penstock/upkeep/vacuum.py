@@ -101,7 +101,7 @@ async def _vacuum(stores: Stores, place: TablePlace, held: TableLock) -> Vacuume
     before, rows = await kept.state() if kept else None, await table.count() if table else 0
     purged = await _purge(stores, place, table, held.verify)
     if kept is not None:
-        await kept.compact(held.verify)
+        await kept.compact(held.verify, thorough=True)
     left, checksum = await table.count() if table else 0, await kept.checksum() if kept else None
     after = await kept.state() if kept else None
     if checksum is not None:

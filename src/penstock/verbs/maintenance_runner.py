@@ -74,6 +74,8 @@ class MaintenanceRunner:
             prune = Prune(self.stores(None), heartbeat.worker, self._ages(older_than_s), dry_run=dry_run)
             await prune.rows()
             await prune.leftovers(self._liveness())
+        if not dry_run:
+            await self._ledger.truncate()
         prune.pruned.trials = await self._runtime.run_blocking("io", self._prune_trials, older_than_s, dry_run)
         return prune.pruned
 

@@ -51,7 +51,7 @@ class Indexer(GroupHost):
             raise Permanent(
                 f"the index of collection {place.collection!r} needs a lock, and the worker that embedded the document "
                 "has another index in its settings: give all workers the same settings, then retry the document",
-                reason="index_changed",
+                reason="index_setting",
             )
         table = await opened(index, place, _model(first).dimensions)
         return Target(table, fence)

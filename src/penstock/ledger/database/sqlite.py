@@ -42,6 +42,8 @@ class SqliteConnection:
             )
             self._patiently("PRAGMA journal_mode=WAL" if read_only is None else "PRAGMA query_only=ON")
             self._db.execute("PRAGMA synchronous=FULL")
+            # What is deleted is overwritten.
+            self._db.execute("PRAGMA secure_delete=ON")
             self._db.execute("PRAGMA foreign_keys=ON")
             self._db.execute("PRAGMA cache_size=-16000")
         except sqlite3.Error as error:

@@ -90,6 +90,12 @@ class Ledger:
             finally:
                 await self._runtime.run_blocking("io", reserve.fill)
 
+    async def truncate(self) -> None:
+        """Remove the write-ahead log of an embedded ledger, which contains what was deleted. If another process is
+        reading or writing, nothing happens: the log is removed when the last process closes the ledger."""
+        if self.database.dialect == "sqlite":
+            await self._runtime.run_blocking("read", lambda: self._with(_truncate))
+
     def notify_others(self) -> None:
         """Notify the workers of other processes, where no write does it."""
         self._writer.notify_others()
@@ -221,3 +227,7 @@ class Snapshot:
 
     async def read(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._runtime.run_blocking("read", lambda: function(self._connection, *args, **kwargs))
+
+
+def _truncate(connection: Connection) -> None:
+    connection.script("PRAGMA wal_checkpoint(TRUNCATE)")
