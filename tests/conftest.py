@@ -3,12 +3,13 @@
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 from tests.kit import s3
+from tests.kit import vector_databases as vector_database
 from tests.kit.ledger import TABLES, Desk
 from tests.kit.postgres import a_server, create_database, execute, migrate
 from tests.kit.s3 import S3Server
@@ -40,6 +41,21 @@ def s3_server() -> Iterator[S3Server]:
     """An S3 server that lives as long as the tests."""
     with s3.serving() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def vector_databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
+    """Starts a vector database that lives as long as the tests, and tells the setting that names it."""
+    settings: dict[str, str] = {}
+    with ExitStack() as stack:
+
+        def start(name: str) -> str:
+            if name not in settings:
+                server = stack.enter_context(vector_database.serving(name, tmp_path_factory.mktemp(name)))
+                settings[name] = vector_database.setting_of(name, server)
+            return settings[name]
+
+        yield start
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,8 @@ PenstockError
 │   └── Forbidden           the key lacks a scope, or may not use a collection
 ├── StepError               a step did not finish
 │   ├── Permanent           trying again cannot help: a dead letter at once
-│   │   └── QuotaSpent      what was bought from a provider is used up
+│   │   ├── QuotaSpent      what was bought from a provider is used up
+│   │   └── RowRefused      the index cannot store a row of one document
 │   └── Transient           trying again may help
 │       ├── BlobUnreadable  the blob store has a blob and cannot read it
 │       └── ParserBreach    a parser process crashed, hung or ran out of memory
@@ -125,6 +126,10 @@ class Transient(StepError):
 
     def __init__(self, message: str, *, reason: str = "transient", page: int | None = None) -> None:
         super().__init__(message, reason=reason, page=page)
+
+
+class RowRefused(Permanent):
+    """The index cannot store a row of one document."""
 
 
 class QuotaSpent(Permanent):

@@ -136,6 +136,12 @@ def _pgvector(choice: Choice) -> "Index":
     return PgIndex(database, choice.runtime, shared=True)
 
 
+def _vector_database(choice: Choice) -> "Index":
+    from penstock.indexes.servers import make
+
+    return make(choice.name, choice.argument, os.environ, choice.runtime)
+
+
 def _folder(choice: Choice) -> "Source":
     from penstock.sources.folder import FolderSource
 
@@ -219,7 +225,13 @@ BLOBS: "Registry[Blobs]" = Registry(
     "blobs", "penstock.blobs", {"file": _local_blobs, **dict.fromkeys(BUCKETS, _object_blobs)}
 )
 INDEXES: "Registry[Index]" = Registry(
-    "index", "penstock.indexes", {"lancedb": _lance, **dict.fromkeys(("pgvector", "postgresql"), _pgvector)}
+    "index",
+    "penstock.indexes",
+    {
+        "lancedb": _lance,
+        **dict.fromkeys(("pgvector", "postgresql"), _pgvector),
+        "qdrant": _vector_database,
+    },
 )
 
 TRANSCRIBERS: "Registry[Transcriber | None]" = Registry(

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from tests.kit.sqlite_index import SqliteIndex
 from tests.kit.tables import TABLE, there, upkeep_of
+from tests.kit.vector_databases import DATABASES, emptied, index_in
 
 from penstock.errors import LeaseLost, Permanent, Transient, UsageError
 from penstock.indexes.base import (
@@ -92,13 +93,22 @@ def runtime() -> Iterator[Runtime]:
     runtime.close()
 
 
-@pytest.fixture(params=sorted({*INDEXES, *SERVERS}))
-def open_index(request: pytest.FixtureRequest, tmp_path: Path, runtime: Runtime) -> Callable[[], Index]:
-    """Each call is another process's view of the same index."""
+@pytest.fixture(params=[*INDEXES, *SERVERS, *DATABASES])
+def make_index(request: pytest.FixtureRequest, tmp_path: Path, runtime: Runtime) -> Callable[[], Index]:
     if request.param in INDEXES:
         return lambda: INDEXES[request.param](tmp_path / "index", runtime)
-    url, name = request.getfixturevalue("index_database"), f"t{runtime.token()}"
-    return lambda: SERVERS[request.param](url, name, runtime)
+    if request.param in SERVERS:
+        url, name = request.getfixturevalue("index_database"), f"t{runtime.token()}"
+        return lambda: SERVERS[request.param](url, name, runtime)
+    setting = request.getfixturevalue("vector_databases")(request.param)
+    return lambda: index_in(setting, runtime)
+
+
+@pytest.fixture
+async def open_index(make_index: Callable[[], Index]) -> AsyncIterator[Callable[[], Index]]:
+    """Each call is another process's view of the same index."""
+    async with emptied(make_index) as another:
+        yield another
 
 
 @pytest.fixture

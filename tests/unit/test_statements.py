@@ -160,7 +160,7 @@ NAMES = {
     "pgvector.py": {"COLUMNS", "HIT", "SCAN", "SCANNED", "_condition(where)", "changed", "column", "half", "kind"}
     | {"name", "self._name", "self._named", "self.schema"},
 }
-"""What the index in PostgreSQL puts into statements: constants, numbers, and names that it made or checked."""
+"""What the index in a server puts into statements: constants, numbers, and names that it made or checked."""
 
 
 @pytest.mark.parametrize("path", INDEXES, ids=lambda path: str(path.name))

@@ -253,6 +253,13 @@ def maintained(table: object) -> Maintained | None:
     return table if isinstance(table, Maintained) else None
 
 
+@runtime_checkable
+class Closable(Protocol):
+    """An index with connections that must be closed."""
+
+    async def close(self) -> None: ...
+
+
 class Index(Protocol):
     @property
     def traits(self) -> Traits: ...

@@ -1,7 +1,7 @@
 """Convert rows of the port to Arrow and back. Only this module knows the columns."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import Permanent
 from penstock.indexes.base import IndexHit, IndexRows, RowSpan, StoredRow, row_digest
+from penstock.indexes.checks import numbers as numbers
 from penstock.indexes.grams import grams
 from penstock.model.items import Chunk
 
@@ -60,11 +61,6 @@ def add_lexical(batch: Any) -> Any:
     columns = zip(batch["headings"].to_pylist(), batch["text"].to_pylist(), strict=True)
     made = [lexical(headings, text) for headings, text in columns]
     return pa.RecordBatch.from_arrays([pa.array([row[at] for row in made], pa.string()) for at in (0, 1)], LEXICAL)
-
-
-def numbers(values: Iterable[int]) -> str:
-    """A list of numbers for a filter. Filters are text, so only numbers may be inserted into one."""
-    return ",".join(str(int(one)) for one in values)
 
 
 def condition(hidden: Sequence[int], only: Sequence[int] | None) -> str:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from penstock.errors import Permanent
 from penstock.indexes.base import IndexHit, IndexRows, StoredRow, row_digest
-from penstock.indexes.pg_text import lexemes, tsvector
+from penstock.indexes.lexemes import is_storable, lexemes, searched_text, storable
+from penstock.indexes.pg_text import tsvector
 from penstock.model.items import Chunk
 
 COLUMNS = (
@@ -48,12 +48,11 @@ def encoded(rows: Sequence[IndexRows]) -> Iterator[bytes]:
 
 
 def _row(part: IndexRows, chunk: Chunk, vector: Any) -> bytes:
-    first = [part.title] if part.title and part.title not in chunk.headings else []
-    searched = "\n".join([*first, *chunk.headings, chunk.text])
-    plain = all(map(_is_storable, (chunk.text, *chunk.headings)))
+    searched = searched_text(part.title, chunk)
+    plain = all(map(is_storable, (chunk.text, *chunk.headings)))
     exact = None if plain else json.dumps([chunk.text, chunk.headings]).encode()
-    text = chunk.text if plain else _storable(chunk.text)
-    headings = json.dumps(list(chunk.headings) if plain else [_storable(one) for one in chunk.headings])
+    text = chunk.text if plain else storable(chunk.text)
+    headings = json.dumps(list(chunk.headings) if plain else [storable(one) for one in chunk.headings])
     return b"".join(
         [
             _FIELDS,
@@ -79,19 +78,6 @@ def _field(data: bytes) -> bytes:
     return struct.pack("!i", len(data)) + data
 
 
-def _is_storable(text: str) -> bool:
-    if text.isascii():
-        return "\0" not in text
-    try:
-        return b"\0" not in text.encode()
-    except UnicodeEncodeError:
-        return False
-
-
-def _storable(text: str) -> str:
-    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
-
-
 def _chunk(ordinal: int, values: Sequence[Any]) -> Chunk:
     page, page_end, start, end, headings, text, exact = values
     if exact is not None:
@@ -112,17 +98,3 @@ def hit(row: Sequence[Any]) -> IndexHit:
 def stored(row: Sequence[Any]) -> StoredRow:
     generation, ordinal, epoch, *values = row
     return StoredRow(generation, ordinal, epoch, row_digest(_chunk(ordinal, values)))
-
-
-def check_width(rows: Sequence[IndexRows], dimensions: int) -> None:
-    for part in rows:
-        if part.vectors.shape[1] != dimensions:
-            raise mismatch(dimensions, int(part.vectors.shape[1]))
-
-
-def mismatch(table: int, vectors: int) -> Permanent:
-    return Permanent(
-        f"The index has vectors of {table} dimensions, but these have {vectors}: the embedder has changed. "
-        "Run `penstock reindex` to build the index anew with the present embedder.",
-        reason="dimension_mismatch",
-    )

@@ -1,86 +1,22 @@
-"""Text search of the index in PostgreSQL. Words are folded, cut and stemmed here, so that the result does not depend on
-the locale and the dictionaries of the server. The server gets finished lexemes with their positions.
+"""Text search of the index in PostgreSQL. The server gets finished lexemes with their positions.
 
 The score of a row is the sum over the lexemes of the query: inverse document frequency × `ts_rank`. Like BM25 it
 saturates with the number of occurrences and prefers rare words and short chunks; the formulas differ."""
 
-import importlib
 import math
-import re
 import struct
-import unicodedata
 from collections.abc import Mapping, Sequence
-from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from penstock.indexes.base import TextField
-from penstock.indexes.grams import UNSPACED, distinct_grams, grams
+from penstock.indexes.lexemes import asked
 
-LONGEST = 64
-"""Characters of a lexeme. More are cut off."""
 MOST_POSITIONS, LAST_POSITION = 255, 16_383
 """Limits of PostgreSQL."""
 SCORED: Mapping[TextField, int] = {"words": 32, "grams": 40}
 """So many lexemes of a query are compared: the rarest ones, as far as their frequency is known."""
 CANDIDATES = 5_000
 """About so many rows are compared if a query has rare lexemes: those that contain one of them."""
-
-_LATIN_ACCENTS = re.compile("([a-z])[\u0300-\u036f]+")
-_CACHED_WORDS = 100_000
-
-
-@cache
-def _words() -> re.Pattern[str]:
-    return re.compile(f"[{UNSPACED}]+|[^\\W_{UNSPACED}]+")
-
-
-@cache
-def _unspaced() -> re.Pattern[str]:
-    return re.compile(f"[{UNSPACED}]")
-
-
-@cache
-def _stemmer() -> Any:
-    library: Any = importlib.import_module("snowballstemmer")
-    return library.stemmer("english")
-
-
-@lru_cache(_CACHED_WORDS)
-def _stem(word: str) -> str:
-    stemmed: str = _stemmer().stemWord(word)
-    return stemmed[:LONGEST]
-
-
-def _folded(text: str) -> str:
-    folded = text.casefold()
-    if folded.isascii():
-        return folded
-    plain = _LATIN_ACCENTS.sub(r"\1", unicodedata.normalize("NFKD", folded))
-    return unicodedata.normalize("NFC", plain)
-
-
-def words(text: str, *, query: bool = False) -> list[str]:
-    """The lexemes of a text. Scripts without spaces become pairs of characters, and in a row also single ones."""
-    found: list[str] = []
-    for word in _words().findall(_folded(text)):
-        if not _unspaced().match(word):
-            found.append(_stem(word[:LONGEST]))
-            continue
-        pairs = [word[at : at + 2] for at in range(len(word) - 1)]
-        found += pairs if query and pairs else [*word, *pairs]
-    return found
-
-
-def lexemes(field: TextField, text: str) -> list[str]:
-    """The lexemes of a row, in order."""
-    return words(text) if field == "words" else [one[:LONGEST] for one in grams(text).split()]
-
-
-def asked(field: TextField, text: str) -> list[str]:
-    """The lexemes of a query, each once."""
-    clean = text.encode("utf-8", "replace").decode()
-    found = words(clean, query=True) if field == "words" else distinct_grams(clean).split()
-    return list(dict.fromkeys(one[:LONGEST] for one in found))
 
 
 def tsvector(found: Sequence[str]) -> bytes:

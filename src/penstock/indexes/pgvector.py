@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from penstock.errors import ConfigError, Transient, UsageError
+from penstock.errors import ConfigError, UsageError
 from penstock.indexes import pg_text
 from penstock.indexes.base import (
     EVERYTHING,
@@ -33,8 +33,9 @@ from penstock.indexes.base import (
     Traits,
     VectorQuery,
 )
+from penstock.indexes.checks import TableGone, check_names, check_width, mismatch
 from penstock.indexes.pg_connections import Connections, Missing, Row
-from penstock.indexes.pg_rows import COLUMNS, HIT, SCAN, check_width, definition, encoded, hit, mismatch, stored
+from penstock.indexes.pg_rows import COLUMNS, HIT, SCAN, definition, encoded, hit, stored
 from penstock.runtime import Runtime, ThreadPool
 
 T = TypeVar("T")
@@ -47,17 +48,12 @@ SCANNED = 2_000
 OLDEST = (0, 8)
 KNOWN_S = 60.0
 """How long the frequencies of lexemes are used before they are read again."""
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+-]*")
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _FREQUENCIES = (
     "SELECT c.reltuples, s.most_common_elems::text::text[], s.most_common_elem_freqs FROM pg_class c "
     "LEFT JOIN pg_stats s ON s.schemaname = $1 AND s.tablename = $2 AND s.attname = $3 "
     "WHERE c.oid = to_regclass($1 || '.' || $2)"
 )
-
-
-class TableGone(Transient):
-    """The table was dropped while a handle of it was used."""
 
 
 class PgTable:
@@ -406,9 +402,3 @@ class PgIndex:
 def table_name(table: TableId) -> str:
     """Names of owners and collections may be longer than those of tables."""
     return f"rows_{hashlib.sha256('/'.join(map(str, table)).encode()).hexdigest()[:24]}"
-
-
-def check_names(table: TableId) -> None:
-    for name in (table.owner, table.collection):
-        if not _NAME.fullmatch(name):
-            raise UsageError(f"{name!r} is not the name of an owner or collection: use letters, digits and _ . @ + -.")

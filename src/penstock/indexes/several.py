@@ -6,7 +6,7 @@ from functools import cached_property
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from penstock.config import Config, local_path
-from penstock.indexes.base import Index, IndexTable, TableId, Traits
+from penstock.indexes.base import Closable, Index, IndexTable, TableId, Traits
 from penstock.redaction import is_secret_parameter
 
 HOME = "home"
@@ -93,6 +93,11 @@ class Indexes:
 
     async def create(self, table: TableId, dimensions: int) -> IndexTable:
         return await (await self.of(table)).create(table, dimensions)
+
+    async def close(self) -> None:
+        for index in self._made.values():
+            if isinstance(index, Closable):
+                await index.close()
 
     async def warm_up(self) -> None:
         await self.usual.warm_up()

@@ -114,6 +114,8 @@ class Ports:
         """Close connections to servers, in the event loop that used them."""
         await self.close_embedders()
         await self.close_extractors()
+        if "index" in self.__dict__:
+            await self.index.close()
 
 
 class Limits(NamedTuple):

@@ -2,11 +2,12 @@
 a checkpoint after each."""
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 from penstock.artifacts.fingerprints import fingerprint
 from penstock.artifacts.segments import JSON_ITEMS
-from penstock.errors import Permanent
+from penstock.errors import Away, Permanent
 from penstock.indexes.base import Fence, IndexRows, title_of
 from penstock.model.items import Chunk, Vectors
 from penstock.model.states import DocumentStatus
@@ -135,7 +136,9 @@ class _VectorStream:
 
 async def warm_up(ports: Ports, runtime: Runtime) -> None:
     index = await runtime.run_blocking("index", lambda: ports.index)
-    await index.warm_up()
+    # If the server does not answer, the steps that need it wait.
+    with suppress(Away):
+        await index.warm_up()
 
 
 INDEX = GroupedStage(

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.errors import BudgetSpent, LeaseLost, PenstockError, Permanent, TableFailed
+from penstock.errors import BudgetSpent, LeaseLost, PenstockError, Permanent, RowRefused, TableFailed
 from penstock.ledger.database import notifier
 from penstock.ledger.engine import checkpoints
 from penstock.stages import base
@@ -187,10 +187,13 @@ class Group:
         members = [member for member, _ in batch]
         try:
             await self._stage.run_group(self._target, members, [loaded for _, loaded in batch])
-        except (PenstockError, asyncio.CancelledError) as error:
-            await self._settle([member.ctx for member in members], error)
-            return []
         except BaseException as error:
+            is_for_all = isinstance(error, (PenstockError, asyncio.CancelledError)) and not isinstance(
+                error, RowRefused
+            )
+            if is_for_all:
+                await self._settle([member.ctx for member in members], error)
+                return []
             if len(batch) == 1:
                 await self._settle([members[0].ctx], error)
                 return []
