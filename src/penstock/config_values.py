@@ -76,7 +76,7 @@ class GivenValues:
 
     def refuse(self) -> None:
         if self._problems:
-            raise ConfigError("\n".join(self._problems))
+            raise ConfigError(*self._problems)
 
     def _at(self, path: Place, message: str) -> str:
         for end in range(len(path), 0, -1):

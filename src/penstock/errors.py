@@ -59,7 +59,11 @@ class UsageError(PenstockError):
 
 
 class ConfigError(UsageError):
-    """A setting is unknown, missing or of the wrong kind."""
+    """A setting is unknown, missing or of the wrong kind. `problems`: a sentence for each, if there are several."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
 
 
 class NoDefinition(ConfigError):

@@ -126,7 +126,7 @@ def read(path: Path) -> YamlFile:
 
 def refuse(problems: Sequence[Problem]) -> None:
     if problems:
-        raise ConfigError("\n".join(map(str, problems)))
+        raise ConfigError(*map(str, problems))
 
 
 def suggestion(word: str, known: Iterable[str]) -> str | None:

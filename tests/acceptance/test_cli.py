@@ -213,6 +213,17 @@ def test_config_show_masks_passwords(cli: Cli) -> None:
     assert "s3cret" not in cli("config", "show").out
 
 
+def test_every_problem_of_the_settings_is_a_line(cli: Cli) -> None:
+    (cli.folder / "bad.yaml").write_text("worker: {slots: 0}\nchunk: {sizee: 500}\n")
+    lines = cli("config", "check", "--config", "bad.yaml").err.splitlines()
+    assert [line.split(" ")[1] for line in lines] == ["bad.yaml:1:10:", "bad.yaml:2:9:"]
+
+
+def test_a_list_of_an_unknown_collection_is_an_error(cli: Cli) -> None:
+    refused = cli("list", "--collection", "nope")
+    assert (refused.code, "no collection 'nope'" in refused.err) == (2, True)
+
+
 def test_config_check_names_what_is_wrong(cli: Cli) -> None:
     assert cli("config", "check", "--json").json["ok"] is True
     (cli.folder / "penstock.yaml").write_text("embeder: x\n")

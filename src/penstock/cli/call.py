@@ -116,15 +116,20 @@ class Call:
 
     def fail(self, error: "str | Exception", code: int) -> int:
         """Print the error to standard error, and with --json also as an object. Return `code`."""
-        from penstock.errors import Ambiguous
+        from penstock.errors import Ambiguous, ConfigError
 
-        message = masked(str(error))
-        note(f"penstock: {error.message if isinstance(error, Ambiguous) else message}")
-        for line in error.candidates if isinstance(error, Ambiguous) else ():
-            note(f"  {line}")
+        match error:
+            case Ambiguous():
+                lines = [error.message, *(f"  {line}" for line in error.candidates)]
+            case ConfigError():
+                lines = list(error.problems)
+            case _:
+                lines = [masked(str(error))]
+        for line in lines:
+            note(line if line.startswith("  ") else f"penstock: {masked(line)}")
         try:
             if self.json:
-                write_json({"error": message})
+                write_json({"error": masked(str(error))})
         except OSError as error:
             _unwritten(error)
         return code

@@ -157,7 +157,7 @@ def _marked(hit: "Hit", start: int, end: int, spaces: re.Pattern[str] = _SPACES)
     shown = Text()
     at = start
     for first, last in [*hit.highlights, (end, end)]:
-        first, last = max(first, start), min(last, end)
+        first, last = (min(max(place, start), end) for place in (first, last))
         if first > at:
             shown.append(_clean(hit.text[at:first], spaces))
         if last > max(first, at):
