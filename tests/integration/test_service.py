@@ -13,9 +13,10 @@ import pytest
 from tests.kit.service import client_of, serving
 
 from penstock.api.app import make_api
-from penstock.api.callers import Caller, WithoutKeys
+from penstock.api.callers import ALL_SCOPES, Caller, WithoutKeys
 from penstock.app import App
 from penstock.errors import ConfigError
+from penstock.model.callers import KeyScope
 from penstock.model.nouns import Owner
 
 
@@ -29,7 +30,7 @@ class Somebody:
     """Answers with a given caller."""
 
     def __init__(self, **values: Any) -> None:
-        self.caller_is = Caller(**{"owner": Owner("default"), **values})
+        self.caller_is = Caller(**{"owner": Owner("default"), "scopes": ALL_SCOPES, **values})
 
     async def caller(self, request: Any) -> Caller:
         return self.caller_is
@@ -71,7 +72,7 @@ async def test_an_unexpected_error_shows_no_traceback(
 
 
 async def test_a_missing_scope_is_refused(app: App) -> None:
-    async with client_of(app, Somebody(scopes=frozenset({"search"}))) as client:
+    async with client_of(app, Somebody(scopes=frozenset({KeyScope.SEARCH}))) as client:
         assert problem(await client.get("documents"), 403)["scope"] == "read"
 
 
@@ -81,7 +82,7 @@ async def test_i10_another_owner_s_document_is_not_there(app: App) -> None:
     async with client_of(app, Somebody(owner=Owner("other"))) as client:
         problem(await client.get(f"documents/{document.id}"), 404)
         assert (await client.get("documents")).json()["documents"] == []
-    async with client_of(app, Somebody(collections=frozenset({"mine"}))) as client:
+    async with client_of(app, Somebody(collections=("mine",))) as client:
         problem(await client.get(f"documents/{document.id}"), 404)
         problem(await client.get("documents?collection=default"), 404)
     async with client_of(app) as client:

@@ -15,6 +15,7 @@ from penstock.ledger.engine import (
     answers,
     api_keys,
     children,
+    clients,
     collections,
     dead_letters,
     deletions,
@@ -24,6 +25,7 @@ from penstock.ledger.engine import (
     groups,
     index_versions,
     locks,
+    numbers,
     reindexes,
     revisions,
     runs,
@@ -69,6 +71,9 @@ CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
     "children.origin": lambda a: {"run": a.running.run_id},
     "children.unfinished": lambda a: {"parents": [a.running.document_id]},
     "children.worked_on": lambda a: {"parents": [a.running.document_id]},
+    "clients.batch": lambda a: {"name": "spring"},
+    "clients.batches": lambda a: {"count": 9},
+    "clients.sync_state": lambda a: {"source": "files"},
     "collections.begun_in": lambda a: {"collection": "default"},
     "collections.counts": lambda a: {"collection": "default"},
     "collections.left": lambda a: {"drop": collections.Drop(ANNA, "default", a.running.document_id), "count": 9},
@@ -108,12 +113,24 @@ CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
     "generations.visible": lambda a: {"version": 1, "candidates": [a.done.generation_id]},
     "index_versions.current": lambda a: {"collection": "default"},
     "index_versions.of": lambda a: {"collection": "default", "version": 1},
+    "numbers.known": lambda a: {"kind": "run", "ids": [a.done.run_id]},
+    "numbers.named": lambda a: {"kind": "run", "number": 1},
     "reindexes.counts": lambda a: {"collection": "default", "version": 2},
     "reindexes.get": lambda a: {"collection": "default"},
     "reindexes.newest": lambda a: {"collection": "default"},
     "reindexes.wanted": lambda a: {"one": a.reindex, "after": "", "count": 9},
     "reindexes.working": lambda a: {"collection": "default", "version": 2},
     "revisions.of": lambda a: {"collection": "default", "sources": ["/done"]},
+    "run_lists.by_hash": lambda a: {"digits": sha("v2")},
+    "run_lists.by_source": lambda a: {"sources": ["/done"]},
+    "run_lists.get": lambda a: {"run": a.done.run_id},
+    "run_lists.in_batch": lambda a: {"batch": "spring", "after": "", "count": 9},
+    "run_lists.in_source": lambda a: {"low": "/", "high": "0", "after": "", "count": 9},
+    "run_lists.of_documents": lambda a: {"documents": [a.done.document_id]},
+    "run_lists.of_group": lambda a: {"group": GROUP, "after": "", "count": 9},
+    "run_lists.of_status": lambda a: {"status": "FAILED", "count": 9},
+    "run_lists.step_stats": lambda a: {"group": GROUP},
+    "run_lists.steps": lambda a: {"runs": [a.done.run_id]},
     "runs.known": lambda a: {"collection": "default", "sources": ["/done"]},
     "searchable.made": lambda a: {"generations": [a.done.generation_id]},
     "searchable.searchable": lambda a: {"collection": "default", "after": "", "count": 9},
@@ -215,6 +232,9 @@ async def _fill(desk: Desk) -> Anna:
     )
     await desk.ledger.write(answers.START, answers.Started(ANNA, "started", "operation"))
     await desk.ledger.write(collections.BEGIN_DROP, (ANNA, "default"))
+    await desk.ledger.write(clients.CREATE_BATCH, clients.NewBatch(ANNA, "spring", "files", "Spring"))
+    await desk.ledger.write(clients.SET_SYNC_STATE, clients.NewState(ANNA, "files", "{}"))
+    await desk.ledger.write(numbers.ALLOT, numbers.Numbering(ANNA, "run", (done.run_id,)))
     key = api_keys.NewKey(ANNA, "annas", "", sha("secret"), "signing", ("read",), None, None, "local")
     await desk.ledger.write(api_keys.CREATE_KEY, key)
     await desk.ledger.write(uploads.CREATE_UPLOAD, uploads.Creation("01UPLOAD", ANNA, "tus", 9, "{}", 60.0, 99))
@@ -315,6 +335,7 @@ async def test_i10_another_owner_changes_nothing(desk: Desk) -> None:
     await desk.ledger.write(answers.FORGET, answers.Forget(BERT, ("bought", "started")))
     await desk.ledger.write(forgotten.REMEMBER, (BERT, "default", "/gone"))
     await desk.ledger.write(collections.BEGIN_DROP, (BERT, "default"))
+    assert await desk.ledger.write(clients.SET_SYNC_STATE, clients.NewState(BERT, "files", None)) is False
     assert await desk.ledger.write(api_keys.REVOKE_KEY, api_keys.Revoke(BERT, "annas", "local")) is False
     new = revisions.NewRevision(anna.done.document_id, sha("v2"), "etag")
     await desk.ledger.write(revisions.REVISE, revisions.Revised(BERT, (new,)))

@@ -20,7 +20,8 @@ FOR_USERS = {
     "answers",
     "deletions", "restarts", "index_versions", "searchable", "adoptions", "metadata",
     "collections", "forgotten", "children",
-    "revisions", "usage", "reindexes", "switches", "api_keys", "audit_log", "feed", "uploads",
+    "revisions", "usage", "reindexes", "switches", "api_keys", "audit_log", "feed", "uploads", "numbers", "clients",
+    "run_lists",
 }  # fmt: skip
 """Modules whose functions are called for a user: `owner` comes first."""
 ENGINE = {
@@ -30,7 +31,7 @@ ENGINE = {
     "steps_vacuum", "claims", "leasing", "postgres_statements", "histories", "commit_counter", "outage_wait",
     "evictions", "retired_versions",
     "versions", "targets", "refusals", "backup_guard", "backup_tables", "limits", "pacing",
-    "small_blobs", "blobs", "read_only", "reserve",
+    "small_blobs", "blobs", "requests", "read_only", "reserve",
 }  # fmt: skip
 """Modules whose statements cross owners: the engine's own."""
 CROSSING = {

@@ -6,14 +6,15 @@ from fastapi.middleware.cors import CORSMiddleware
 from penstock import __version__
 from penstock.api.callers import Authority
 from penstock.api.edge import Edge
+from penstock.api.idempotency import Idempotency
 from penstock.api.problems import add_handlers
-from penstock.api.routes import documents, health, uploads
+from penstock.api.routes import documents, health, keys, uploads
 from penstock.api.service import Service
 from penstock.app import App
 
 PREFIX = "/api/v1"
 
-ROUTERS = (uploads.router, documents.router)
+ROUTERS = (uploads.router, documents.router, keys.router)
 """The routers under PREFIX, one for each noun."""
 
 
@@ -32,6 +33,7 @@ def make_api(app: App, *, authority: Authority | None = None) -> FastAPI:
             allow_headers=["*"],
             expose_headers=["*"],
         )
+    api.add_middleware(Idempotency, service=service, prefixes=(PREFIX,))
     # Added last, so that it is the outermost.
     api.add_middleware(Edge, runtime=app.runtime)
     for router in ROUTERS:

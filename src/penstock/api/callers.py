@@ -1,15 +1,17 @@
 """Who calls, and what the caller may do. The owner comes from the caller, never from the request."""
 
 import ipaddress
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
 from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
 
 from penstock.api.problems import Problem, not_found
-from penstock.errors import ConfigError, UsageError
+from penstock.errors import ConfigError
+from penstock.model.callers import Caller as Caller
+from penstock.model.callers import KeyScope
 from penstock.model.nouns import Owner
 
 if TYPE_CHECKING:
@@ -18,23 +20,9 @@ if TYPE_CHECKING:
     from penstock.verbs.owner import OwnerScope
     from penstock.verbs.views import DocumentDetails
 
-SCOPES = ("search", "read", "ingest", "write", "ops", "admin")
-ALL_SCOPES = frozenset(SCOPES)
+ALL_SCOPES = frozenset(KeyScope)
 
 _CROCKFORD = frozenset("0123456789ABCDEFGHJKMNPQRSTVWXYZ")
-
-
-@dataclass(frozen=True)
-class Caller:
-    """Who sent a request: the owner, and what the key allows."""
-
-    owner: Owner
-    scopes: frozenset[str] = ALL_SCOPES
-    collections: frozenset[str] | None = None
-    """The only collections that the caller may see or use. None: all of the owner."""
-    key_id: str | None = None
-    filter: Mapping[str, Any] | None = None
-    """A filter that every search and list of the caller is narrowed by."""
 
 
 class Authority(Protocol):
@@ -60,7 +48,7 @@ class WithoutKeys:
     """While there is no key, everybody on this machine is the configured owner, with all scopes."""
 
     def __init__(self, app: "App") -> None:
-        self._caller = Caller(app.owner)
+        self._caller = Caller(app.owner, ALL_SCOPES)
 
     async def caller(self, request: Request) -> Caller:
         if request.client is not None and not is_loopback(request.client.host):
@@ -99,7 +87,7 @@ class Access:
         return self.caller.owner
 
     def may_use(self, collection: str) -> bool:
-        return self.caller.collections is None or collection in self.caller.collections
+        return self.caller.sees(collection)
 
     def collection(self, name: str | None) -> str:
         """Return the collection to write to or read from: the named one, or the configured one."""
@@ -132,19 +120,24 @@ def service_of(request: Request) -> "Service":
 
 def requires(needed: str) -> Callable[[Request], Awaitable[Access]]:
     """The dependency of an operation that needs this scope."""
-    if needed not in ALL_SCOPES:
-        raise UsageError(f"unknown scope {needed!r}")
+    scope = KeyScope(needed)
 
     async def access(request: Request) -> Access:
-        service = service_of(request)
-        caller = await service.authority.caller(request)
-        request.scope["penstock.caller"] = caller
-        request.scope["penstock.headers"] = service.requests.take(caller.owner)
-        if needed not in caller.scopes:
+        found = await authenticated(request)
+        if not found.caller.has(scope):
             raise Problem("forbidden", f"this needs the scope {needed!r}", scope=needed)
-        return Access(caller, service, service.app.for_owner(caller.owner))
+        return found
 
     return access
+
+
+async def authenticated(request: Request) -> Access:
+    """The dependency of an operation that needs a caller with any scope."""
+    service = service_of(request)
+    caller = await service.authority.caller(request)
+    request.scope["penstock.caller"] = caller
+    request.scope["penstock.headers"] = service.requests.take(caller.owner)
+    return Access(caller, service, service.app.for_owner(caller.owner, caller.actor))
 
 
 Searches = Annotated[Access, Depends(requires("search"))]

@@ -66,7 +66,7 @@ def _line(scope: Scope, status: int, size: int, seconds: float) -> str:
         "id": scope["penstock.request_id"],
         "client": client[0] if client else "-",
         "owner": caller.owner if caller is not None else "-",
-        "key": (caller.key_id or "-") if caller is not None else "-",
+        "key": (caller.key or "-") if caller is not None else "-",
         "method": scope["method"],
         "path": masked(scope["path"])[:500],
         "status": status,

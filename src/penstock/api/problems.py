@@ -91,6 +91,10 @@ def _of_ours(error: errors.PenstockError) -> Problem:
             return Problem("conflict", error.message)
         case errors.NotFound():
             return Problem("not_found", said)
+        case errors.NotAuthenticated():
+            return Problem("unauthorized", said)
+        case errors.AccessError():
+            return Problem("forbidden", said)
         case errors.LedgerTooNew():
             return Problem("unavailable", said)
         case errors.UsageError() | errors.SourceError():

@@ -73,6 +73,7 @@ async def serve(
         return await _until_stopped(app, service, server, opened, worker, pools, report)
     finally:
         opened.close()
+        await service.keys.authenticator.close()
 
 
 async def _until_stopped(

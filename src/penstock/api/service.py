@@ -2,7 +2,8 @@
 
 import asyncio
 
-from penstock.api.callers import Authority, WithoutKeys
+from penstock.api.callers import Authority
+from penstock.api.keys import Keys
 from penstock.api.limits import RequestLimits, UploadLimits
 from penstock.app import App
 from penstock.config_serve import ServeConfig
@@ -14,7 +15,8 @@ class Service:
         self.app = app
         self.runtime = app.runtime
         self.settings: ServeConfig = app.config.serve
-        self.authority: Authority = authority or WithoutKeys(app)
+        self.keys = Keys(app)
+        self.authority: Authority = authority or self.keys
         self.requests = RequestLimits(app, self.settings)
         self.uploads = UploadLimits(app, self.settings)
         self.gatherer = Gatherer()

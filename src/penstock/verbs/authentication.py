@@ -86,8 +86,8 @@ class Authenticator:
             await self._ledger.write(api_keys.REVOKE_KEY, order)
             self._known.pop(parsed.id, None)
 
-    def forget(self, key: str) -> None:
-        """Ask the ledger again for this key, and for all that depends on it: it was changed here."""
+    def forget(self) -> None:
+        """Ask the ledger again: a key was changed here."""
         self._known.clear()
 
     async def close(self) -> None:
