@@ -31,10 +31,10 @@ check: install ## Lint, format, types and the direction of imports
 	$(BIN)/mypy --strict
 	$(BIN)/lint-imports
 
-# Three processes for two cores: most tests wait for other processes and for timers longer than they compute.
+# Four processes for two cores: most tests wait for other processes and for timers longer than they compute.
 # Temporary files are in memory where there is plenty: on a disk the tests mostly wait for fsync.
 test: install ## Run the tests that every change must pass
-	$(IN_MEMORY) $(BIN)/pytest --numprocesses=3 --dist=worksteal $(ARGS)
+	$(IN_MEMORY) $(BIN)/pytest --numprocesses=4 --dist=worksteal $(ARGS)
 
 crash: install ## Kill workers at every failpoint, many times over (long)
 	PENSTOCK_LONG=1 $(BIN)/pytest tests/crash tests/simulation tests/ledger/test_ledger_unknown_outcome.py \

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-from tests.kit import s3
+from tests.kit import cli, s3
 from tests.kit import vector_databases as vector_database
 from tests.kit.ledger import TABLES, Desk
 from tests.kit.postgres import a_server, create_database, execute, migrate
@@ -114,6 +114,13 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path / 'ledger.db'}"
     url: str = request.getfixturevalue("postgres")
     return url
+
+
+@pytest.fixture(autouse=True)
+def processes() -> Iterator[None]:
+    """No process of a test outlives it."""
+    yield
+    cli.close_all()
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ def run_session(page: str, folder: Path, replace: Mapping[str, str], bin: Path |
         text = text.replace(old, new)
     script.write_text(text)
     done = subprocess.run(
-        ["bash", str(script)], cwd=folder, env=_environment(folder.parent, bin) | settings, timeout=120,
+        ["bash", str(script)], cwd=folder, env=_environment(folder.parent, bin) | settings, timeout=280,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     parts = done.stdout.split(_MARK)

@@ -29,7 +29,7 @@ from penstock.upkeep.report import CheckReport
 
 LONG = os.environ.get("PENSTOCK_LONG") == "1"
 REPOSITORY = Path(__file__).parents[2]
-PATIENCE_S = 30.0
+PATIENCE_S = 180.0
 SMALL_BYTES = 300
 """Some blobs are in the ledger, and some are files."""
 

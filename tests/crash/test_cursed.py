@@ -12,7 +12,7 @@ OTHERS = 30
 
 def work(folder: Path, home: Path) -> int:
     command = [sys.executable, "-m", "tests.crash.cursed_worker", str(folder), str(home)]
-    return subprocess.run(command, timeout=60, cwd=Path(__file__).parents[2], env=environment()).returncode
+    return subprocess.run(command, timeout=180, cwd=Path(__file__).parents[2], env=environment()).returncode
 
 
 async def test_i7_a_document_that_kills_its_worker_ends_as_a_dead_letter_and_affects_no_other(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ class Crew:
         """All are told to stop; what they said."""
         for process in self.running:
             process.send_signal(signal.SIGTERM)
-        answers = [json.loads(process.communicate(timeout=10)[0]) for process in self.running]
+        answers = [json.loads(process.communicate(timeout=PATIENCE_S)[0]) for process in self.running]
         assert [process.returncode for process in self.running] == [0] * WORKERS
         self.running.clear()
         return answers

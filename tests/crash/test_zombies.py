@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.crash.harness import LONG, Outcome, Picture, Place, command, environment, picture, said
+from tests.crash.harness import LONG, PATIENCE_S, Outcome, Picture, Place, command, environment, picture, said
 from tests.crash.scenarios import CHUNK, LARGE, text
 
 from penstock.app import App
@@ -56,7 +56,7 @@ class Zombie:
     def wake(self) -> Outcome:
         """It ends by itself."""
         os.kill(self._process.pid, signal.SIGCONT)
-        output, _ = self._process.communicate(timeout=30)
+        output, _ = self._process.communicate(timeout=PATIENCE_S)
         return Outcome(self._process.returncode, 0, {}, output)
 
     def bury(self) -> None:

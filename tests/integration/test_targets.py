@@ -475,7 +475,7 @@ async def test_a_document_that_a_provider_alone_refuses_becomes_a_dead_letter(
     await one.ingest(data=b"this is poison", name="poison.txt", wait=False)
     await give(one, beside)
     async with working(one):
-        await until(all_are(one, "FAILED", 1), 60.0)
+        await until(all_are(one, "FAILED", 1))
         await until(all_are(one, "COMPLETED", beside))
     [letter] = (await one.list_dead_letters()).letters
     assert (letter.reason, letter.step) == ("provider_rejects", "embed")
@@ -490,7 +490,7 @@ async def test_an_outage_that_lasts_for_many_probes_counts_for_no_document(one: 
     picky.error = lambda: Away("answered 503")
     await give(one, 3)
     async with working(one):
-        await until(failed(one, 12), 60.0)
+        await until(failed(one, 12))
         assert (await look(one, Statement("SELECT max(refused), max(errors) FROM steps"))) == (0, 0)
         picky.error = None
         await until(all_are(one, "COMPLETED", 3))

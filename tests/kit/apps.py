@@ -13,6 +13,9 @@ from penstock.model.items import Chunk, Vectors
 from penstock.verbs.owner import OwnerScope
 from penstock.verbs.views import DocumentView
 
+PATIENCE_S = 180.0
+"""What takes so long hangs, however busy the machine is."""
+
 
 def text(paragraphs: int, word: str = "subject") -> str:
     """About a hundred letters a paragraph; the fake embedder takes a second for some ten thousand of them."""
@@ -61,7 +64,7 @@ async def found(app: OwnerScope, query: str, k: int = 20, **options: Any) -> set
     return {hit.name for hit in await app.search(query, k, mode="text", **options)}
 
 
-async def until(true: Callable[[], Awaitable[bool]], seconds: float = 20.0) -> None:
+async def until(true: Callable[[], Awaitable[bool]], seconds: float = PATIENCE_S) -> None:
     async with asyncio.timeout(seconds):
         while not await true():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
@@ -83,4 +86,4 @@ def penstock(
 ) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "penstock.cli.main", "--home", str(home), *arguments]
     environment = {**os.environ, "PENSTOCK_EMBEDDER": embedder}
-    return subprocess.run(command, capture_output=True, env=environment, timeout=60, **options)
+    return subprocess.run(command, capture_output=True, env=environment, timeout=PATIENCE_S, **options)

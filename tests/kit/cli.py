@@ -14,6 +14,8 @@ import pytest
 from penstock.cli.main import run
 from penstock.cli.signals import Signals
 
+_started: list[subprocess.Popen[bytes]] = []
+
 COMMAND = (sys.executable, "-m", "penstock.cli.main")
 
 
@@ -44,7 +46,7 @@ class Cli:
         return {**inherited, "PENSTOCK_HOME": str(self.home), "PENSTOCK_EMBEDDER": "fake", **self.settings}
 
     def start(self, *arguments: str | Path, **options: Any) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [*COMMAND, *map(str, arguments)],
             cwd=self.folder,
             env=self.environment(),
@@ -52,6 +54,8 @@ class Cli:
             stderr=subprocess.PIPE,
             **options,
         )
+        _started.append(process)
+        return process
 
     def process(self, *arguments: str | Path, data: bytes = b"") -> Result:
         return finish(self.start(*arguments, stdin=subprocess.PIPE), data)
@@ -78,7 +82,16 @@ class Cli:
         return {d["name"]: d for d in self("list", "--json", *options).json["documents"]}
 
 
-def finish(process: subprocess.Popen[bytes], data: bytes | None = None, timeout: float = 30) -> Result:
+def close_all() -> None:
+    """Kill what a test has left running, and close its pipes: nothing of a test that fails may fail the next one."""
+    while _started:
+        process = _started.pop()
+        process.kill()
+        with process:
+            pass
+
+
+def finish(process: subprocess.Popen[bytes], data: bytes | None = None, timeout: float = 180) -> Result:
     try:
         out, err = process.communicate(data, timeout=timeout)
     except subprocess.TimeoutExpired:

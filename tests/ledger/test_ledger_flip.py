@@ -216,6 +216,34 @@ async def test_a_purge_ends_the_generation_and_frees_its_artifacts(desk: Desk) -
     assert await desk.rows("SELECT * FROM artifact_refs") == []
 
 
+async def test_a_delete_purges_no_generation_twice(desk: Desk) -> None:
+    old = await desk.flipped(content="v1")
+    new = await desk.flipped(content="v2")
+    await desk.ledger.write(generations.PURGED, generations.Removed(1, (old.generation_id,)))
+    await desk.delete(new.document_id)
+    assert await desk.rows("SELECT id, state FROM generations ORDER BY id") == [
+        (old.generation_id, "PURGED"),
+        (new.generation_id, "SUPERSEDED"),
+    ]
+    assert await desk.rows("SELECT generation_id FROM purges") == [(new.generation_id,)]
+
+
+async def test_i5_an_active_generation_is_never_purged(desk: Desk) -> None:
+    """Whatever was removed from the index: it can be repaired."""
+    step = await desk.flipped()
+    await desk.ledger.write(generations.PURGED, generations.Removed(1, (step.generation_id,)))
+    assert await desk.one("SELECT state, written FROM generations") == ("ACTIVE", 1)
+
+
+async def test_a_purge_that_is_postponed_holds_up_no_other(desk: Desk) -> None:
+    steps = [await desk.flipped(source) for source in ("/a", "/b")]
+    await desk.delete(*(step.document_id for step in steps))
+    await desk.rows("UPDATE purges SET not_before = 1")
+    await desk.ledger.write(generations.POSTPONE, ((steps[0].generation_id,), 60.0))
+    due = await desk.ledger.read(generations.due_purges, 10)
+    assert [purge.generation for purge in due] == [steps[1].generation_id]
+
+
 async def test_a_lapsed_step_lease_alone_does_not_lose_the_flip(desk: Desk) -> None:
     """Nobody has reaped it, and nobody else holds the lock: the work is good."""
     step = await desk.indexing()

@@ -115,6 +115,18 @@ async def test_i8_what_the_dead_were_about_to_deliver_is_due_at_once(desk: Desk)
     assert again.attempts == 2
 
 
+async def test_i8_what_was_delivered_or_given_up_is_never_taken_again(desk: Desk) -> None:
+    """Not when the lease is over, and not when its worker has died."""
+    await told(desk, "/a", item_start=[to("one"), to("two")])
+    await dispatch(desk)
+    good, bad = await take(desk, margin_s=-100.0)
+    assert await desk.ledger.write(outbox.DELIVERED, good)
+    assert await desk.ledger.write(outbox.UNDELIVERED, Undelivered(bad, "bad", "it broke"))
+    await desk.reap("w1")
+    assert await desk.one("SELECT max(not_before) < min(at) FROM deliveries JOIN events ON id = event_id"), "it is due"
+    assert await take(desk) == []
+
+
 async def test_a_failure_waits_and_one_that_is_given_back_costs_no_attempt(desk: Desk) -> None:
     await told(desk, "/a", item_start=[to("one")])
     await dispatch(desk)
