@@ -55,7 +55,7 @@ def _fake(choice: Choice) -> "Embedder":
 def _remote(choice: Choice) -> "Embedder":
     from penstock.embedders.providers import make
 
-    return make(choice.name, choice.argument, os.environ, choice.runtime, choice.config.prices)
+    return make(choice.name, choice.argument, os.environ, choice.runtime, choice.config.prices, choice.config.home_path)
 
 
 def _onnx(choice: Choice) -> "Embedder":

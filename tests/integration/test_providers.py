@@ -219,6 +219,30 @@ async def test_the_variables_that_users_have_are_enough(
     assert "turbine" in hit.text
 
 
+async def test_the_dimensions_of_an_unknown_model_are_asked_for_once_in_all_processes(
+    server: EmbeddingServer, start_app: StartApp, files: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in settings(server).items():
+        monkeypatch.setenv(name, value)
+    prices = {"openai:m": 2.0}
+    app = await start_app(embedder="openai:m", prices=prices)
+    folder: Path = files(**{f"{n}.txt": f"The turbine number {n} turns." for n in range(3)})
+    assert (await app.ingest(folder)).completed == 3
+    assert sorted(server.texts)[-1] == "dimensions"
+    bought = len(server.texts)
+    again = await start_app(embedder="openai:m", prices=prices)
+    assert (await again.ingest(folder)).skipped == 3
+    assert len(server.texts) == bought == 4
+    # A server with other vectors is asked again, after the work was held.
+    server.dimensions = 32
+    (folder / "new.txt").write_text("Another turbine.")
+    with pytest.raises(StorageError, match=r"\?dimensions=32"):
+        await again.ingest(folder)
+    other = await start_app("other", embedder="openai:m", prices=prices)
+    assert other.ports.embedder.model.dimensions == 32
+    assert not list((again.config.home_path).glob("dimensions.json.*"))
+
+
 async def test_a_spent_quota_holds_the_work_with_its_own_sentence_and_fails_it_only_after_a_day(
     server: EmbeddingServer, start_app: StartApp, files: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -263,6 +264,31 @@ async def test_a_stop_does_not_wait_for_a_slow_download(start_app: StartApp, sit
     assert time.monotonic() - began < 2
     assert summary.submitted == 0
     assert "interrupted" in summary.problems[0]
+
+
+async def test_a_download_that_would_take_for_ever_is_given_up(start_app: StartApp, site: Site) -> None:
+    app = await start_app(http=QUICK | {"timeout_s": 0.2})
+    url = site.put("/a.txt", LARGE)
+
+    def drip(handler: Handler) -> bool:
+        if handler.command == "HEAD":
+            site.faults.insert(0, drip)
+            return False
+        handler.send_response(200)
+        handler.send_header("Content-Length", "1000000")
+        handler.end_headers()
+        with suppress(OSError):
+            for _ in range(500):
+                handler.wfile.write(b"x")
+                handler.wfile.flush()
+                time.sleep(0.02)
+        return True
+
+    site.faults.append(drip)
+    began = time.monotonic()
+    summary = await app.ingest(url)
+    assert summary.problems == [f"{url}: it sends fewer than 1,000 bytes a second"]
+    assert time.monotonic() - began < 9
 
 
 async def test_a_bad_url_is_the_caller_s_mistake(app: App) -> None:

@@ -90,6 +90,7 @@ def _texts(data: bytes) -> list[str]:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     desk: Desk
+    counts = False
 
     def _handle(self, method: str) -> None:
         desk = self.desk
@@ -97,6 +98,7 @@ class _Handler(BaseHTTPRequestHandler):
         with desk.lock:
             desk.in_flight += 1
             desk.seen += 1
+            self.counts = True
             desk.most_in_flight = max(desk.most_in_flight, desk.in_flight)
         try:
             time.sleep(desk.latency_s)
@@ -121,8 +123,13 @@ class _Handler(BaseHTTPRequestHandler):
                 return self.say_json(fault, {"error": {"code": str(fault), "message": "no"}}, headers)
             self.answer(method, body)
         finally:
-            with desk.lock:
-                desk.in_flight -= 1
+            self._answered()
+
+    def _answered(self) -> None:
+        """Count the request as ended: before its answer is sent, or the next one may come earlier."""
+        with self.desk.lock:
+            self.desk.in_flight -= self.counts
+            self.counts = False
 
     def answer(self, method: str, body: bytes) -> None:
         raise NotImplementedError
@@ -138,6 +145,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def say(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        self._answered()
         with suppress(OSError):
             self.send_response(status)
             for name, value in headers.items():

@@ -3,11 +3,13 @@ from the variables that the programs of these providers use."""
 
 import base64
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from penstock.config import check_url
 from penstock.embedders import known
+from penstock.embedders.probed import Probed
 from penstock.embedders.remote import Api, RemoteEmbedder, Request
 from penstock.errors import ConfigError
 from penstock.runtime import Runtime
@@ -124,9 +126,15 @@ class Cohere(_Base):
 
 
 def make(
-    provider: str, argument: str, environment: Mapping[str, str], runtime: Runtime, prices: Mapping[str, float]
+    provider: str,
+    argument: str,
+    environment: Mapping[str, str],
+    runtime: Runtime,
+    prices: Mapping[str, float],
+    home: Path | None = None,
 ) -> RemoteEmbedder:
-    """The embedder for a setting such as `openai:text-embedding-3-small?dimensions=512`."""
+    """The embedder for a setting such as `openai:text-embedding-3-small?dimensions=512`. `home`: where it keeps the
+    dimensions for which it asked a server."""
     model, _, query = argument.partition("?")
     if not model:
         raise ConfigError(f"embedder {provider!r} needs the name of a model, as in {provider}:{_EXAMPLES[provider]}")
@@ -141,7 +149,8 @@ def make(
         raise ConfigError(f"embedder '{provider}:{argument}': {model} always has {facts.dimensions} dimensions")
     api = _api(provider, model, environment)
     price = prices.get(f"{provider}:{model}", prices.get(model))
-    return RemoteEmbedder(api, facts, runtime, dimensions=dimensions, price=price)
+    probed = None if home is None else Probed(home)
+    return RemoteEmbedder(api, facts, runtime, dimensions=dimensions, price=price, probed=probed)
 
 
 _EXAMPLES = {

@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.embedders.base import Answered, Model, unit
 from penstock.embedders.known import Known
+from penstock.embedders.probed import Probed
 from penstock.errors import Away, OutOfQuota, Permanent, Transient, Unauthorized
 from penstock.model.items import Vector, Vectors
 from penstock.net.headers import StatedLimits, stated_limits
@@ -71,10 +72,18 @@ class RemoteEmbedder:
     server on this machine costs nothing unless a price is set for it: it may pass the calls on."""
 
     def __init__(
-        self, api: Api, known: Known, runtime: Runtime, *, dimensions: int | None = None, price: float | None = None
+        self,
+        api: Api,
+        known: Known,
+        runtime: Runtime,
+        *,
+        dimensions: int | None = None,
+        price: float | None = None,
+        probed: Probed | None = None,
     ) -> None:
         self._api, self._known, self._runtime = api, known, runtime
         self._asked = dimensions
+        self._kept = probed
         self._paid = not api.free if price is None else price > 0
         self._price = price if price is not None else known.price if api.published else None
         self._client: Client | None = None
@@ -92,7 +101,21 @@ class RemoteEmbedder:
     @cached_property
     def model(self) -> Model:
         """The model. If its number of dimensions is not known, the server is asked once, which blocks."""
-        return self._model(self._asked or self._known.dimensions or self._probed())
+        return self._model(self._asked or self._known.dimensions or self._found())
+
+    @property
+    def _name(self) -> str:
+        return f"{self._api.provider}:{self._api.host}:{self._api.model}"
+
+    def _found(self) -> int:
+        """The dimensions that the server was asked for, now or before."""
+        if self._kept is None:
+            return self._probed()
+        if (before := self._kept.find(self._name)) is not None:
+            return before
+        count = self._probed()
+        self._kept.keep(self._name, count)
+        return count
 
     @property
     def outline(self) -> Model:
@@ -102,7 +125,7 @@ class RemoteEmbedder:
         prefixes = self._known.document_prefix + "\0" + self._known.query_prefix
         mark = hashlib.sha256(prefixes.encode()).hexdigest()[:4]
         return Model(
-            f"{self._api.provider}:{self._api.host}:{self._api.model}:{dimensions}:{mark}",
+            f"{self._name}:{dimensions}:{mark}",
             dimensions,
             max_texts=max(1, min(self._api.max_texts, ANSWER_BYTES // (NUMBER_BYTES * max(1, dimensions)))),
             max_tokens=self._api.max_tokens,
@@ -207,6 +230,8 @@ class RemoteEmbedder:
         if found.ndim != 2 or found.shape[0] != count:
             raise Transient(f"{who}: {count} texts were sent, and {found.shape} numbers came back", reason="bad_answer")
         if found.shape[1] != self.model.dimensions:
+            if self._kept is not None:
+                self._kept.keep(self._name, None)
             raise Unauthorized(
                 f"{who}: its vectors have {found.shape[1]} dimensions, and {self.model.dimensions} were expected. "
                 f"Set `embedder: {self._api.provider}:{self._api.model}?dimensions={found.shape[1]}`",

@@ -29,6 +29,8 @@ REDIRECTS = 5
 ROBOTS_BYTES = 512 << 10
 GONE = (404, 410)
 BUSY = (408, 425, 429)
+SLOWEST, SLOW_FOR = 1000, 4
+"""A document that comes with fewer bytes a second, for so many times `timeout_s`, is given up."""
 
 
 @dataclass(frozen=True)
@@ -124,16 +126,20 @@ class HttpSource:
         url: str = found.place.url
         patience = Patience(self._host(url), self._config, self._runtime)
         download = _Download(self._megabytes << 20)
+        pace = _Pace(self._runtime, SLOW_FOR * self._config.timeout_s)
         while True:
             try:
                 async with self._opened("GET", url, download.headers(), download.left) as (answer, final):
                     skip = download.begin(answer, self._runtime.now())
+                    pace.waits()
                     async for piece in answer.pieces():
+                        pace.came(len(piece))
                         fresh, skip = piece[skip:], max(0, skip - len(piece))
                         if fresh:
                             download.size += len(fresh)
                             patience.renew()
                             yield fresh
+                        pace.waits()
                     break
             except Away as error:
                 download.check_resumable(error)
@@ -198,6 +204,27 @@ class HttpSource:
         if origin not in self._hosts:
             self._hosts[origin] = Host(origin, self._config, self._runtime)
         return self._hosts[origin]
+
+
+class _Pace:
+    """Refuses a document that comes so slowly that it would take for ever. Only the time that the server takes counts,
+    not that of the reader."""
+
+    def __init__(self, runtime: Runtime, seconds: float) -> None:
+        self._runtime, self._seconds = runtime, seconds
+        self._since = self._waited = 0.0
+        self._size = 0
+
+    def waits(self) -> None:
+        self._since = self._runtime.clock()
+
+    def came(self, size: int) -> None:
+        self._waited += self._runtime.clock() - self._since
+        self._size += size
+        if self._waited >= self._seconds:
+            if self._size < SLOWEST * self._waited:
+                raise SourceError(f"it sends fewer than {SLOWEST:,} bytes a second")
+            self._waited, self._size = 0.0, 0
 
 
 class _Download:
