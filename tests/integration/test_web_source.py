@@ -156,7 +156,7 @@ async def test_a_host_that_is_away_is_waited_for_and_then_said_to_be(start_app: 
     began = time.monotonic()
     summary = await app.ingest(urls, wait=False)
     assert len(summary.problems) == summary.refused == 60
-    assert summary.problems[1].startswith(f"{urls[1]}: the server answered 503, and asks to wait 3600 s")
+    assert all("the server answered 503, and asks to wait 3600 s" in problem for problem in summary.problems)
     assert len(site.faults) > 900, "a host that is away is not asked for each of its documents"
 
 
