@@ -87,6 +87,7 @@ CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
     "dead_letters.of": lambda a: {"documents": [a.failed.document_id]},
     "dead_letters.page": lambda a: {"reason": "bad", "after": 0, "until": a.letter, "count": 9},
     "dead_letters.waiting": lambda a: {"reason": "bad"},
+    "documents.raw": lambda a: {"document": a.done.document_id},
     "documents.active_generation": lambda a: {"document": a.done.document_id},
     "documents.counted": lambda a: {"status": "", "collection": "", "before": "", "most": 9},
     "documents.get": lambda a: {"document": a.done.document_id},

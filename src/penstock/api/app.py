@@ -4,25 +4,33 @@ from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 
 from penstock import __version__
+from penstock.api.answers import problems
 from penstock.api.callers import Authority
 from penstock.api.edge import Edge
 from penstock.api.idempotency import Idempotency
 from penstock.api.problems import add_handlers
-from penstock.api.routes import documents, health, keys, uploads
+from penstock.api.routes import catalog, dead_letters, documents, groups, health, keys, ops, search, uploads
 from penstock.api.service import Service
 from penstock.app import App
+from penstock.metrics.registry import Registry
 
 PREFIX = "/api/v1"
 
-ROUTERS = (uploads.router, documents.router, keys.router)
+ROUTERS = (
+    uploads.router, documents.router, search.router, groups.router, dead_letters.router, catalog.router, keys.router,
+    ops.router,
+)  # fmt: skip
 """The routers under PREFIX, one for each noun."""
 
 
-def make_api(app: App, *, authority: Authority | None = None) -> FastAPI:
+STATUSES = (400, 401, 403, 404, 408, 409, 410, 413, 415, 416, 422, 429, 500, 503, 507)
+
+
+def make_api(app: App, *, authority: Authority | None = None, registry: Registry | None = None) -> FastAPI:
     """Return the API of an open app. `authority` decides who calls; by default, while there is no key, everybody on
     this machine is the configured owner."""
-    service = Service(app, authority)
-    api = FastAPI(title="Penstock", version=__version__, redirect_slashes=False)
+    service = Service(app, authority, registry)
+    api = FastAPI(title="Penstock", version=__version__, redirect_slashes=False, docs_url=None, redoc_url=None)
     api.state.service = service
     add_handlers(api)
     if service.settings.origins:
@@ -37,6 +45,6 @@ def make_api(app: App, *, authority: Authority | None = None) -> FastAPI:
     # Added last, so that it is the outermost.
     api.add_middleware(Edge, runtime=app.runtime)
     for router in ROUTERS:
-        api.include_router(router, prefix=PREFIX)
+        api.include_router(router, prefix=PREFIX, responses=problems(*STATUSES))
     api.include_router(health.router)
     return api

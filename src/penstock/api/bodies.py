@@ -126,3 +126,25 @@ async def joined(head: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes
     yield head
     async for piece in rest:
         yield piece
+
+
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
+
+
+def byte_range(header: str | None, size: int) -> tuple[int, int] | None:
+    """The first and the last byte that a Range header asks for. None: all, also for what is not understood. Raise
+    Problem 416 if there is no such byte."""
+    found = _RANGE.fullmatch(header.strip()) if header is not None else None
+    if found is None or found[1] == found[2] == "":
+        return None
+    if found[1] == "":
+        first, last = max(0, size - int(found[2])), size - 1
+        is_there = int(found[2]) > 0 and size > 0
+    else:
+        first, last = int(found[1]), min(size - 1, int(found[2] or size))
+        if found[2] and int(found[2]) < first:
+            return None
+        is_there = first < size
+    if not is_there:
+        raise Problem("range_not_satisfiable", f"there are {size} bytes", headers={"Content-Range": f"bytes */{size}"})
+    return first, last

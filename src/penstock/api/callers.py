@@ -1,6 +1,7 @@
 """Who calls, and what the caller may do. The owner comes from the caller, never from the request."""
 
 import ipaddress
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Protocol
@@ -98,12 +99,24 @@ class Access:
             raise not_found("collection", chosen)
         return chosen
 
+    def _sees(self, found: "DocumentDetails") -> bool:
+        if not self.may_use(found.collection):
+            return False
+        if not self.caller.filter:
+            return True
+        from penstock.search.filters import Fields, compiled
+
+        place = (found.id, found.collection, found.name, found.source, found.media_type, found.size, found.status)
+        return compiled(self.caller.filter)(
+            Fields(*place, found.pages, found.created_at, (json.dumps(found.metadata),))
+        )
+
     async def document(self, document_id: str) -> "DocumentDetails":
         """Return the document with exactly this id. Any other is a 404, whatever the reason."""
         if not is_id(document_id):
             raise not_found("document", document_id)
         found = await self.scope.status(document_id)
-        if found.id != document_id or not self.may_use(found.collection):
+        if found.id != document_id or not self._sees(found):
             raise not_found("document", document_id)
         return found
 

@@ -15,9 +15,10 @@ from penstock.api.service import Service
 from penstock.app import App
 from penstock.config_serve import ServeConfig
 from penstock.errors import ConfigError
+from penstock.metrics.registry import Registry
 from penstock.verbs.jobs import Summary
 
-GRACE_S = 1.5
+GRACE_S = 0.8
 """How long requests may go on after the server was told to stop."""
 BACKLOG = 2_048
 
@@ -56,11 +57,12 @@ async def serve(
     host: str | None = None,
     port: int | None = None,
     pools: str | None = None,
+    registry: Registry | None = None,
     started: Callable[[str], None] = lambda url: None,
     report: Callable[[str], None] = lambda text: None,
 ) -> Summary:
     """Serve until `app.stop` is called. Return what the worker did. `started` is called with the URL."""
-    api = make_api(app)
+    api = make_api(app, registry=registry)
     service: Service = api.state.service
     settings = service.settings
     chosen = settings.host if host is None else host

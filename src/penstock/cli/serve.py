@@ -38,9 +38,19 @@ async def serve(call: Call, host: str | None, port: int | None, no_worker: bool,
     def started(url: str) -> None:
         note(f"Serving {url}")
 
-    async with call.working_app(for_ever=True) as app:
+    from penstock.cli.metrics import registry_for
+
+    registry = registry_for(pools)
+    async with call.working_app(registry, for_ever=True) as app:
         summary = await serve(
-            app, worker=not no_worker, host=host, port=port, pools=pools, started=started, report=note
+            app,
+            worker=not no_worker,
+            host=host,
+            port=port,
+            pools=pools,
+            registry=registry,
+            started=started,
+            report=note,
         )
     stopped = call.signals.received is not None
     summary.interrupted = stopped

@@ -40,6 +40,16 @@ class Catalog:
     def parameter_set(self, name: str) -> ParameterSet:
         return self._find(name, self._params, read.parameter_set, "parameter set")[0]
 
+    def parameter_sets(self) -> list[ParameterSet]:
+        """All parameter sets in the folder, sorted by id. Raises ConfigError for an invalid one."""
+        found: dict[str, ParameterSet] = {}
+        for text in _sources(self._params):
+            one = read.parameter_set(text)
+            yaml_file.refuse(text.problems)
+            if one is not None:
+                found[one.id] = one
+        return [found[name] for name in sorted(found)]
+
     def workflows(self) -> list[Entry]:
         """All workflows, sorted by id. Raises ConfigError with file and line for an invalid one."""
         found: dict[str, Entry] = {}

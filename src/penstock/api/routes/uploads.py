@@ -58,7 +58,7 @@ class JsonUpload(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     text: str | None = None
-    url: str | None = Field(None, max_length=2_000)
+    url: str | None = Field(default=None, max_length=2_000)
     name: str | None = None
     source: str | None = None
     metadata: dict[str, Any] = {}

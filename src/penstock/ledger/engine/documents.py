@@ -405,6 +405,18 @@ def active_generation(owner: Owner, connection: Connection, document: DocumentId
     return rows[0][0] if rows else None
 
 
+_RAW = Statement(
+    "SELECT g.raw_key, g.size, g.sha256 FROM generations g JOIN documents d ON d.id = g.document_id "
+    "AND d.deleted_at IS NULL WHERE g.owner = :owner AND g.document_id = :id ORDER BY g.id DESC LIMIT 1"
+)
+
+
+def raw(owner: Owner, connection: Connection, document: DocumentId) -> tuple[str, int, str] | None:
+    """The key, size and hash of the newest raw bytes of a document."""
+    rows = connection.run(_RAW, owner=owner, id=document)
+    return (rows[0][0], rows[0][1], rows[0][2]) if rows and rows[0][0] else None
+
+
 class ArtifactProgress(msgspec.Struct, frozen=True):
     step: str
     kind: str
