@@ -6,7 +6,20 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks import documents, extract, flat, grams, latency, memory, queue, retrieval, size, small, unchanged
+from benchmarks import (
+    documents,
+    extract,
+    flat,
+    grams,
+    latency,
+    memory,
+    queue,
+    retrieval,
+    service,
+    size,
+    small,
+    unchanged,
+)
 from benchmarks.table import Row
 
 PARTS: dict[str, Callable[[], Iterator[Row]]] = {
@@ -21,6 +34,7 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "small": small.rows,
     "extract": extract.rows,
     "size": size.rows,
+    "service": service.rows,
 }
 LONG: dict[str, Callable[[], Iterator[Row]]] = {"million": size.million}
 """Only if they are named."""

@@ -233,13 +233,16 @@ async def test_i10_no_operation_shows_or_changes_what_another_owner_has(app: App
         for method, operation in methods.items():
             if not path.startswith("/api/v1/") or "{" not in path or "maintenance" in path:
                 continue
+            if "keys" in operation["tags"]:
+                # tests/integration/test_api_walls.py
+                continue
             async with client_of(app, Somebody(owner=Owner("other"))) as client:
                 answer = await client.request(method, f"http://127.0.0.1{path.format(**there)}", json={})
             assert answer.status_code in (404, 422), (operation["operationId"], answer.status_code, answer.text)
             assert "a.txt" not in answer.text
     for path, methods in paths.items():
-        for method in methods:
-            if path.startswith("/api/v1/"):
+        for method, operation in methods.items():
+            if path.startswith("/api/v1/") and "keys" not in operation["tags"]:
                 async with client_of(app, Somebody(scopes=frozenset())) as client:
                     answer = await client.request(
                         method, f"http://127.0.0.1{path.format(**there)}", params={"source": "x"}, json={"query": ""}
