@@ -127,8 +127,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Files and segments of up to this many bytes are stored in the ledger instead of as blobs; 0: none."""
     index: str | None = None
     """Where the index is stored: `lancedb:///FOLDER`; `pgvector` for the database of the ledger, or
-    `postgresql://HOST/DATABASE` for another one with the extension pgvector; `qdrant://HOST:PORT`; or the URL of an
-    adapter from a package. Default: `index` in the home."""
+    `postgresql://HOST/DATABASE` for another one with the extension pgvector; `qdrant://HOST:PORT`,
+    `milvus://HOST:PORT` or `pinecone://INDEX`; or the URL of an adapter from a package. Default: `index` in the
+    home."""
     indexes: dict[str, str] = {}
     """Other indexes by name, for `penstock reindex --index NAME`. The ledger stores only the name of an index, or its
     URL without the password."""

@@ -230,7 +230,7 @@ INDEXES: "Registry[Index]" = Registry(
     {
         "lancedb": _lance,
         **dict.fromkeys(("pgvector", "postgresql"), _pgvector),
-        "qdrant": _vector_database,
+        **dict.fromkeys(("qdrant", "milvus", "pinecone"), _vector_database),
     },
 )
 

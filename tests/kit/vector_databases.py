@@ -1,5 +1,6 @@
 """Vector databases for tests: the settings that name them, and indexes in them."""
 
+import os
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -7,6 +8,8 @@ from pathlib import Path
 from threading import RLock
 from typing import Any
 
+from tests.kit.milvus_server import MilvusServer
+from tests.kit.pinecone_server import PineconeServer
 from tests.kit.qdrant_server import QdrantServer
 
 from penstock.indexes.base import Index
@@ -17,20 +20,29 @@ from penstock.indexes.servers import make
 from penstock.registry import split
 from penstock.runtime import Runtime
 
-DATABASES = ("qdrant",)
+DATABASES = ("qdrant", "milvus", "pinecone")
 """The settings that name them begin with these."""
-KEYS = {"QDRANT_API_KEY": ""}
+KEYS = {"QDRANT_API_KEY": "", "MILVUS_TOKEN": "", "PINECONE_API_KEY": "pinecone-secret-key"}
 """The environment variables with their keys."""
 
 
 @contextmanager
 def serving(name: str, folder: Path) -> Iterator[Any]:
-    """The server of a database. `address` is what the setting names."""
-    server: Any = {"qdrant": QdrantServer}[name](folder).start()
+    """The server of a database, and the environment that it needs. `address` is what the setting names."""
+    made = {"qdrant": QdrantServer, "milvus": MilvusServer, "pinecone": PineconeServer}
+    server: Any = made[name](folder).start()
+    given = {**KEYS, "PINECONE_HOST": server.endpoint} if name == "pinecone" else KEYS
+    before = {one: os.environ.get(one) for one in given}
+    os.environ.update(given)
     try:
         yield server
     finally:
         server.stop()
+        for one, value in before.items():
+            if value is None:
+                del os.environ[one]
+            else:
+                os.environ[one] = value
 
 
 def setting_of(name: str, server: Any) -> str:
@@ -55,7 +67,7 @@ async def emptied(make_index: Callable[[], Index]) -> AsyncIterator[Callable[[],
 
 
 def index_in(setting: str, runtime: Runtime, environment: dict[str, str] | None = None) -> RemoteIndex:
-    return make(*split(setting), environment or {}, runtime)
+    return make(*split(setting), {**os.environ, **(environment or {})}, runtime)
 
 
 class Locked:

@@ -155,6 +155,7 @@ def filters(text: str) -> Iterator[str]:
 
 
 NAMES = {
+    "milvus.py": {"json.dumps(owner)", "json.dumps(collection)", "_filter(place)", "any_of"},
     "pg_connections.py": set[str](),
     "pg_text.py": {"at", "table"},
     "pgvector.py": {"COLUMNS", "HIT", "SCAN", "SCANNED", "_condition(where)", "changed", "column", "half", "kind"}

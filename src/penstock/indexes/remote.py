@@ -304,7 +304,8 @@ class RemoteIndex:
             raise TableGone(f"the index table {layout.record_id(place.table)} could not be created: {error}") from None
 
     async def warm_up(self) -> None:
-        await self.run("net", self.store.warm_up)
+        with suppress(Missing):
+            await self.run("net", self.store.warm_up)
 
     async def tables(self) -> list[TableId]:
         try:

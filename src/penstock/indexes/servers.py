@@ -16,7 +16,7 @@ from penstock.runtime import Runtime
 
 PREFIX = "penstock"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,39}")
-_NEEDED = {"qdrant": "qdrant_client"}
+_NEEDED = {"qdrant": "qdrant_client", "milvus": "pymilvus", "pinecone": "pinecone"}
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def make(name: str, rest: str, environment: Mapping[str, str], runtime: Runtime)
     missing = [one for one in (_NEEDED[name], "snowballstemmer") if find_spec(one) is None]
     if missing:
         raise ConfigError(f"an index in {name} needs another package: pip install 'penstock-rag[{name}]'")
-    return {"qdrant": _qdrant}[name](rest, environment, runtime)
+    return {"qdrant": _qdrant, "milvus": _milvus, "pinecone": _pinecone}[name](rest, environment, runtime)
 
 
 def _qdrant(rest: str, environment: Mapping[str, str], runtime: Runtime) -> RemoteIndex:
@@ -58,6 +58,36 @@ def _qdrant(rest: str, environment: Mapping[str, str], runtime: Runtime) -> Remo
     calls = Calls("Qdrant", address.text, setting, key, runtime, qdrant.explain)
     connect = partial(qdrant.connect, address.host, address.port, tls=address.tls, key=key)
     return RemoteIndex(qdrant.QdrantStore(connect, address.prefix, calls), calls, "qdrant/1")
+
+
+def _milvus(rest: str, environment: Mapping[str, str], runtime: Runtime) -> RemoteIndex:
+    from penstock.indexes import milvus
+
+    address = parse("milvus", rest, 19530, ("tls", "prefix"))
+    setting = "MILVUS_TOKEN"
+    token = environment.get(setting, "")
+    calls = Calls("Milvus", address.text, setting, token, runtime, milvus.explain)
+    uri = f"{'https' if address.tls else 'http'}://{address.host}:{address.port}"
+    connect = partial(milvus.connect, uri, token, address.path)
+    return RemoteIndex(milvus.MilvusStore(connect, address.prefix, calls), calls, "milvus/1")
+
+
+def _pinecone(rest: str, environment: Mapping[str, str], runtime: Runtime) -> RemoteIndex:
+    from penstock.indexes import pinecone
+
+    address = parse("pinecone", rest, 443, ("cloud", "region"))
+    if address.path or ":" in address.text.removeprefix("pinecone:"):
+        raise ConfigError(f"index {address.text!r}: use pinecone://INDEX")
+    spec = dict(address.parameters)
+    if len(spec) == 1:
+        raise ConfigError("index pinecone://…: to create the index, set both `cloud` and `region`")
+    setting = "PINECONE_API_KEY"
+    key = environment.get(setting, "")
+    if not key:
+        raise ConfigError(f"index {address.text!r} needs the environment variable {setting}")
+    calls = Calls("Pinecone", address.text, setting, key, runtime, pinecone.explain)
+    connect = partial(pinecone.connect, key, environment.get("PINECONE_HOST", ""))
+    return RemoteIndex(pinecone.PineconeStore(connect, address.host, spec, calls), calls, "pinecone/1")
 
 
 def parse(name: str, rest: str, port: int, known: tuple[str, ...]) -> Address:
