@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -326,6 +327,44 @@ async def test_the_vector_index_finds_what_brute_force_finds(
     assert (await table.search(VectorQuery(vectors(500, 5)[7]), 1))[0][:2] == (5, 7)
 
 
+@pytest.mark.parametrize("k", [1, 10, 100])
+async def test_compressed_vectors_find_what_brute_force_finds(
+    tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch, k: int
+) -> None:
+    monkeypatch.setattr(upkeep, "VECTOR_EVERY", 1_500)
+    monkeypatch.setattr(upkeep, "SEGMENT_ROWS", 500)
+    chance = np.random.default_rng(5)
+    topics = chance.standard_normal((20, 128))
+    every = topics[chance.integers(0, 20, 2_100)] + chance.standard_normal((2_100, 128))
+    every = (every / np.linalg.norm(every, axis=1, keepdims=True)).astype(np.float32)
+    table = await LanceIndex(tmp_path, runtime).create(TableId("anna", "default", 1), 128)
+    for generation in range(1, 8):
+        part = rows(generation, 300)
+        own = every[300 * (generation - 1) : 300 * generation]
+        await table.put([replace(part, vectors=own)], held, fresh=True)
+        await table.optimize(held)
+    dataset = lance.dataset(str(table.path))
+    statistics = dataset.stats.index_stats(upkeep.VECTOR)
+    assert statistics["index_type"] == "IVF_RQ"
+    assert (statistics["num_indexed_rows"], statistics["num_unindexed_rows"]) == (1_500, 600)
+
+    async def recall(hidden: list[int]) -> float:
+        found = 0
+        for query in topics / np.linalg.norm(topics, axis=1, keepdims=True):
+            hits = await table.search(VectorQuery(query.astype(np.float32)), k, Filter(hidden))
+            order = np.argsort(-(every @ query)).tolist()
+            truth = [(at // 300 + 1, at % 300) for at in order if at // 300 + 1 not in hidden][:k]
+            found += len({hit[:2] for hit in hits} & set(truth))
+            assert all(abs(hit.score - every[300 * (hit[0] - 1) + hit[1]] @ query) < 0.01 for hit in hits)
+        return found / (20 * k)
+
+    assert await recall([]) >= 0.97
+    assert await recall([2, 3]) >= 0.97
+    await table.delete([2, 3], held)
+    await table.compact(held, thorough=True)
+    assert await recall([2, 3]) >= 0.97
+
+
 async def test_when_no_work_follows_the_vector_index_is_brought_up_to_date(
     table: LanceTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -455,7 +494,7 @@ async def test_a_vector_index_that_the_table_has_outgrown_is_trained_anew(
     await table.put([rows(1, 300)], held, fresh=True)
     await table.optimize(held)
     assert len(lance.dataset(str(table.path)).get_ivf_model(upkeep.VECTOR).centroids) == 16
-    monkeypatch.setattr(upkeep, "PROBES", 10)
+    monkeypatch.setattr(upkeep, "SMALL_INDEX", 10)
     monkeypatch.setattr(upkeep, "partitions_for", lambda rows: 40)
     await table.compact(held)
     assert len(lance.dataset(str(table.path)).get_ivf_model(upkeep.VECTOR).centroids) == 40

@@ -16,7 +16,7 @@ from penstock.indexes import lance_rows as rows
 from penstock.indexes.base import Filter, IndexHit, RowSpan, TableState, TextQuery
 from penstock.indexes.grams import distinct_grams
 from penstock.indexes.lance_ids import RowIds
-from penstock.indexes.lance_upkeep import PROBES, text_column
+from penstock.indexes.lance_upkeep import PROBES, refine_factor, text_column
 from penstock.indexes.lance_warmth import Warmth, text_indexes
 from penstock.model.items import Vectors
 
@@ -120,9 +120,8 @@ class LanceReader:
 
         def nearest(fetch: int) -> dict[str, Any]:
             # `dot` instead of `cosine`: both are equal for unit vectors, but a zero vector does not give NaN.
-            return {
-                "nearest": {"column": "vector", "q": vector, "k": fetch, "metric": "dot", "minimum_nprobes": PROBES}
-            }
+            probes = {"minimum_nprobes": PROBES, "refine_factor": refine_factor(fetch)}
+            return {"nearest": {"column": "vector", "q": vector, "k": fetch, "metric": "dot", **probes}}
 
         return self._best(nearest, "_distance", k, where)
 
