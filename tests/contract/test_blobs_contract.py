@@ -5,17 +5,18 @@ import hashlib
 import os
 import stat
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.kit.s3 import BUCKET
+from tests.kit.s3 import BUCKET, S3Server, serving
 
 from penstock.blobs.base import Blobs, Copied, Stored
 from penstock.blobs.local import TEMPORARY, LocalBlobs
 from penstock.blobs.object import ObjectBlobs
 from penstock.config_http import HttpConfig
 from penstock.errors import BlobMissing, BlobUnreadable, StorageError, UsageError
+from penstock.net.buckets import EMULATOR
 from penstock.runtime import Runtime
 
 
@@ -44,6 +45,14 @@ def in_bucket(folder: Path, runtime: Runtime) -> Blobs:
     return ObjectBlobs("s3", prefix, runtime, http, os.environ, cache=folder / "cache", cache_megabytes=100)
 
 
+def in_bucket_of_google(folder: Path, runtime: Runtime) -> Blobs:
+    """The requests of GCS, to a server that is another one: it shows that they are understood, not that Google answers
+    alike."""
+    prefix = f"{BUCKET}/{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"
+    http = HttpConfig(patience_s=20)
+    return ObjectBlobs("gs", prefix, runtime, http, os.environ, cache=folder / "cache", cache_megabytes=100)
+
+
 def in_named_bucket(folder: Path, runtime: Runtime) -> Blobs:
     """In the bucket that the environment names, with the credentials that it names."""
     scheme, _, rest = os.environ[NAMED].partition("://")
@@ -52,9 +61,15 @@ def in_named_bucket(folder: Path, runtime: Runtime) -> Blobs:
 
 
 NAMED = "BLOBS_UNDER_TEST"
-STORES: dict[str, Callable[[Path, Runtime], Blobs]] = {"local": LocalBlobs, "s3": in_bucket}
+STORES: dict[str, Callable[[Path, Runtime], Blobs]] = {"local": LocalBlobs, "s3": in_bucket, "gs": in_bucket_of_google}
 if NAMED in os.environ:
     STORES["named"] = in_named_bucket
+
+
+@pytest.fixture(scope="session")
+def open_server() -> Iterator[S3Server]:
+    with serving(anonymous=True) as server:
+        yield server
 
 
 @pytest.fixture(params=sorted(STORES))
@@ -64,6 +79,8 @@ def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ca
         server.store(BUCKET).put("first", b"The bucket exists.")
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
+    if request.param == "gs":
+        monkeypatch.setenv(EMULATOR, request.getfixturevalue("open_server").endpoint)
     return STORES[request.param]
 
 

@@ -12,10 +12,11 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -30,8 +31,10 @@ LONGEST_START_S = 120.0
 class S3Server:
     """`kill` and `start` may be called again and again. The address stays the same."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, anonymous: bool = False) -> None:
+        """`anonymous`: it asks for no credentials. Then it answers the requests of GCS too, with its one bucket."""
         self._folder = folder
+        self._anonymous = anonymous
         self._process: subprocess.Popen[bytes] | None = None
         self._ports = _free_ports(8)
         self.endpoint = f"http://127.0.0.1:{self._ports[0]}"
@@ -65,7 +68,7 @@ class S3Server:
                     "-ip=127.0.0.1",
                     "-ip.bind=127.0.0.1",
                     "-s3",
-                    f"-s3.config={self._folder / 's3.json'}",
+                    *([] if self._anonymous else [f"-s3.config={self._folder / 's3.json'}"]),
                     "-s3.iam=false",
                     "-s3.port.iceberg=0",
                     "-s3.port.lance=0",
@@ -84,9 +87,11 @@ class S3Server:
 
     def _await_answers(self) -> None:
         """Wait until the server stores and returns an object."""
-        store, deadline = self.store("probe"), time.monotonic() + LONGEST_START_S
+        store, deadline = self.store(BUCKET if self._anonymous else "probe"), time.monotonic() + LONGEST_START_S
         while True:
             try:
+                if self._anonymous:
+                    self._make_bucket()
                 store.put("probe", b"1")
                 if bytes(store.get("probe").bytes()) == b"1":
                     return
@@ -95,6 +100,12 @@ class S3Server:
                 if ended or time.monotonic() > deadline:
                     raise RuntimeError((self._folder / "log").read_text(errors="replace")[-3000:]) from error
             time.sleep(0.1)
+
+    def _make_bucket(self) -> None:
+        """Nobody may make one without credentials, except by the server's own interface to folders."""
+        address = f"http://127.0.0.1:{self._ports[2]}/buckets/{BUCKET}/"
+        with suppress(urllib.error.HTTPError), urllib.request.urlopen(urllib.request.Request(address, method="POST")):
+            pass
 
     def kill(self) -> None:
         # It takes long to end by SIGTERM.
@@ -112,8 +123,7 @@ class S3Server:
     def _options(self) -> Mapping[str, Any]:
         return {
             "endpoint": self.endpoint,
-            "access_key_id": KEY_ID,
-            "secret_access_key": SECRET,
+            **({"skip_signature": True} if self._anonymous else {"access_key_id": KEY_ID, "secret_access_key": SECRET}),
             "region": REGION,
             "virtual_hosted_style_request": False,
             "client_options": {"allow_http": True},
@@ -174,9 +184,9 @@ def _free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def serving() -> Iterator[S3Server]:
+def serving(*, anonymous: bool = False) -> Iterator[S3Server]:
     folder = Path(tempfile.mkdtemp(prefix="penstock-s3-"))
-    server = S3Server(folder)
+    server = S3Server(folder, anonymous=anonymous)
     try:
         server.start()
         yield server

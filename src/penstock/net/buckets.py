@@ -1,5 +1,6 @@
 """Access to the buckets of object stores: from the usual environment variables, and what their errors mean."""
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,11 +35,14 @@ class _Service:
     """The variables that name another server, most important first."""
 
 
+EMULATOR = "STORAGE_EMULATOR_HOST"
+"""The variable that the libraries of Google read for a server without credentials."""
+
 _SERVICES = {
     "s3": _Service(
         "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
     ),
-    "gs": _Service("GOOGLE_APPLICATION_CREDENTIALS", ()),
+    "gs": _Service("GOOGLE_APPLICATION_CREDENTIALS", (EMULATOR,)),
     "az": _Service(
         "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY (or AZURE_STORAGE_SAS_TOKEN)",
         ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
@@ -155,6 +159,16 @@ def parse(scheme: str, rest: str, environment: Mapping[str, str]) -> tuple[Bucke
     return Bucket(scheme, name, tuple(sorted(secrets, key=len, reverse=True))), prefix.lstrip("/")
 
 
+def _place(scheme: str, endpoint: str | None) -> dict[str, Any]:
+    """The options that name another server."""
+    if endpoint is None:
+        return {}
+    if scheme != "gs":
+        return {"endpoint": endpoint}
+    account = {"gcs_base_url": endpoint, "disable_oauth": True, "client_email": "", "private_key": ""}
+    return {"service_account_key": json.dumps({**account, "private_key_id": ""}), "skip_signature": True}
+
+
 def open_store(bucket: Bucket, environment: Mapping[str, str], config: HttpConfig, *, retries: bool) -> "Store":
     """Access to a bucket. The library reads the credentials from the environment. `retries`: it repeats a request for
     as long as `http.patience_s` says. Raises ConfigError."""
@@ -181,7 +195,7 @@ def open_store(bucket: Bucket, environment: Mapping[str, str], config: HttpConfi
             "retry_timeout": timedelta(seconds=config.patience_s),
             "backoff": {"max_backoff": timedelta(seconds=5)},
         },
-        **({"endpoint": endpoint} if endpoint is not None else {}),
+        **_place(bucket.scheme, endpoint),
     }
     made: dict[str, Any] = {"s3": stores.S3Store, "gs": stores.GCSStore, "az": stores.AzureStore}
     try:
