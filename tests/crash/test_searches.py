@@ -95,6 +95,9 @@ async def operate(app: App, world: World) -> None:
         data = text(number, world.versions, world.chance.randrange(3, 40))
         async for _ in app.submit(data=data, name=f"{number}.txt"):
             known.submitted = world.versions
+        if world.chance.random() < 0.6:
+            # Otherwise a change often supersedes what no search has shown yet.
+            await until(lambda: is_done(app, number), 60)
     elif what < 0.7:
         [document] = await app.list_documents(name=f"{number}.txt")
         known.epoch += 1
@@ -103,6 +106,11 @@ async def operate(app: App, world: World) -> None:
     else:
         await reindex(app, world)
     world.indexes.add((await app.collection("default")).index_version)
+
+
+async def is_done(app: App, number: int) -> bool:
+    [document] = await app.list_documents(name=f"{number}.txt")
+    return document.status == "COMPLETED"
 
 
 async def reindex(app: App, world: World) -> None:
