@@ -115,7 +115,7 @@ class Wall:
         """Whether an answer has something of hers. What was sent may be repeated as a name, but never as an id."""
         ids = [self.anna[name] for name in ("document_id", "failed", "group_id", "key_id")]
         text = answer.text.replace(" ", "")
-        return WORD in text or any(re.search(rf'id":"?{one}', text) for one in ids)
+        return WORD in text or any(re.search(rf'"(?:id|document_id|group_id|key_id)":"{one}"', text) for one in ids)
 
     async def ask(
         self, one: Operation, key: str | None, values: str | dict[str, str], *, in_query: bool = True, kind: str = ""

@@ -65,6 +65,7 @@ NO_TEXT = {
     "watch": "keeps on; passes the arguments of ingest to the same functions",
     "events": "takes a task",
     "stop": "takes nothing",
+    "record": "called by the faces, after they have validated a change",
     "count_workers": "takes nothing; says nothing of an owner",
     "list_workers": "takes nothing; says nothing of an owner",
 }
@@ -123,6 +124,7 @@ def verbs(document: str) -> list[Verb]:
         "search": (_plain("search"), {"query": SECRET, "mode": "text"}),
         "set_metadata": (_plain("set_metadata"), {"document": document, "changes": {"a": 1}}),
         "show": (_show, {"document": document, "what": "pages"}),
+        "start_document": (_plain("start_document"), {"document": document}),
         "start_batch": (_plain("start_batch"), {"batch": "spring"}),
         "vacuum": (_plain("vacuum"), {"wait_s": 0.0}),
         "work": (_plain("work"), {"pools": "x"}),

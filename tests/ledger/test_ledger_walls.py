@@ -130,6 +130,7 @@ CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
     "run_lists.of_documents": lambda a: {"documents": [a.done.document_id]},
     "run_lists.of_group": lambda a: {"group": GROUP, "after": "", "count": 9},
     "run_lists.of_status": lambda a: {"status": "FAILED", "count": 9},
+    "run_lists.raw_in_batch": lambda a: {"batch": "spring", "after": "", "count": 9},
     "run_lists.step_stats": lambda a: {"group": GROUP},
     "run_lists.steps": lambda a: {"runs": [a.done.run_id]},
     "runs.known": lambda a: {"collection": "default", "sources": ["/done"]},

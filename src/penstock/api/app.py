@@ -11,6 +11,7 @@ from penstock.api.idempotency import Idempotency
 from penstock.api.problems import add_handlers
 from penstock.api.routes import catalog, dead_letters, documents, groups, health, keys, ops, search, uploads
 from penstock.api.service import Service
+from penstock.api.soliplex import ROUTERS as SOLIPLEX
 from penstock.app import App
 from penstock.metrics.registry import Registry
 
@@ -18,7 +19,7 @@ PREFIX = "/api/v1"
 
 ROUTERS = (
     uploads.router, documents.router, search.router, groups.router, dead_letters.router, catalog.router, keys.router,
-    ops.router,
+    ops.router, *SOLIPLEX,
 )  # fmt: skip
 """The routers under PREFIX, one for each noun."""
 

@@ -8,12 +8,12 @@ import msgspec
 from penstock.errors import NotFound, UsageError
 from penstock.intake import RunSpec, submission
 from penstock.ledger.database.store import Ledger
-from penstock.ledger.engine import cancellations, groups, restarts, submissions
+from penstock.ledger.engine import cancellations, documents, groups, restarts, submissions
 from penstock.ledger.engine import usage as booked
 from penstock.ledger.reads import batches
 from penstock.ledger.reads.batches import Batch, Durations, Group
 from penstock.model.nouns import DocumentId, Owner, RunId
-from penstock.verbs import arguments
+from penstock.verbs import arguments, views
 from penstock.verbs.documents import retry
 from penstock.verbs.querying import fitted
 from penstock.verbs.scope import Scope, chosen_collection
@@ -119,6 +119,29 @@ async def start_batch(
     spec = specs.start(scope.owner, where, asked, batch=batch, priority=priority)
     spec = await fitted(scope, spec)
     return await _start(scope.owner, scope.ledger, spec, again)
+
+
+async def start_document(
+    scope: Scope, document: str, *, workflow: str | None = None, params: str | None = None, priority: int = 0
+) -> BatchStart:
+    """Start a workflow for one document, as a group of one run, and return without waiting for the workers."""
+    arguments.text("document", document)
+    arguments.number("priority", priority, -arguments.PRIORITY, arguments.PRIORITY)
+    specs = scope.resources.run_specs
+    found = await scope.ledger.read(lambda c: views.resolve(scope.owner, c, document))
+    entry = await scope.ledger.read(lambda c: documents.get(scope.owner, c, found))
+    if entry is None:
+        raise NotFound(f"no document {document!r}: `penstock list` shows all documents")
+    one = entry.document
+    spec = specs.start(scope.owner, one.collection, specs.asked(one.collection, workflow, params), priority=priority)
+    spec = await fitted(scope, spec)
+    assert spec.group is not None
+    run = RunId(scope.runtime.ulid())
+    new = submissions.NewDocument(one.id, run, one.source, one.name, one.sha256, one.size, None, dict(one.metadata))
+    done = await scope.ledger.write(restarts.START, restarts.Start(submission(spec, (new,)), again=True))
+    if done.started:
+        await scope.ledger.write(groups.SEAL, spec.group.id)
+    return BatchStart(spec.group.id if done.started else None, len(done.started), done.done, done.working)
 
 
 async def _start(owner: Owner, ledger: Ledger, spec: RunSpec, again: bool) -> BatchStart:

@@ -14,7 +14,7 @@ from penstock.ledger.engine.audit_log import AuditEntry
 from penstock.model.callers import READING, KeyScope
 from penstock.search.filters import compiled
 from penstock.verbs import arguments, key_texts
-from penstock.verbs.scope import Scope
+from penstock.verbs.scope import Scope, record
 
 LONGEST_TOKEN_S = 86_400.0
 SESSION_S = 12 * 3600.0
@@ -109,7 +109,7 @@ async def create_token(
     if len(made) > key_texts.LONGEST:
         raise UsageError(f"a token has at most {key_texts.LONGEST:,} characters: use a shorter filter")
     given = {"expires_at": claims["exp"], "scopes": claims["scopes"], "collections": places, "filter": filter}
-    await scope.record("token.create", parent.id, given)
+    await record(scope, "token.create", parent.id, given)
     return Token(made, float(int(now + lasts)))
 
 

@@ -17,6 +17,7 @@ from penstock.verbs import (
     watch,
 )
 from penstock.verbs import reindex as reindexing
+from penstock.verbs import scope as scopes
 from penstock.verbs.scope import Scope
 
 
@@ -73,12 +74,14 @@ class OwnerScope(Scope):
     cancel_group = groups.cancel_group
     list_batches = groups.list_batches
     start_batch = groups.start_batch
+    start_document = groups.start_document
 
     create_key = keys.create_key
     list_keys = keys.list_keys
     revoke_key = keys.revoke_key
     create_token = keys.create_token
     list_audit = keys.list_audit
+    record = scopes.record
 
     check = maintenance.check
     vacuum = maintenance.vacuum

@@ -29,17 +29,22 @@ class Scope:
     def ports(self) -> "Ports":
         return self.resources.ports
 
-    async def record(
-        self, action: str, subject: str, given: Mapping[str, Any] | None = None, former: Mapping[str, Any] | None = None
-    ) -> None:
-        """Write a change that has just been made into the audit log."""
-        change = audit_log.Change(self.owner, self.actor, action, subject, given or {}, former or {})
-        await self.ledger.write(audit_log.RECORD, change)
-
     @property
     def catalog(self) -> "Catalog":
         """The workflows and parameter sets that are defined."""
         return self.resources.catalog
+
+
+async def record(
+    scope: Scope,
+    action: str,
+    subject: str,
+    given: Mapping[str, Any] | None = None,
+    former: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a change that has just been made into the audit log."""
+    change = audit_log.Change(scope.owner, scope.actor, action, subject, given or {}, former or {})
+    await scope.ledger.write(audit_log.RECORD, change)
 
 
 def chosen_collection(scope: Scope, name: str | None) -> str:

@@ -40,24 +40,24 @@ class Catalog:
     def parameter_set(self, name: str) -> ParameterSet:
         return self._find(name, self._params, read.parameter_set, "parameter set")[0]
 
-    def parameter_sets(self) -> list[ParameterSet]:
-        """All parameter sets in the folder, sorted by id. Raises ConfigError for an invalid one."""
-        found: dict[str, ParameterSet] = {}
-        for text in _sources(self._params):
-            one = read.parameter_set(text)
-            yaml_file.refuse(text.problems)
-            if one is not None:
-                found[one.id] = one
-        return [found[name] for name in sorted(found)]
-
     def workflows(self) -> list[Entry]:
         """All workflows, sorted by id. Raises ConfigError with file and line for an invalid one."""
         found: dict[str, Entry] = {}
-        for text in (*_shipped(), *_sources(self._workflows)):
+        for text in (*_shipped("definitions"), *_sources(self._workflows)):
             workflow = read.workflow(text)
             yaml_file.refuse(text.problems)
             assert workflow is not None
             found[workflow.id] = Entry(workflow, text.file)
+        return [found[name] for name in sorted(found)]
+
+    def parameter_sets(self) -> list[ParameterSet]:
+        """All parameter sets, sorted by id. Raises ConfigError with file and line for an invalid one."""
+        found: dict[str, ParameterSet] = {}
+        for text in (*_shipped("parameters"), *_sources(self._params)):
+            one = read.parameter_set(text)
+            yaml_file.refuse(text.problems)
+            assert one is not None
+            found[one.id] = one
         return [found[name] for name in sorted(found)]
 
     def check(self, file: Path) -> tuple[Workflow | ParameterSet | None, list[Problem]]:
@@ -77,7 +77,7 @@ class Catalog:
         return self._find(name, self._workflows, read.workflow, "workflow")
 
     def _find(self, name: str, folder: Path, convert: Callable[[YamlFile], T | None], what: str) -> tuple[T, YamlFile]:
-        shipped: list[YamlFile] = list(_shipped()) if what == "workflow" else []
+        shipped: list[YamlFile] = list(_shipped("definitions" if what == "workflow" else "parameters"))
         if _is_path(name) and not Path(name).exists():
             raise NoDefinition(f"{name} does not exist")
         sources = [yaml_file.read(Path(name))] if _is_path(name) else [*_sources(folder), *shipped]
@@ -114,7 +114,7 @@ def _sources(folder: Path) -> Iterator[YamlFile]:
             yield yaml_file.read(path)
 
 
-def _shipped() -> Iterator[YamlFile]:
-    for entry in files("penstock.workflows").iterdir():
+def _shipped(folder: str) -> Iterator[YamlFile]:
+    for entry in sorted(files("penstock.workflows").joinpath(folder).iterdir(), key=lambda entry: entry.name):
         if entry.name.endswith(".yaml"):
             yield YamlFile(entry.read_text(encoding="utf-8"), f"shipped: {entry.name}")

@@ -78,6 +78,11 @@ _IN_BATCH = Statement(
     "SELECT id FROM documents WHERE owner = :owner AND batch = :batch AND deleted_at IS NULL AND id > :after "
     "AND (:status = '' OR status = :status) ORDER BY id LIMIT :count"
 )
+_RAW_IN_BATCH = Statement(
+    "SELECT d.id, g.raw_key, g.sha256 FROM documents d JOIN generations g ON g.id = "
+    "(SELECT max(n.generation_id) FROM runs n WHERE n.document_id = d.id) WHERE d.owner = :owner AND d.batch = :batch "
+    "AND d.deleted_at IS NULL AND d.id > :after ORDER BY d.id LIMIT :count"
+)
 _STEP_COLUMNS = (
     "SELECT t.id, t.run_id, t.position, t.name, t.kind, t.status, t.attempts, t.priority, t.worker_id, t.error, "
     "t.meta, t.created_at, t.started_at, t.finished_at FROM "
@@ -149,6 +154,14 @@ def in_batch(
 ) -> list[DocumentId]:
     rows = connection.run(_IN_BATCH, owner=owner, batch=batch, after=after, count=count, status=status)
     return [DocumentId(row[0]) for row in rows]
+
+
+def raw_in_batch(
+    owner: Owner, connection: Connection, batch: str, after: str, count: int
+) -> list[tuple[DocumentId, str, str]]:
+    """The documents of a batch with the key and the SHA-256 of their newest raw bytes."""
+    rows = connection.run(_RAW_IN_BATCH, owner=owner, batch=batch, after=after, count=count)
+    return [(DocumentId(row[0]), row[1], row[2]) for row in rows]
 
 
 def steps(owner: Owner, connection: Connection, runs: Sequence[str]) -> list[RunStep]:
