@@ -65,6 +65,13 @@ def test_help_answers_at_once(cli: Cli, command: str) -> None:
     assert min(took) < max(0.4, 4 * min(bare)), "on a busy machine both take longer"
 
 
+def test_help_loads_nothing_that_takes_time() -> None:
+    code = "import sys; from penstock.cli.main import run; run(['--help']); print(*sys.modules)"
+    shown = subprocess.run([COMMAND[0], "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in shown.stdout.splitlines()[-1].split()}
+    assert not loaded & {"msgspec", "decimal", "sqlite3", "numpy", "rich"}
+
+
 @pytest.mark.parametrize("command", ["status", "list", "dlq list"])
 def test_reading_the_ledger_loads_nothing_heavy(library: Cli, command: str) -> None:
     code = "import sys; from penstock.cli.main import run; run(sys.argv[1:]); print(*sys.modules)"

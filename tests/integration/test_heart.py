@@ -72,7 +72,7 @@ async def test_a_beat_that_met_a_deadlock_leaves_the_worker_alive(
     await work
 
 
-async def test_a_worker_that_lost_its_connection_and_was_buried_is_known_again(
+async def test_a_worker_that_lost_its_connection_and_was_reaped_is_known_again(
     start_app: StartApp, postgres: str, server: psycopg.AsyncConnection, tmp_path: Path
 ) -> None:
     app, work = await dozing(start_app, postgres, tmp_path)

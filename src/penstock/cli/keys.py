@@ -4,7 +4,7 @@ import click
 
 from penstock.cli.call import Call, InOrder, body
 from penstock.cli.output import Answer, as_data, cut, encode, table, visible, when
-from penstock.model.callers import KeyScope
+from penstock.model.scopes import KeyScope
 
 LONGEST = 60
 

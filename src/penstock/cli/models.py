@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import click
-import msgspec
 
 from penstock.cli.call import Call, InOrder, body
 from penstock.cli.output import Answer, table
@@ -26,6 +25,8 @@ async def add(call: Call, name: str, source: str, part: str | None) -> Answer:
     weights: model.onnx, or model.safetensors of a BERT. Then set `embedder: onnx:NAME`, or search with `--rerank NAME`
     if it is a cross-encoder (which needs no config.json).
     """
+    import msgspec
+
     from penstock.embedders import store
 
     added = store.add(call.settings().home_path, name, Path(source).expanduser(), part)
@@ -40,6 +41,8 @@ async def add(call: Call, name: str, source: str, part: str | None) -> Answer:
 @body
 async def list_models(call: Call) -> Answer:
     """List the models in the home."""
+    import msgspec
+
     from penstock.embedders import store
 
     found = store.listed(call.settings().home_path)

@@ -191,8 +191,8 @@ def labelled(fields: Mapping[str, object], column: int = 12) -> list[str]:
     lines = []
     for name, value in fields.items():
         if value is not None:
-            indent, room = f"{name:<{column}}", width() - column
-            wrap = textwrap.wrap(visible(value), room, break_long_words=False, break_on_hyphens=False) or [""]
+            indent, space = f"{name:<{column}}", width() - column
+            wrap = textwrap.wrap(visible(value), space, break_long_words=False, break_on_hyphens=False) or [""]
             lines += [f"{indent if i == 0 else ' ' * column}{line}".rstrip() for i, line in enumerate(wrap)]
     return lines
 

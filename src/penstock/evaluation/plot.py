@@ -16,14 +16,14 @@ def title(result: Result) -> str:
     return f"{name} (present)" if result.present and result.settings else name
 
 
-def bars(results: Sequence[Result], ks: Sequence[int], room: int) -> list[str]:
+def bars(results: Sequence[Result], ks: Sequence[int], space: int) -> list[str]:
     """One bar for each combination. Its parts are recall at the lowest k, then what each higher k adds."""
     if not results:
         return []
     shown = ks[: len(SHADES)]
     names = [title(result) for result in results]
-    left = min(max(len(name) for name in names), room // 2)
-    width = max(10, min(50, room - left - 2))
+    left = min(max(len(name) for name in names), space // 2)
+    width = max(10, min(50, space - left - 2))
     lines = ["recall  " + "  ".join(f"{SHADES[i]} @{k}" for i, k in enumerate(shown))]
     for name, result in zip(names, results, strict=True):
         bar, ended = "", 0

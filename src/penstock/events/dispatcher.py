@@ -155,7 +155,7 @@ class EventDispatcher:
     async def _deliver(self, delivery: Delivery, event: LifecycleEvent) -> None:
         """Deliver, and store the outcome in the ledger even if this task is cancelled."""
         if delivery.attempts > delivery.to.retries:
-            await self._undelivered(self._buried(delivery))
+            await self._undelivered(self._replayable(delivery))
             return
         began = self._runtime.clock()
         try:
@@ -227,7 +227,7 @@ class EventDispatcher:
         reason = user_code.reason(error, "handler_error")
         return Undelivered(delivery, reason, user_code.sentence(error), user_code.trace(error), pause)
 
-    def _buried(self, delivery: Delivery) -> Undelivered:
+    def _replayable(self, delivery: Delivery) -> Undelivered:
         times = delivery.to.retries
         said = f"{times} attempts crashed their worker or did not end: the handler was not called again"
         return Undelivered(delivery, CRASH_LOOP, said)

@@ -29,9 +29,9 @@ class ScannedPages:
         """Yield all pages in order; the text of those in `scans` is read by OCR. Those in `optional` have a text of
         their own, which they keep if OCR fails. One page more than there are processes is in work, so that none is
         idle. A crash loses no more than these."""
-        room = asyncio.Semaphore(self._ocr.width + 1)
+        slots = asyncio.Semaphore(self._ocr.width + 1)
         chosen = [(page, page.number in scans, page.number in optional) for page in pages]
-        tasks = [asyncio.create_task(self._within(room, *one)) for one in chosen]
+        tasks = [asyncio.create_task(self._within(slots, *one)) for one in chosen]
         try:
             at = 0
             while at < len(tasks):
@@ -45,10 +45,10 @@ class ScannedPages:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _within(self, room: asyncio.Semaphore, page: Page, scanned: bool, optional: bool) -> Page:
+    async def _within(self, slots: asyncio.Semaphore, page: Page, scanned: bool, optional: bool) -> Page:
         if not scanned or page.skipped is not None:
             return page
-        async with room:
+        async with slots:
             return await self._page(page, optional)
 
     async def _page(self, page: Page, optional: bool) -> Page:

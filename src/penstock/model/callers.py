@@ -1,29 +1,12 @@
 """Who calls the service, and what it may do."""
 
-from enum import StrEnum
-
 import msgspec
 
 from penstock.model.nouns import Json, Owner
+from penstock.model.scopes import KeyScope as KeyScope
 
 LOCAL = "local"
 """The actor of the command line, of a program that uses the library, and of a server without keys."""
-
-
-class KeyScope(StrEnum):
-    SEARCH = "search"
-    """Search, and read the passages that are found."""
-    READ = "read"
-    """See documents, their text and their status."""
-    INGEST = "ingest"
-    """Submit documents."""
-    WRITE = "write"
-    """Change documents: metadata, delete, retry, cancel, re-index."""
-    OPS = "ops"
-    """Operate the engine: locks, workers, checks, maintenance, webhooks."""
-    ADMIN = "admin"
-    """Manage keys, and act for other owners. Includes all other scopes."""
-
 
 READING = frozenset({KeyScope.SEARCH, KeyScope.READ})
 """The scopes that a tenant token may have."""

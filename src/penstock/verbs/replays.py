@@ -14,7 +14,7 @@ from penstock.errors import NotFound
 from penstock.intake import RunSpec, submission
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import dead_letters, documents, restarts, submissions, work
-from penstock.ledger.engine.dead_letters import Buried
+from penstock.ledger.engine.dead_letters import ReplayableLetter
 from penstock.ledger.engine.documents import Origin
 from penstock.model import settings
 from penstock.model.nouns import DocumentId, Owner, RunId, Workflow
@@ -102,7 +102,7 @@ class Replayer:
                         self.answer.replayed += [letter.document_id] if self.answer.count <= LISTED else []
         return self.answer
 
-    async def _events(self, letters: Sequence[Buried]) -> None:
+    async def _events(self, letters: Sequence[ReplayableLetter]) -> None:
         if letters:
             replay = dead_letters.EventReplay(self._owner, tuple(letter.id for letter in letters))
             await self._ledger.write(dead_letters.REPLAY_EVENTS, replay)
@@ -181,7 +181,7 @@ async def discard(
 
 async def _pages(
     owner: Owner, ledger: Ledger, letters: Sequence[int] | None, reason: str | None
-) -> AsyncIterator[list[Buried]]:
+) -> AsyncIterator[list[ReplayableLetter]]:
     """Yield open dead letters in batches, oldest first. Dead letters that are added meanwhile, because a replay failed
     again, are not included."""
     if letters is not None:
@@ -196,7 +196,7 @@ async def _pages(
         after = page[-1].id
 
 
-async def _named(owner: Owner, ledger: Ledger, letters: Sequence[int]) -> list[Buried]:
+async def _named(owner: Owner, ledger: Ledger, letters: Sequence[int]) -> list[ReplayableLetter]:
     found = await ledger.read(lambda c: dead_letters.named(owner, c, letters))
     missing = set(letters) - {letter.id for letter in found}
     if missing:

@@ -59,7 +59,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
     """The handler of the event."""
 
 
-class Buried(msgspec.Struct, frozen=True):
+class ReplayableLetter(msgspec.Struct, frozen=True):
     """A dead letter as a replay needs it."""
 
     id: int
@@ -169,23 +169,25 @@ def by_reason(owner: Owner, connection: Connection) -> list[tuple[str, int, floa
     return [(row[0], row[1], row[2]) for row in connection.run(_REASONS, owner=owner)]
 
 
-def _buried(row: Row) -> Buried:
-    return Buried(row[0], row[1], row[2], _origin(row[3:]))
+def _replayable(row: Row) -> ReplayableLetter:
+    return ReplayableLetter(row[0], row[1], row[2], _origin(row[3:]))
 
 
 def _origin(row: Row) -> Origin | None:
     return Origin(*row) if row[1] is not None else None
 
 
-def page(owner: Owner, connection: Connection, reason: str, *, after: int, until: int, count: int) -> list[Buried]:
+def page(
+    owner: Owner, connection: Connection, reason: str, *, after: int, until: int, count: int
+) -> list[ReplayableLetter]:
     """Open ones with a number above `after`, oldest first; those of one reason, if one is given."""
     rows = connection.run(_PAGE, owner=owner, reason=reason, after=after, until=until, count=count)
-    return [_buried(row) for row in rows]
+    return [_replayable(row) for row in rows]
 
 
-def named(owner: Owner, connection: Connection, letters: Sequence[int]) -> list[Buried]:
+def named(owner: Owner, connection: Connection, letters: Sequence[int]) -> list[ReplayableLetter]:
     rows = connection.run(_NAMED, [(letter,) for letter in dict.fromkeys(letters)], owner=owner)
-    return [_buried(row) for row in rows]
+    return [_replayable(row) for row in rows]
 
 
 def waiting(owner: Owner, connection: Connection, reason: str) -> list[tuple[str, Origin | None, int]]:

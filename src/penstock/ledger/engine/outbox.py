@@ -255,7 +255,7 @@ _GIVE_UP = Statement(
     "RETURNING event_id, handler",
     rows="event bigint, place int, lease text, said text",
 )
-_BURY = Statement(
+_ADD_LETTERS = Statement(
     "INSERT INTO dead_letters (owner, event_id, handler, document_id, step, kind, reason, error, traceback, attempts, "
     "state, created_at) SELECT r.owner, r.event, r.place, r.document, r.name, r.kind, r.reason, r.said, r.trace, "
     "r.attempts, 'OPEN', {now} FROM {rows} WHERE true",
@@ -292,7 +292,7 @@ def _undelivered(connection: Connection, failures: Sequence[Undelivered]) -> lis
             if (f.delivery.event_id, f.delivery.handler) in gone
         ]  # fmt: skip
         if letters:
-            connection.run(_BURY, letters)
+            connection.run(_ADD_LETTERS, letters)
         took |= gone
     return [(f.delivery.event_id, f.delivery.handler) in took for f in failures]
 

@@ -102,7 +102,7 @@ def _requeue(connection: Connection, documents: Sequence[str]) -> list[bool]:
     return answers
 
 
-_BURY = question(
+_ADD_LETTERS = question(
     "INSERT INTO dead_letters (owner, document_id, run_id, step, kind, reason, error, attempts, state, created_at) "
     "SELECT d.owner, d.id, x.id, s.name, s.kind, 'unknown', "
     "coalesce(d.error, s.error, 'it failed, and why was not kept: try it once more'), s.attempts, 'OPEN', {now} "
@@ -113,7 +113,7 @@ _BURY = question(
 
 
 def _add_dead_letter(connection: Connection, documents: Sequence[str]) -> list[bool]:
-    return [bool(connection.run(_BURY, document=document)) for document in documents]
+    return [bool(connection.run(_ADD_LETTERS, document=document)) for document in documents]
 
 
 _ORPHAN = Statement(
