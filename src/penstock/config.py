@@ -150,7 +150,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The default collection."""
     chunk: ChunkConfig = ChunkConfig()
     collections: dict[str, CollectionConfig] = {}
-    keep_artifacts: int | str = "always"
+    keep_artifacts: int | str = UNLESS_SMALL
     """How long the pages, chunks and vectors of a searchable document are kept: `always`, `until_completed`, or days
     since it became searchable. `unless_small`: always, except those that free steps made of text files up to
     `small_bytes`; a worker drops these at once, and `show` makes them again. Raw bytes and index are not touched."""

@@ -32,10 +32,12 @@ REPOSITORY = Path(__file__).parents[2]
 PATIENCE_S = 180.0
 SMALL_BYTES = 300
 """Some blobs are in the ledger, and some are files."""
+KEPT = {"keep_artifacts": "always"}
+"""The files of these tests stand for files of any size; test_small_artifacts.py is about small ones."""
 
 
 def settings(home: Path, **more: Any) -> dict[str, Any]:
-    return {"home": str(home), "embedder": "fake", "chunk": CHUNK, "small_bytes": SMALL_BYTES, **more}
+    return {"home": str(home), "embedder": "fake", "chunk": CHUNK, "small_bytes": SMALL_BYTES, **KEPT, **more}
 
 
 def configured(home: Path, **more: Any) -> Config:
@@ -50,7 +52,8 @@ def open_home(home: Path, **more: Any) -> AbstractAsyncContextManager[App]:
 def environment(**variables: str) -> dict[str, str]:
     """For a `penstock` process: ours, with these settings and no others."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-    return clean | {f"PENSTOCK_{name}": value for name, value in variables.items()}
+    settings = {"KEEP_ARTIFACTS": KEPT["keep_artifacts"], **variables}
+    return clean | {f"PENSTOCK_{name}": value for name, value in settings.items()}
 
 
 def command(*arguments: str) -> list[str]:

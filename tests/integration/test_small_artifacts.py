@@ -80,6 +80,29 @@ async def test_a_lost_index_is_made_again_from_the_raw_bytes(start_app: StartApp
     assert clean(await app.check())
 
 
+async def test_a_damaged_index_is_made_again_from_the_raw_bytes(start_app: StartApp, home: Path) -> None:
+    app = await start_app(**CHOSEN)
+    await app.ingest(data=b"The sluice is open.", name="a.txt")
+    await app.ingest(data=LARGE.encode(), name="large.txt")
+    await app.vacuum()
+    damaged = max((home / "index").rglob("data/*.lance"), key=lambda path: path.stat().st_mtime)
+    damaged.write_bytes(damaged.read_bytes() + b"x")
+    assert [finding.kind for finding in (await app.check()).problems] == ["index_changed"]
+    repaired = await app.check(repair=True)
+    assert repaired.queued_count == 1
+    assert [hit.name for hit in await app.search("reservoirs", 1, mode="text")] == ["large.txt"]
+    assert (await app.run()).completed == 1
+    assert [hit.name for hit in await app.search("sluice", 1, mode="text")] == ["a.txt"]
+    assert clean(await app.check())
+
+
+async def test_show_does_not_depend_on_the_present_settings(start_app: StartApp) -> None:
+    first = await start_app(**CHOSEN)
+    await first.ingest(data=b"The sluice is open.", name="a.txt")
+    app = await start_app(small_bytes=0, keep_artifacts="always")
+    assert [chunk.text async for chunk in app.show("a.txt", "chunks")] == ["The sluice is open."]
+
+
 async def test_what_was_bought_is_kept(start_app: StartApp) -> None:
     app = await start_app(**CHOSEN)
     embedder = app.ports.embedder

@@ -34,6 +34,11 @@ def test_measures_of_nothing_are_zero() -> None:
     assert metrics.margin(0.5, 0) == 0
 
 
+def test_a_few_right_answers_are_not_exact() -> None:
+    assert metrics.margin(1.0, 2) == pytest.approx(0.33, abs=0.01)
+    assert metrics.margin(0.85, 300) == pytest.approx(0.04, abs=0.001)
+
+
 @pytest.mark.parametrize(
     ("answer", "text", "there"),
     [

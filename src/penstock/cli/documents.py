@@ -93,6 +93,9 @@ async def list_documents(
     }
     async with call.scope() as scope:
         found = await scope.list_documents(**where, limit=limit, after=after)
+        if not found and collection is not None:
+            # An unknown collection is an error, not an empty list.
+            await scope.collection(collection)
         last = found[-1].id if len(found) == limit else None
         more = await scope.count_documents(**where, after=last) if last else None
         total = await scope.count_documents(**where) if after or more is not None else None
@@ -342,7 +345,9 @@ def overview(d: "DocumentDetails") -> list[str]:
         "skipped": _skipped(d),
         "usage": usage.line(d.usage) if d.usage is not None else None,
         "note": next((str(s.meta[key]) for s in d.steps for key in ("note", "error") if key in s.meta), None),
-        "artifacts": f"dropped {when(d.artifacts_dropped_at)}: cannot be reused" if d.artifacts_dropped_at else None,
+        "artifacts": f"dropped {when(d.artifacts_dropped_at)}, as keep_artifacts says"
+        if d.artifacts_dropped_at
+        else None,
         "attempts": f"{d.attempts}" + (f", retried {d.retry_count} times" if d.retry_count else ""),
         "submitted": when(d.created_at),
         "checkpoint": when(p.last_checkpoint),

@@ -25,5 +25,9 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def margin(share: float, count: int) -> float:
-    """Half of the 95 % interval of a share that was measured with `count` questions."""
-    return 1.96 * math.sqrt(share * (1 - share) / count) if count else 0.0
+    """Half of the 95 % interval (Wilson) of a share that was measured with `count` questions. It is not 0 for a share
+    of 0 or 1, as a few questions do not prove that."""
+    if not count:
+        return 0.0
+    square = 1.96**2 / count
+    return math.sqrt(square * share * (1 - share) + square**2 / 4) / (1 + square)

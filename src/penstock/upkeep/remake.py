@@ -19,6 +19,10 @@ class Remaker:
         self._unreadable = frozenset(unreadable)
         self._queued: set[str] = set()
 
+    def can_read(self, document: str) -> bool:
+        """Whether the raw bytes of the document are there and intact."""
+        return document not in self._unreadable
+
     async def queue(self, owner: str, documents: Collection[str]) -> set[str]:
         """Queue the documents, and return those that are queued now."""
         fresh = sorted(set(documents) - self._unreadable - self._queued)

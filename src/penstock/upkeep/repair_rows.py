@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.artifacts.reader import ArtifactReader
+from penstock.blobs.small import is_small
 from penstock.errors import PenstockError, TornSegment
 from penstock.indexes.base import Fence, IndexRows, IndexTable, TableId, maintained, title_of
 from penstock.ledger.engine import checkpoints
@@ -139,11 +140,17 @@ class TableRepair:
             await self._ledger.write(checksums.DROP_CHECKSUM, self._place)
 
     async def _can_be_made_again(self, torn: Collection[int]) -> bool:
-        """Whether all rows of the table can be restored. A readable table is dropped only then."""
+        """Whether all rows of the table can be restored: from artifacts, or, of small text files whose artifacts were
+        dropped, from their raw bytes. A readable table is dropped only then."""
         last = 0
         while page := await self._ledger.read(audit_index.actives, self._place, last):
-            sources = await self._ledger.read(audit_index.sources, [active.generation for active in page])
+            generations = [active.generation for active in page]
+            sources = await self._ledger.read(audit_index.sources, generations)
+            texts = await self._ledger.read(audit_index.dropped_texts, generations)
             for active in page:
+                document, raw_key = texts.get(active.generation, ("", ""))
+                if is_small(raw_key) and self._remaker.can_read(document):
+                    continue
                 for kind in ("chunk", "embed") if active.chunks else ():
                     made = sources.get((active.generation, kind))
                     if made is None or made.artifact in torn or made.items != active.chunks:

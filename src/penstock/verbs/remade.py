@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock.blobs.base import Blobs
-from penstock.blobs.small import small_limit
+from penstock.blobs.small import is_small
 from penstock.errors import UsageError
 from penstock.indexes.base import RowSpan, TableId
 from penstock.ledger.database.connection import Connection
@@ -18,6 +18,7 @@ from penstock.model.nouns import Document, Generation, GenerationId, Json, Owner
 from penstock.net.providers import Providers
 from penstock.verbs.scope import Scope
 from penstock.verbs.views import resolve
+from penstock.worker.small_artifacts import is_text
 
 ROWS = 500
 """Rows that are read from the index at once."""
@@ -31,13 +32,12 @@ class Dropped(NamedTuple):
 
 
 async def find_dropped(scope: Scope, name: str) -> Dropped | None:
-    """The searchable version of a document whose artifacts `unless_small` has dropped, else None."""
-    from penstock.worker.small_artifacts import is_small_text
-
+    """The searchable version of a small text file whose artifacts were dropped, else None. The present settings do not
+    matter: the file may have been dropped under others."""
     found = await scope.ledger.read(partial(_dropped, scope.owner), name)
-    if found is None or not scope.config.drops_small(found.document.collection):
+    if found is None or not is_small(found.generation.raw_key):
         return None
-    return found if is_small_text(found.document, found.generation, small_limit(scope.blobs)) else None
+    return found if is_text(found.document) else None
 
 
 def _dropped(owner: Owner, connection: Connection, name: str) -> Dropped | None:

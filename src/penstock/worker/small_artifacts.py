@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from penstock.blobs.small import is_small, small_limit
 from penstock.errors import Away, StorageError
 from penstock.ledger.upkeep import retention
-from penstock.model.nouns import Document, Generation
+from penstock.model.nouns import Document
 from penstock.worker.context import Context
 from penstock.worker.services import WorkerServices
 
@@ -33,9 +33,9 @@ async def drop_small(services: WorkerServices, contexts: Sequence[Context]) -> N
         services.fail(error)
 
 
-def is_small_text(document: Document, generation: Generation, limit: int) -> bool:
+def is_text(document: Document) -> bool:
     """Text formats have no password, which is forgotten when a document is searchable."""
-    return generation.size <= limit and (document.media_type or "").startswith("text/")
+    return (document.media_type or "").startswith("text/")
 
 
 def _is_cheap(services: WorkerServices, ctx: Context) -> bool:
@@ -43,7 +43,7 @@ def _is_cheap(services: WorkerServices, ctx: Context) -> bool:
     text file, and no step was paid, the user's own, or submitted other documents."""
     if not services.drops_small(ctx.document.collection):
         return False
-    if not is_small_text(ctx.document, ctx.generation, small_limit(services.blobs)):
+    if ctx.generation.size > small_limit(services.blobs) or not is_text(ctx.document):
         return False
     for definition in ctx.state.workflow.steps:
         if definition.name not in ctx.state.artifacts or definition.kind in services.grouped:

@@ -151,3 +151,17 @@ def sources(connection: Connection, wanted: Sequence[int]) -> dict[tuple[int, st
     index stage."""
     rows = connection.run(_SOURCES, [(one,) for one in wanted])
     return {(row[0], row[1]): RowSource(row[2], row[3], row[4] == "COMPLETE", row[5], row[6]) for row in rows}
+
+
+_DROPPED_TEXTS = question(
+    "SELECT g.id, d.id, g.raw_key FROM {rows} JOIN generations g ON g.id = r.generation "
+    "JOIN documents d ON d.id = g.document_id WHERE g.artifacts_dropped_at IS NOT NULL AND d.deleted_at IS NULL "
+    "AND d.status = 'COMPLETED' AND substr(d.media_type, 1, 5) = 'text/'",
+    rows="generation bigint",
+)
+
+
+def dropped_texts(connection: Connection, wanted: Sequence[int]) -> dict[int, tuple[str, str]]:
+    """The document and the key of the raw bytes of those generations that are text files whose artifacts were dropped
+    on purpose."""
+    return {row[0]: (row[1], row[2]) for row in connection.run(_DROPPED_TEXTS, [(one,) for one in wanted])}
