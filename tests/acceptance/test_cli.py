@@ -101,7 +101,7 @@ def test_list_answers_documents_newest_first(library: Cli) -> None:
     assert set(library.documents("--status", "failed")) == {"rubbish.dat"}
     assert set(library.documents("--name", "w*")) == {"whales.md"}
     assert len(library.documents("--limit", "2")) == 2
-    assert not library.documents("--collection", "other")
+    assert library("list", "--collection", "other").code == 2
     assert not library.documents("--owner", "somebody")
 
 
