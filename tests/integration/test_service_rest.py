@@ -1,7 +1,7 @@
 """The REST surface: documents, search, groups, dead letters, the catalog, operations."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx2
@@ -249,6 +249,28 @@ async def test_i10_no_operation_shows_or_changes_what_another_owner_has(app: App
                     )
                 assert answer.status_code == 403, (path, answer.text)
     assert (await app.status(mine)).status == before
+
+
+def schemas(value: Any) -> Iterator[dict[str, Any]]:
+    """Every mapping in the OpenAPI document."""
+    if isinstance(value, dict):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from schemas(inner)
+
+
+async def test_the_openapi_document_has_only_schemas_of_its_version(app: App) -> None:
+    document = make_api(app).openapi()
+    found = [one for one in schemas(document) if isinstance(one.get("items"), list) or "prefixItems" in one]
+    assert found == []
+    operations = [one for methods in document["paths"].values() for one in methods.values()]
+    assert len({one["operationId"] for one in operations}) == len(operations)
+    assert all(
+        "401" in one["responses"]
+        for path, methods in document["paths"].items()
+        if "api" in path
+        for one in methods.values()
+    )
 
 
 async def test_names_of_files_do_not_become_headers_or_pages(start_app: StartApp) -> None:

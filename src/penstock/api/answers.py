@@ -68,6 +68,9 @@ def _resolved(schema: Any, components: Mapping[str, Any]) -> Any:
         return schema
     if "$ref" in schema:
         return _resolved(components[schema["$ref"].removeprefix(_REF)], components)
+    if "prefixItems" in schema:
+        # FastAPI writes tuples in a form that OpenAPI 3.1 does not know.
+        return {"type": "array"}
     made = {key: _resolved(value, components) for key, value in schema.items() if key not in ("title", "default")}
     properties = made.get("properties")
     if isinstance(properties, dict):

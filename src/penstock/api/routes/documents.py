@@ -15,7 +15,6 @@ from penstock.api.callers import Access, Reads, Writes
 from penstock.api.filtering import as_filter, narrowed
 from penstock.api.problems import Problem
 from penstock.ledger.engine import documents
-from penstock.model.items import Chunk, Page
 from penstock.model.nouns import Owner
 from penstock.model.states import DocumentStatus
 from penstock.verbs.views import DocumentDetails, DocumentView
@@ -190,7 +189,9 @@ async def get_raw(access: Reads, document_id: Id, range: Annotated[str | None, H
 
 
 @router.get(
-    "/{document_id}/pages", operation_id="list_pages", responses=described({"pages": [Page], "next": int | None})
+    "/{document_id}/pages",
+    operation_id="list_pages",
+    responses=described({"pages": [dict[str, Any]], "next": int | None}),
 )
 async def list_pages(
     access: Reads,
@@ -203,7 +204,9 @@ async def list_pages(
 
 
 @router.get(
-    "/{document_id}/chunks", operation_id="list_chunks", responses=described({"chunks": [Chunk], "next": int | None})
+    "/{document_id}/chunks",
+    operation_id="list_chunks",
+    responses=described({"chunks": [dict[str, Any]], "next": int | None}),
 )
 async def list_chunks(
     access: Reads,

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse
 
 from penstock.api.answers import answer
+from penstock.api.answers import problems as refusals
 from penstock.api.callers import Operates, service_of
 from penstock.api.problems import KINDS, PAGE
 from penstock.metrics.registry import CONTENT_TYPE
@@ -28,7 +29,7 @@ async def readyz(request: Request) -> Response:
     return answer({"status": "ok" if ready else "unavailable", **found}, 200 if ready else 503)
 
 
-@router.get("/metrics", operation_id="metrics", response_class=Response)
+@router.get("/metrics", operation_id="metrics", response_class=Response, responses=refusals(401, 403))
 async def metrics(access: Operates) -> Response:
     """The metrics of the worker in this process, and gauges of the ledger, in the format of Prometheus."""
     return Response(await access.service.metrics(), media_type=CONTENT_TYPE)
