@@ -104,6 +104,8 @@ CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
     "documents.statuses": lambda a: {"ids": [a.done.document_id]},
     "documents.steps": lambda a: {"document": a.failed.document_id},
     "documents.under": lambda a: {"collection": "default", "prefix": "/"},
+    "history.ended": lambda a: {"edges": [0.0, 4e9]},
+    "history.oldest_waiting": lambda a: {},
     "feed.changed": lambda a: {"after": feed.Position(0.0), "count": 9},
     "feed.running": lambda a: {},
     "forgotten.deleted": lambda a: {"collection": "default", "wanted": ["/gone"]},

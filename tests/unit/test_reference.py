@@ -14,6 +14,7 @@ from penstock import config
 from penstock.cli.main import penstock
 from penstock.config import Config, load_config
 from penstock.metrics.base import COUNTERS, GAUGES, HISTOGRAMS, PHASES, exposed
+from penstock.model.reasons import ADVICE
 from penstock.worker.counters import MADE
 
 ROOT = Path(__file__).parents[2]
@@ -99,6 +100,11 @@ def test_every_reason_of_a_dead_letter_is_explained_and_no_other() -> None:
     assert len(given) >= 12
     assert not set(given) - set(listed), f"{REASONS.name} does not say what to do about these"
     assert not set(listed) - set(given), f"{REASONS.name} explains what nothing raises"
+
+
+def test_the_advice_of_a_reason_is_that_of_its_page() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| .*? \| (.*?) \|$", REASONS.read_text(encoding="utf-8"), re.M)
+    assert dict(rows) == ADVICE
 
 
 def test_the_page_of_metrics_names_them_all_as_the_code_does() -> None:

@@ -60,9 +60,11 @@ async def serve(
     registry: Registry | None = None,
     started: Callable[[str], None] = lambda url: None,
     report: Callable[[str], None] = lambda text: None,
+    make: Callable[..., FastAPI] = make_api,
 ) -> Summary:
-    """Serve until `app.stop` is called. Return what the worker did. `started` is called with the URL."""
-    api = make_api(app, registry=registry)
+    """Serve until `app.stop` is called. Return what the worker did. `started` is called with the URL. `make` makes what
+    is served."""
+    api = make(app, registry=registry)
     service: Service = api.state.service
     settings = service.settings
     chosen = settings.host if host is None else host

@@ -14,7 +14,7 @@ from penstock.cli.work import summary_line
 @click.option("--pools", metavar="SIZES", help="Slots of the worker, as for penstock worker.")
 @body
 async def serve(call: Call, host: str | None, port: int | None, no_worker: bool, pools: str | None) -> Answer:
-    """Serve the API over HTTP, with a worker in the same process.
+    """Serve the API and the dashboard over HTTP, with a worker in the same process.
 
     Ctrl-C or SIGTERM ends open requests and releases the running steps within three seconds. Uploads that were
     answered are safe.
@@ -25,6 +25,7 @@ async def serve(call: Call, host: str | None, port: int | None, no_worker: bool,
 
     try:
         from penstock.api.server import serve
+        from penstock.web.app import make_site
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"the service is not installed ({error.name} is missing): pip install 'penstock-rag[serve]'"
@@ -51,6 +52,7 @@ async def serve(call: Call, host: str | None, port: int | None, no_worker: bool,
             registry=registry,
             started=started,
             report=note,
+            make=make_site,
         )
     stopped = call.signals.received is not None
     summary.interrupted = stopped

@@ -1,0 +1,27 @@
+"""The dashboard and the API as one ASGI app."""
+
+from fastapi import FastAPI
+
+from penstock.api.app import make_api
+from penstock.app import App
+from penstock.metrics.registry import Registry
+from penstock.web.routes import documents, engine, groups, letters, overview, search, session, static
+
+ROUTERS = (
+    static.router,
+    session.router,
+    overview.router,
+    documents.router,
+    search.router,
+    letters.router,
+    groups.router,
+    engine.router,
+)
+
+
+def make_site(app: App, *, registry: Registry | None = None) -> FastAPI:
+    """Return the API of an open app, with the dashboard."""
+    api = make_api(app, registry=registry)
+    for router in ROUTERS:
+        api.include_router(router)
+    return api

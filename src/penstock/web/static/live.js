@@ -1,0 +1,77 @@
+// Keeps the page up to date: when something changes, the page is fetched again, and its part #live is replaced.
+// Keys: j and k move in a list, Enter opens, x selects, r loads again, / goes to the first field.
+(() => {
+  "use strict";
+  const mark = document.getElementById("live-mark");
+  const say = (text) => { if (mark && mark.textContent !== text) mark.textContent = text; };
+  const LEAST_MS = 1000;
+  let source = null, waiting = false, last = 0;
+
+  const busy = () => {
+    const live = document.getElementById("live");
+    const focus = document.activeElement;
+    return !live || live.querySelector("input[type=checkbox]:checked") !== null ||
+      (focus && live.contains(focus) && /^(INPUT|SELECT|TEXTAREA)$/.test(focus.tagName)) || String(getSelection()).length > 0;
+  };
+
+  const refresh = async () => {
+    waiting = false;
+    if (busy() || document.hidden) return;
+    last = performance.now();
+    try {
+      const answer = await fetch(location.href, { headers: { "X-Live": "1" } });
+      if (!answer.ok || answer.redirected) return;
+      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("live");
+      const old = document.getElementById("live");
+      if (!fresh || !old || busy() || fresh.innerHTML === old.innerHTML) return;
+      const index = rows().findIndex((row) => row.getAttribute("data-selected") === "true");
+      const focused = old.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+      old.replaceWith(fresh);
+      if (index >= 0) select(index, false);
+      if (focused) fresh.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+    } catch { say("◌ lost"); }
+  };
+
+  const changed = () => {
+    if (waiting) return;
+    waiting = true;
+    setTimeout(refresh, Math.max(50, last + LEAST_MS - performance.now()));
+  };
+
+  const open = () => {
+    if (source || !document.getElementById("live") || !document.body.dataset.events) return;
+    source = new EventSource(document.body.dataset.events);
+    source.onopen = () => { say("● live"); };
+    source.onerror = () => say("◌ lost, connecting again");
+    for (const kind of ["changed", "progress", "deleted", "reset"]) source.addEventListener(kind, changed);
+  };
+
+  const close = () => { source?.close(); source = null; };
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) { close(); say("○ paused"); } else { open(); changed(); }
+  });
+  addEventListener("pagehide", close);
+  if (!document.hidden) open();
+
+  const rows = () => [...document.querySelectorAll("[data-row]")];
+  const select = (index, scroll = true) => {
+    const all = rows();
+    all.forEach((row, i) => row.setAttribute("data-selected", String(i === index)));
+    if (scroll) all[index]?.scrollIntoView({ block: "nearest" });
+  };
+  document.addEventListener("keydown", (event) => {
+    const field = event.target.tagName;
+    if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|TEXTAREA)$/.test(field)) return;
+    if (field === "SELECT" && event.key !== "/") return;
+    const all = rows();
+    const at = all.findIndex((row) => row.getAttribute("data-selected") === "true");
+    if (event.key === "j" && all.length) select(Math.min(at + 1, all.length - 1));
+    else if (event.key === "k" && all.length) select(Math.max(at - 1, 0));
+    else if (event.key === "Enter" && at >= 0 && event.target === document.body) all[at].querySelector("a")?.click();
+    else if (event.key === "x" && at >= 0) all[at].querySelector("input[type=checkbox]")?.click();
+    else if (event.key === "r") location.reload();
+    else if (event.key === "/") document.querySelector("main input:not([type=hidden]):not([type=checkbox])")?.focus();
+    else return;
+    event.preventDefault();
+  });
+})();

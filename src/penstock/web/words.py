@@ -1,0 +1,114 @@
+"""How values are shown on a page. Text from outside is escaped by the templates; here its control characters become
+visible."""
+
+import math
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from penstock.search.results import Hit, ScoreParts
+
+MARKS = {
+    "good": "✓",
+    "bad": "✗",
+    "work": "▶",
+    "wait": "◷",
+    "none": "–",
+}
+TONES = {
+    "COMPLETED": "good",
+    "READY": "good",
+    "alive": "good",
+    "FAILED": "bad",
+    "dead": "bad",
+    "ERROR": "bad",
+    "PENDING": "wait",
+    "SUBMITTING": "wait",
+    "CANCELLED": "none",
+    "NOT_INDEXABLE": "none",
+    "UNSUPPORTED": "none",
+}
+_UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
+
+
+class Part(NamedTuple):
+    text: str
+    marked: bool
+
+
+def tone(name: object) -> str:
+    return TONES.get(str(name), "work")
+
+
+def mark(name: object) -> str:
+    return MARKS[tone(name)]
+
+
+def shown(text: object) -> str:
+    """Text in one line: control and direction characters are written out."""
+    return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in str(text))
+
+
+def size(count: float | None) -> str:
+    if count is None:
+        return ""
+    step = min(int(math.log(count, 1_000)), len(_UNITS) - 1) if count >= 1 else 0
+    value = count / 1_000**step
+    return f"{value:.1f} {_UNITS[step]}" if step and value < 100 else f"{value:.0f} {_UNITS[step]}"
+
+
+def money(dollars: float) -> str:
+    return f"${dollars:,.2f}" if dollars >= 0.01 or not dollars else f"${dollars:.4f}"
+
+
+def duration(seconds: float) -> str:
+    for limit, unit, name in ((90, 1, "s"), (5_400, 60, "min"), (129_600, 3_600, "h")):
+        if seconds < limit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds / 86_400:.0f} days"
+
+
+def iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def snippet(hit: Hit) -> list[Part]:
+    """The best part of a passage, with the matched words marked."""
+    start, end = hit.snippet_start, hit.snippet_start + len(hit.snippet or hit.text)
+    return marked(hit.text, start, end, hit.highlights)
+
+
+def marked(text: str, start: int, end: int, spans: Any) -> list[Part]:
+    """Cut `text[start:end]` at the spans, which are marked."""
+    parts, at = [], start
+    for low, high in sorted(spans):
+        low, high = max(low, at), min(high, end)
+        if low >= high:
+            continue
+        if low > at:
+            parts.append(Part(text[at:low], False))
+        parts.append(Part(text[low:high], True))
+        at = high
+    if at < end:
+        parts.append(Part(text[at:end], False))
+    return parts
+
+
+def score_parts(explain: ScoreParts | None) -> list[tuple[str, str]]:
+    if explain is None:
+        return []
+    names = {"cosine": "similarity of the vectors", "words": "words (BM25)", "grams": "parts of words (BM25)"}
+    values = {name: getattr(explain, name) for name in explain.__struct_fields__}
+    return [(names.get(name, name), f"{value:.4f}") for name, value in values.items() if value is not None]
+
+
+FILTERS = {
+    "tone": tone,
+    "mark": mark,
+    "shown": shown,
+    "size": size,
+    "money": money,
+    "duration": duration,
+    "iso": iso,
+    "snippet": snippet,
+    "parts": score_parts,
+}

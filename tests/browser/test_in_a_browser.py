@@ -1,0 +1,88 @@
+"""The dashboard in Chromium: by keyboard, without JavaScript, accessible."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Browser, Page, expect
+from tests.browser.conftest import Server
+
+PAGES = ("/", "/documents", "/search?q=turbine", "/dead-letters", "/groups", "/workers")
+WAIT_MS = 60_000
+expect.set_options(timeout=WAIT_MS)
+
+
+def notes(folder: Path, count: int) -> Path:
+    folder.mkdir()
+    for n in range(count):
+        (folder / f"note{n:04}.txt").write_text(f"Note {n} is about the turbine of hall {n}.")
+    return folder
+
+
+async def opened(browser: Browser, **options: Any) -> tuple[Page, list[str]]:
+    """A page, and what the browser reports about it."""
+    context = await browser.new_context(**options)
+    page = await context.new_page()
+    page.set_default_timeout(WAIT_MS)
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: said.append(str(error)))
+    return page, said
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_every_page_is_accessible_and_without_errors(
+    server: Server, browser: Browser, tmp_path: Path, theme: Any
+) -> None:
+    (notes(tmp_path / "notes", 3) / "broken.pdf").write_bytes(b"%PDF-1.7 broken")
+    await asyncio.to_thread(server.penstock, "ingest", str(tmp_path / "notes"))
+    page, said = await opened(browser, color_scheme=theme)
+    await page.goto(f"{server.url}/documents?status=FAILED")
+    document = await page.locator("tbody a").first.get_attribute("href")
+    for path in (*PAGES, str(document)):
+        await page.goto(server.url + path)
+        found = await Axe().run(page)
+        serious = [one for one in found.response["violations"] if one["impact"] in ("serious", "critical")]
+        assert serious == [], path
+    assert said == []
+
+
+async def test_the_list_is_used_by_keyboard(server: Server, browser: Browser, tmp_path: Path) -> None:
+    await asyncio.to_thread(server.penstock, "ingest", str(notes(tmp_path / "notes", 3)))
+    page, _ = await opened(browser)
+    await page.goto(f"{server.url}/documents")
+    rows = page.locator("tbody tr")
+    await expect(rows).to_have_count(3)
+    for key in ("j", "j", "k", "j"):
+        await page.keyboard.press(key)
+    await expect(rows.nth(1)).to_have_attribute("data-selected", "true")
+    await page.keyboard.press("x")
+    await expect(rows.nth(1).locator("input")).to_be_checked()
+    await page.keyboard.press("Enter")
+    await expect(page.locator("h1")).to_contain_text("note")
+    await page.goto(f"{server.url}/search")
+    await page.keyboard.press("Tab")
+    await page.keyboard.press("/")
+    await page.keyboard.type("turbine")
+    await page.keyboard.press("Enter")
+    await expect(page.locator("mark").first).to_contain_text("turbine")
+
+
+async def test_all_that_failed_are_deleted_without_javascript(server: Server, browser: Browser, tmp_path: Path) -> None:
+    folder = notes(tmp_path / "notes", 2)
+    for n in range(3):
+        (folder / f"broken{n}.pdf").write_bytes(b"%PDF-1.7 broken")
+    await asyncio.to_thread(server.penstock, "ingest", str(folder))
+    page, _ = await opened(browser, java_script_enabled=False)
+    await page.goto(f"{server.url}/documents")
+    await page.get_by_label("Status").select_option("FAILED")
+    await page.get_by_role("button", name="Filter").click()
+    await expect(page.locator("tbody tr")).to_have_count(3)
+    await page.get_by_label("Act on").select_option("matching")
+    await page.get_by_role("button", name="Delete").click()
+    await page.get_by_role("button", name="Delete all 3 documents that match").click()
+    await expect(page.get_by_role("status").filter(has_text="3 documents: deleted.")).to_be_visible()
+    await page.goto(f"{server.url}/documents")
+    await expect(page.locator("tbody tr")).to_have_count(2)

@@ -1,0 +1,266 @@
+"""The pages of the dashboard, as a browser without JavaScript uses them."""
+
+import html
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import parse_qsl, urlencode
+
+import httpx2
+import pytest
+
+from penstock.app import App, open_app
+from penstock.web.app import make_site
+
+PAGES = ("/", "/documents", "/search", "/dead-letters", "/groups", "/workers")
+HOSTILE = "<script>alert(1)</script>\u202egpj\n.txt"
+
+
+@pytest.fixture
+async def app(tmp_path: Path) -> AsyncIterator[App]:
+    async with open_app(home=tmp_path / "home") as opened:
+        yield opened
+
+
+@pytest.fixture
+async def browser(app: App) -> AsyncIterator[httpx2.AsyncClient]:
+    transport = httpx2.ASGITransport(app=make_site(app))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8440") as client:
+        yield client
+
+
+async def ingest(app: App, **documents: str) -> None:
+    for name, text in documents.items():
+        await app.ingest(data=text.encode(), name=f"{name}.txt", metadata={"year": 2020})
+
+
+async def send(browser: httpx2.AsyncClient, path: str, fields: list[tuple[str, str]]) -> httpx2.Response:
+    body = urlencode(fields)
+    return await browser.post(path, content=body, headers={"Content-Type": "application/x-www-form-urlencoded"})
+
+
+def hidden(page: str) -> list[tuple[str, str]]:
+    """The hidden fields of the form in the content of the page."""
+    found = re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)">', page)
+    return [(html.unescape(name), html.unescape(value)) for name, value in found]
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_a_page_loads_nothing_from_elsewhere_and_has_no_inline_code(
+    app: App, browser: httpx2.AsyncClient, path: str
+) -> None:
+    await ingest(app, one="The turbine runs.")
+    answer = await browser.get(path)
+    assert answer.status_code == 200
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert not re.search(
+        r"<script(?![^>]*\ssrc=\"/static/)|<style|\sstyle=|\son\w+=|javascript:|https?://", answer.text
+    )
+
+
+async def test_names_metadata_and_text_of_documents_are_only_text(app: App, browser: httpx2.AsyncClient) -> None:
+    evil = "</mark><img src=x onerror=alert(2)> turbine"
+    await app.ingest(data=evil.encode(), name=HOSTILE, metadata={"title": "<b>bold</b>"}, source="x:<i>source</i>")
+    [listed] = await app.list_documents()
+    for path in ("/documents", f"/documents/{listed.id}", f"/documents/{listed.id}?chunk=0", "/search?q=turbine"):
+        answer = await browser.get(path)
+        assert answer.status_code == 200
+        for raw in ("<script>alert", "<img src=x", "<b>bold", "<i>source", "\u202e"):
+            assert raw not in answer.text, (path, raw)
+    assert "\\u202e" in answer.text
+    told = await browser.get("/documents", params={"told": "<script>alert(3)</script>", "name": '"><script>'})
+    assert "<script>alert" not in told.text
+    assert '"><script>' not in told.text
+
+
+async def test_the_overview_counts_what_ended(app: App, browser: httpx2.AsyncClient) -> None:
+    await ingest(app, one="first text", two="second text")
+    page = (await browser.get("/")).text
+    assert re.search(r"<strong>2</strong><span>accepted", page)
+    assert "2 completed, 0 failed" in page
+    assert "No worker is running" in page
+
+
+async def test_the_filter_of_the_list_is_its_address(app: App, browser: httpx2.AsyncClient) -> None:
+    await ingest(app, one="first text", two="second text")
+    page = (await browser.get("/documents", params={"name": "one*", "filter": "year>=2020"})).text
+    assert "one.txt" in page
+    assert "two.txt" not in page
+    assert "all 1 that match" in page
+    assert "No documents match" in (await browser.get("/documents?filter=year>2020")).text
+    wrong = await browser.get("/documents?filter=%3D%3D")
+    assert wrong.status_code == 422
+    assert "text/html" in wrong.headers["content-type"]
+
+
+async def test_an_action_on_all_that_match_asks_with_their_number_first(app: App, browser: httpx2.AsyncClient) -> None:
+    await ingest(app, a1="text", a2="text", b1="text")
+    asked = await send(browser, "/documents/act", [("verb", "delete"), ("which", "matching"), ("name", "a*")])
+    assert asked.status_code == 200
+    assert "Delete all 2 documents that match?" in asked.text
+    assert len(await app.list_documents()) == 3
+    done = await send(browser, "/documents/act", hidden(asked.text.partition("<form")[2]))
+    assert done.status_code == 303
+    assert dict(parse_qsl(done.headers["location"].partition("?")[2]))["told"] == "2 documents: deleted."
+    assert [one.name for one in await app.list_documents()] == ["b1.txt"]
+
+
+async def test_an_action_on_selected_documents_changes_no_others(app: App, browser: httpx2.AsyncClient) -> None:
+    await ingest(app, a="text", b="text", c="text")
+    chosen = [(await app.list_documents(name=name))[0].id for name in ("a.txt", "b.txt")]
+    fields = [("verb", "delete"), ("which", "selected"), ("sure", "yes"), *(("id", one) for one in chosen)]
+    await send(browser, "/documents/act", fields)
+    assert [one.name for one in await app.list_documents()] == ["c.txt"]
+    nothing = await send(browser, "/documents/act", [("verb", "delete"), ("which", "selected")])
+    assert "Select+documents" in nothing.headers["location"]
+
+
+async def test_a_failed_document_says_why_and_is_retried(app: App, browser: httpx2.AsyncClient) -> None:
+    await app.ingest(data=b"%PDF-1.7 broken", name="broken.pdf")
+    [failed] = await app.list_documents(status="FAILED")
+    page = (await browser.get(f"/documents/{failed.id}")).text
+    assert failed.error is not None
+    assert html.escape(failed.error, quote=False)[:40] in html.unescape(page)
+    letters = (await browser.get("/dead-letters")).text
+    assert "damaged" in letters
+    assert (await send(browser, f"/documents/{failed.id}/retry", [])).status_code == 303
+    [again] = await app.list_documents()
+    assert again.status == "PENDING"
+
+
+async def test_dead_letters_of_a_reason_are_discarded_after_a_question(app: App, browser: httpx2.AsyncClient) -> None:
+    await app.ingest(data=b"%PDF-1.7 broken", name="broken.pdf")
+    asked = await send(browser, "/dead-letters/act", [("reason", "damaged"), ("verb", "discard")])
+    assert "Discard 1 dead letters (damaged)?" in asked.text
+    assert (await app.list_dead_letters()).total == 1
+    await send(browser, "/dead-letters/act", hidden(asked.text.partition("<form")[2]))
+    assert (await app.list_dead_letters()).total == 0
+
+
+async def test_a_search_marks_the_words_and_says_why(app: App, browser: httpx2.AsyncClient) -> None:
+    await ingest(app, one="The turbine runs at 375 revolutions.")
+    page = (await browser.get("/search?q=turbine")).text
+    assert "<mark>turbine</mark>" in page
+    assert "Why this hit" in page
+    assert "words (BM25)" in page
+    wrong = (await browser.get("/search?q=turbine&filter=%3D%3D")).text
+    assert 'role="alert"' in wrong
+
+
+async def test_a_chunk_is_marked_in_the_text_of_its_page(app: App, browser: httpx2.AsyncClient) -> None:
+    await ingest(app, one="The first sentence is here. " * 30 + "The turbine runs.")
+    [found] = await app.search("turbine", 1)
+    page = (await browser.get(f"/documents/{found.document_id}?page=1&chunk={found.ordinal}")).text
+    marked = re.search(r'<mark id="passage">(.*?)</mark>', page, re.DOTALL)
+    assert marked is not None
+    assert html.unescape(marked[1]) == found.text
+
+
+async def test_i10_a_document_of_another_owner_is_not_found(app: App, browser: httpx2.AsyncClient) -> None:
+    await app.for_owner("other").ingest(data=b"secret turbine", name="secret.txt")
+    [theirs] = await app.for_owner("other").list_documents()
+    for answer in (
+        await browser.get(f"/documents/{theirs.id}"),
+        await send(browser, f"/documents/{theirs.id}/delete", [("sure", "yes")]),
+        await send(browser, "/documents/act", [("verb", "delete"), ("sure", "yes"), ("id", theirs.id)]),
+    ):
+        assert answer.status_code == 404
+        assert "text/html" in answer.headers["content-type"]
+    assert len(await app.for_owner("other").list_documents()) == 1
+    for path in ("/documents", "/search?q=turbine", "/"):
+        assert "secret.txt" not in (await browser.get(path)).text
+
+
+async def test_another_site_cannot_send_a_form(app: App, browser: httpx2.AsyncClient) -> None:
+    await ingest(app, one="text")
+    [listed] = await app.list_documents()
+    answer = await browser.post(
+        f"/documents/{listed.id}/delete",
+        content="sure=yes",
+        headers={"Content-Type": "application/x-www-form-urlencoded", "Origin": "https://evil.example"},
+    )
+    assert answer.status_code == 403
+    assert len(await app.list_documents()) == 1
+
+
+async def test_a_link_on_another_site_does_not_write_on_a_page(browser: httpx2.AsyncClient) -> None:
+    assert "All is done." in (await browser.get("/documents?told=All+is+done.")).text
+    answer = await browser.get("/documents?told=All+is+done.", headers={"Sec-Fetch-Site": "cross-site"})
+    assert "All is done." not in answer.text
+
+
+async def test_a_form_has_a_limit(browser: httpx2.AsyncClient) -> None:
+    answer = await send(browser, "/documents/act", [("name", "x" * (2 << 20))])
+    assert answer.status_code == 413
+
+
+async def test_an_unexpected_error_is_a_page_that_tells_nothing(
+    app: App, browser: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("secret-value")
+
+    monkeypatch.setattr("penstock.verbs.owner.OwnerScope.list_documents", broken)
+    answer = await browser.get("/documents")
+    assert answer.status_code == 500
+    assert "secret-value" not in answer.text
+
+
+async def test_an_unknown_static_file_is_not_found(browser: httpx2.AsyncClient) -> None:
+    for name in ("nothing.css", "..%2f..%2fapp.py", "style.css%00"):
+        assert (await browser.get(f"/static/{name}")).status_code == 404
+    assert (await browser.get("/static/style.css")).headers["content-type"].startswith("text/css")
+
+
+async def test_with_keys_a_person_signs_in_first(app: App, browser: httpx2.AsyncClient) -> None:
+    await ingest(app, one="text")
+    [listed] = await app.list_documents()
+    key = (await app.create_key(scopes=("read", "write"))).secret
+    sent_away = await browser.get("/documents?status=FAILED")
+    assert (sent_away.status_code, sent_away.headers["location"]) == (303, "/login?next=/documents%3Fstatus%3DFAILED")
+    refused = await send(browser, "/login", [("key", "pk_wrong"), ("next", "/documents")])
+    assert refused.status_code == 401
+    entered = await send(browser, "/login", [("key", key), ("next", "/documents")])
+    assert entered.headers["location"] == "/documents"
+    cookie = entered.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    page = await browser.get(f"/documents/{listed.id}")
+    assert page.status_code == 200
+    assert key not in page.text
+    path = f"/documents/{listed.id}/delete"
+    for wrong in ([], [("csrf", "x")], [("csrf", "\u1234")]):
+        assert (await send(browser, path, [("sure", "yes"), *wrong])).status_code == 403
+    assert len(await app.list_documents()) == 1
+    assert (await send(browser, path, [*hidden(page.text), ("sure", "yes")])).status_code == 303
+    assert await app.list_documents() == []
+    assert (await browser.get("/search?q=text")).status_code == 403
+    await send(browser, "/logout", hidden(page.text)[:1])
+    assert (await browser.get("/documents")).status_code == 303
+
+
+@pytest.mark.parametrize(
+    "path", ["https://evil.example", "//evil.example", "/\\evil.example", "javascript:alert(1)", "x"]
+)
+async def test_signing_in_leads_only_to_our_pages(app: App, browser: httpx2.AsyncClient, path: str) -> None:
+    key = (await app.create_key()).secret
+    entered = await send(browser, "/login", [("key", key), ("next", path)])
+    assert entered.headers["location"] == "/"
+
+
+async def test_a_key_for_some_collections_sees_only_these(app: App, browser: httpx2.AsyncClient) -> None:
+    await app.ingest(data=b"open turbine", name="open.txt", collection="open")
+    await app.ingest(data=b"secret turbine", name="secret.txt", collection="secret")
+    [secret] = await app.list_documents(collection="secret")
+    key = (await app.create_key(scopes=("read", "search"), collections=["open"])).secret
+    await send(browser, "/login", [("key", key)])
+    page = await browser.get("/documents?collection=open")
+    assert "open.txt" in page.text
+    assert "secret" not in page.text
+    for path in ("/documents?collection=secret", f"/documents/{secret.id}", "/search?q=turbine&collection=secret"):
+        assert (await browser.get(path)).status_code == 404
+    for path in ("/", "/dead-letters", "/groups"):
+        assert (await browser.get(path)).status_code == 403
