@@ -5,15 +5,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from tests.kit import pdfs
 
+from penstock.api.app import make_api
 from penstock.app import App, open_app
 from penstock.mcp.access import Access
 from penstock.mcp.server import make_server
@@ -191,3 +195,49 @@ def test_the_command_ends_when_it_is_told_to_while_its_client_says_nothing(tmp_p
         process.kill()
         process.stdin.close()
         process.stdout.close()
+
+
+@asynccontextmanager
+async def over_http(app: App, key: str = "") -> AsyncIterator[Client]:
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    transport = httpx2.ASGITransport(app=make_api(app))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers) as http:
+        async with Client(streamable_http_client("http://127.0.0.1/mcp", http_client=http)) as client:
+            yield client
+
+
+async def test_an_agent_uses_the_tools_over_http(app: App) -> None:
+    async with over_http(app) as client:
+        assert {tool.name for tool in (await client.list_tools()).tools} >= {"search", "fetch", "ingest_text"}
+        found = await client.call_tool("search", {"query": QUERY})
+        assert found.structured_content is not None
+        assert found.structured_content["results"][0]["text"] == TURBINE
+        failed = await client.call_tool("fetch", {"id": "nothing.txt"})
+        assert failed.is_error
+
+
+async def test_i10_over_http_a_key_says_what_an_agent_may_do(app: App) -> None:
+    await app.ingest(data=b"The secret turbine turns at 9 revolutions.", name="secret.txt", collection="secret")
+    theirs = app.for_owner("other")
+    await theirs.ingest(data=b"Their turbine turns too.", name="theirs.txt")
+    reader = (await app.create_key(scopes=("search", "read"), collections=["default"])).secret
+    other = (await theirs.create_key(scopes=("search", "read", "ingest"))).secret
+    async with over_http(app, reader) as mine, over_http(app, other) as foreign:
+        assert "ingest_text" not in {tool.name for tool in (await mine.list_tools()).tools}
+        assert "ingest_text" in {tool.name for tool in (await foreign.list_tools()).tools}
+        for client, name in ((mine, "turbine.txt"), (foreign, "theirs.txt")):
+            listed = (await client.call_tool("list_documents", {})).structured_content
+            assert listed is not None
+            assert [one["name"] for one in listed["documents"]] == [name]
+
+
+async def test_over_http_a_request_without_a_key_is_refused(app: App) -> None:
+    searcher = (await app.create_key(scopes=("search",))).secret
+    transport = httpx2.ASGITransport(app=make_api(app))
+    ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+        assert (await http.post("/mcp", json=ping)).status_code == 401
+        refused = await http.post("/mcp", json=ping, headers={"Authorization": f"Bearer {searcher}"})
+        assert refused.status_code == 403
+        assert refused.headers["content-type"] == "application/problem+json"
+        assert (await http.get("/mcp")).status_code == 405

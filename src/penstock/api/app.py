@@ -4,6 +4,7 @@ from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 
 from penstock import __version__
+from penstock.api import mcp
 from penstock.api.answers import problems
 from penstock.api.callers import Authority
 from penstock.api.edge import Edge
@@ -48,4 +49,5 @@ def make_api(app: App, *, authority: Authority | None = None, registry: Registry
     for router in ROUTERS:
         api.include_router(router, prefix=PREFIX, responses=problems(*STATUSES))
     api.include_router(health.router)
+    api.router.routes.append(mcp.route())
     return api
