@@ -26,6 +26,7 @@ from penstock.app import PATIENCE_S, App, RestoreReport
 from penstock.config import Config, ConfigKeywords
 from penstock.errors import UsageError
 from penstock.metrics.base import Metrics
+from penstock.model.callers import LOCAL
 from penstock.model.events import Event
 from penstock.verbs.owner import OwnerScope
 from penstock.verbs.scope import Scope
@@ -220,6 +221,11 @@ class SyncScope:
         hold_index = _manage(OwnerScope.hold_index)
         list_locks = _call(OwnerScope.list_locks)
         release_lock = _call(OwnerScope.release_lock)
+        create_key = _call(OwnerScope.create_key)
+        list_keys = _call(OwnerScope.list_keys)
+        revoke_key = _call(OwnerScope.revoke_key)
+        create_token = _call(OwnerScope.create_token)
+        list_audit = _call(OwnerScope.list_audit)
 
 
 class SyncApp(SyncScope):
@@ -250,9 +256,9 @@ class SyncApp(SyncScope):
         finally:
             self._thread.close()
 
-    def for_owner(self, owner: str) -> SyncScope:
-        """Return the methods for one owner."""
-        return SyncScope(self._thread, self._scope.for_owner(owner))
+    def for_owner(self, owner: str, actor: str = LOCAL) -> SyncScope:
+        """Return the methods for one owner. `actor` is who the audit log names for changes."""
+        return SyncScope(self._thread, self._scope.for_owner(owner, actor))
 
     def stop(self) -> None:
         """Release the running steps within two seconds. Checkpoints are kept. Any thread, and a signal handler, may
