@@ -17,6 +17,9 @@ from tests.kit.pdfs import numbered, pdf
 LONG = bool(os.environ.get("PENSTOCK_LONG"))
 PAGES, PER_CALL = (200 if LONG else 40), 5
 KILLS = 10 if LONG else 5
+PATIENCE_S = 1200 if LONG else 300
+"""A provider that refuses half of all calls is called about once in two seconds."""
+pytestmark = pytest.mark.timeout(PATIENCE_S + 100)
 
 
 @pytest.fixture
@@ -50,7 +53,7 @@ def test_four_processes_keep_to_three_calls_though_half_are_refused(tmp_path: Pa
     submit(command, 4, PAGES // 4)
     workers = [command.start("run") for _ in range(4)]
     for worker in workers:
-        finish(worker, timeout=300)
+        finish(worker, timeout=PATIENCE_S)
     assert {document["status"] for document in command.documents().values()} == {"COMPLETED"}
     assert desk.throttled > 5
     assert desk.paid_pages <= 1.05 * 4 * (PAGES // 4)
@@ -77,7 +80,7 @@ def test_i4_a_kill_buys_at_most_one_operation_again(tmp_path: Path, desk: Desk) 
             break
         killed += 1
     assert killed >= (KILLS if LONG else 3)
-    result = finish(command.start("run"), timeout=300)
+    result = finish(command.start("run"), timeout=PATIENCE_S)
     assert result.code == 0, result
     assert {document["status"] for document in command.documents().values()} == {"COMPLETED"}
     assert desk.paid_pages <= PAGES + killed * PER_CALL
