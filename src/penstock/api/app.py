@@ -10,7 +10,19 @@ from penstock.api.callers import Authority
 from penstock.api.edge import Edge
 from penstock.api.idempotency import Idempotency
 from penstock.api.problems import add_handlers
-from penstock.api.routes import catalog, dead_letters, documents, groups, health, keys, ops, search, uploads
+from penstock.api.routes import (
+    catalog,
+    dead_letters,
+    documents,
+    events,
+    groups,
+    health,
+    keys,
+    ops,
+    resumable,
+    search,
+    uploads,
+)
 from penstock.api.service import Service
 from penstock.api.soliplex import ROUTERS as SOLIPLEX
 from penstock.app import App
@@ -20,7 +32,7 @@ PREFIX = "/api/v1"
 
 ROUTERS = (
     uploads.router, documents.router, search.router, groups.router, dead_letters.router, catalog.router, keys.router,
-    ops.router, *SOLIPLEX,
+    ops.router, resumable.router, events.router, *SOLIPLEX,
 )  # fmt: skip
 """The routers under PREFIX, one for each noun."""
 

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -26,20 +26,18 @@ from penstock.errors import (
     UsageError,
     WrongOffset,
 )
-from penstock.intake import Intake
 from penstock.intake_items import Receipt, SubmitItem
 from penstock.ledger.engine import uploads
 from penstock.ledger.engine.uploads import OPEN, Part, Upload
 from penstock.sources.base import Found, Known
-from penstock.upkeep.drop import finish_drops_of
 from penstock.verbs import arguments
+from penstock.verbs.accepting import Order, accept
 from penstock.verbs.ingest import run_spec
-from penstock.verbs.querying import fitted
 from penstock.verbs.scope import Scope
 
 PART = 4 << 20
 """So many bytes are made durable at once: what a kill costs a client, at most."""
-LEASE_S = 6.0
+LEASE_S = 3.0
 LIFE_S = 86_400.0
 """How long an upload that nobody continues is kept."""
 MOST = 1 << 44
@@ -307,8 +305,6 @@ async def _accepted(scope: Scope, hold: Hold) -> Upload:
     parts = await scope.ledger.read(partial(uploads.parts, scope.owner), hold.upload.id)
     request = msgspec.json.decode(hold.upload.request, type=Request)
     receipt = await _submitted(scope, hold.upload.id, request, parts)
-    if receipt is None:
-        raise LeaseLost("the upload was not accepted: try again")
     answer = msgspec.json.encode(receipt).decode()
     ended = uploads.Ended(scope.owner, hold.upload.id, hold.token, receipt.id, answer)
     hold.update(await scope.ledger.write(uploads.END_UPLOAD, ended))
@@ -316,23 +312,11 @@ async def _accepted(scope: Scope, hold: Hold) -> Upload:
     return hold.upload
 
 
-async def _submitted(scope: Scope, upload_id: str, request: Request, parts: Sequence[Part]) -> Receipt | None:
-    spec = run_spec(
-        scope, request.collection, request.workflow, request.params, request.priority, request.batch, False, None
-    )
-    await finish_drops_of(scope.ledger, scope.owner, spec.collection)
+async def _submitted(scope: Scope, upload_id: str, request: Request, parts: Sequence[Part]) -> Receipt:
+    order = Order(request.collection, request.workflow, request.params, request.priority, request.batch)
     found = Found(request.source, request.name)
     item = SubmitItem(_UploadSource(scope.blobs, parts, found), found, f"upload:{upload_id}", dict(request.metadata))
-
-    async def items() -> AsyncIterator[SubmitItem]:
-        yield item
-
-    intake = Intake(scope.ledger, scope.blobs, scope.runtime)
-    receipt = None
-    async with aclosing(intake.submit(await fitted(scope, spec), items())) as batches:
-        async for receipts in batches:
-            receipt = receipts[0]
-    return receipt
+    return (await accept(scope, order, [item]))[found.uri]
 
 
 async def _remove(scope: Scope, hold: Hold, *, whole: bool) -> None:

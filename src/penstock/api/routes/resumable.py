@@ -1,0 +1,257 @@
+"""Resumable uploads by the tus protocol, version 1.0.0 (https://tus.io/protocols/resumable-upload)."""
+
+import base64
+import binascii
+import json
+from collections.abc import AsyncIterator
+from email.utils import formatdate
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from penstock.api.answers import answer
+from penstock.api.bodies import arriving, content_length
+from penstock.api.callers import Access, Ingests
+from penstock.api.problems import Problem, not_found
+from penstock.api.uploading import refused, shown
+from penstock.errors import ChecksumDiffers, LeaseLost, LockHeld, TooMuch, WrongOffset
+from penstock.verbs.accepting import Order, checked, named
+from penstock.verbs.uploads import CHECKSUMS, UploadView
+
+router = APIRouter(prefix="/uploads", tags=["resumable uploads"])
+
+VERSION = {"Tus-Resumable": "1.0.0"}
+EXTENSIONS = "creation,creation-with-upload,checksum,expiration,termination"
+BYTES = "application/offset+octet-stream"
+LONGEST_METADATA = 16 << 10
+KNOWN = ("filename", "name", "filetype", "type", "relativePath", "source", "collection", "metadata", "batch",
+         "workflow", "params")  # fmt: skip
+_TUS_HEADER = {
+    "name": "Tus-Resumable", "in": "header", "required": True,
+    "schema": {"type": "string", "enum": ["1.0.0"]}, "example": "1.0.0",
+}  # fmt: skip
+
+
+def _header(name: str, example: str, required: bool = True) -> dict[str, Any]:
+    return {"name": name, "in": "header", "required": required, "schema": {"type": "string"}, "example": example}
+
+
+_BODY = {"requestBody": {"required": False, "content": {BYTES: {"schema": {"type": "string", "format": "binary"}}}}}
+
+
+@router.options("", operation_id="upload_options", status_code=204, response_class=Response)
+@router.options("/{upload_id}", include_in_schema=False)
+async def upload_options(request: Request) -> Response:
+    """Say what the server supports."""
+    most = request.app.state.service.app.config.limits.megabytes << 20
+    said = {
+        "Tus-Version": "1.0.0",
+        "Tus-Extension": EXTENSIONS,
+        "Tus-Max-Size": str(most),
+        "Tus-Checksum-Algorithm": ",".join(CHECKSUMS),
+    }
+    return Response(None, 204, VERSION | said)
+
+
+@router.post(
+    "",
+    operation_id="create_upload",
+    status_code=201,
+    response_class=Response,
+    openapi_extra={
+        "parameters": [
+            _TUS_HEADER,
+            _header("Upload-Length", "65"),
+            _header("Upload-Metadata", "filename dHVyYmluZS50eHQ=", required=False),
+        ],
+        **_BODY,
+    },
+)
+async def create_upload(request: Request, access: Ingests) -> Response:
+    """Begin an upload. The answer's `Location` takes the bytes. They may be in this request already."""
+    _check_version(request)
+    if request.headers.get("upload-defer-length") is not None:
+        raise Problem("bad_request", "Upload-Defer-Length is not supported: send Upload-Length", headers=VERSION)
+    size, limits = _number(request, "upload-length"), access.scope.config.limits
+    if size > limits.megabytes << 20:
+        raise Problem(
+            "too_large", f"a document has at most {limits.megabytes:,} MB (limits.megabytes)", headers=VERSION
+        )
+    access.service.uploads.check_disk(size)
+    text = request.headers.get("upload-metadata", "")
+    given = _metadata(text)
+    path = given.get("source") or given.get("relativePath")
+    name = (given.get("filename") or given.get("name") or path or "upload").replace("\\", "/").rpartition("/")[2]
+    one = named(path or name or "upload", name or "upload", _object(given.get("metadata")))
+    order = Order(access.collection(given.get("collection")), given.get("workflow"), given.get("params"), 0,
+                  given.get("batch"), False)  # fmt: skip
+    if any(
+        "/" in (value or "") or (value or "").endswith((".yaml", ".yml")) for value in (order.workflow, order.params)
+    ):
+        raise Problem("invalid", "name a workflow or a parameter set by its id", headers=VERSION)
+    checked(access.scope, order)
+    try:
+        made = await access.scope.create_upload(
+            size, name=one.name, source=one.source, collection=order.collection, metadata=dict(one.metadata),
+            workflow=order.workflow, params=order.params, batch=order.batch, client={"Upload-Metadata": text},
+        )  # fmt: skip
+    except TooMuch as error:
+        raise Problem("rate_limited", str(error), headers=VERSION | {"Retry-After": "60"}) from None
+    if request.headers.get("content-type", "") == BYTES and size:
+        made = await _append(request, access, made.id, 0)
+    return Response(None, 201, _headers(made) | {"Location": f"{request.url.path.rstrip('/')}/{made.id}"})
+
+
+@router.head("/{upload_id}", operation_id="look_at_upload", response_class=Response)
+async def look_at_upload(request: Request, access: Ingests, upload_id: str) -> Response:
+    """Say how many bytes are durable. `Penstock-Document` is the id of the document, once it is accepted."""
+    _check_version(request)
+    found = await _found(access, upload_id)
+    echoed = {name: value for name, value in found.request.client.items() if value}
+    return Response(
+        None, 200, _headers(found) | echoed | {"Cache-Control": "no-store", "Upload-Length": str(found.size)}
+    )
+
+
+@router.get("/{upload_id}", operation_id="get_upload", response_class=Response)
+async def get_upload(access: Ingests, upload_id: str) -> Response:
+    """Return an upload with the receipt of its document."""
+    found = await _found(access, upload_id)
+    return answer(
+        {
+            "id": found.id,
+            "state": found.state,
+            "size": found.size,
+            "received": found.received,
+            "name": found.request.name,
+            "source": found.request.source,
+            "collection": found.request.collection,
+            "document": found.document,
+            "receipt": None if found.receipt is None else shown(found.receipt),
+        }
+    )
+
+
+@router.patch(
+    "/{upload_id}",
+    operation_id="append_upload",
+    status_code=204,
+    response_class=Response,
+    openapi_extra={"parameters": [_TUS_HEADER, _header("Upload-Offset", "0")], **_BODY},
+)
+async def append_upload(request: Request, access: Ingests, upload_id: str) -> Response:
+    """Add bytes at `Upload-Offset`. What was received is kept if the connection is cut. The last byte brings the
+    document: `Penstock-Document` is its id."""
+    _check_version(request)
+    if request.headers.get("content-type", "") != BYTES:
+        raise Problem("unsupported_type", f"send Content-Type: {BYTES}", headers=VERSION)
+    offset = _number(request, "upload-offset")
+    await _found(access, upload_id)
+    found = await _append(request, access, upload_id, offset)
+    if found.state == "REFUSED" and found.receipt is not None:
+        raise refused(found.receipt)
+    return Response(None, 204, _headers(found))
+
+
+@router.delete("/{upload_id}", operation_id="delete_upload", status_code=204, response_class=Response)
+async def delete_upload(request: Request, access: Ingests, upload_id: str) -> Response:
+    """End an upload, and remove its bytes. A document that it became stays."""
+    _check_version(request)
+    await _found(access, upload_id)
+    try:
+        await access.scope.delete_upload(upload_id)
+    except LockHeld as error:
+        raise _locked(error) from None
+    return Response(None, 204, VERSION)
+
+
+async def _found(access: Access, upload_id: str) -> UploadView:
+    found = await access.scope.upload(upload_id)
+    if not access.may_use(found.request.collection):
+        raise not_found("upload", upload_id)
+    return found
+
+
+async def _append(request: Request, access: Access, upload_id: str, offset: int) -> UploadView:
+    limits = access.scope.config.limits
+    size, checksum = content_length(request, limits), _checksum(request)
+    with access.service.uploads.upload(access.owner, size or 0):
+        pieces: AsyncIterator[bytes] = arriving(request, access.service.settings, access.service.runtime, limits)
+        try:
+            return await access.scope.append_upload(upload_id, offset, pieces, checksum=checksum)
+        except (LockHeld, LeaseLost) as error:
+            raise _locked(error) from None
+        except WrongOffset as error:
+            raise Problem("conflict", str(error), headers=VERSION | {"Connection": "close"}) from None
+        except ChecksumDiffers as error:
+            raise Problem("checksum_differs", str(error), headers=VERSION) from None
+
+
+def _locked(error: Exception) -> Problem:
+    # The body of the request was not read.
+    return Problem("locked", str(error), headers=VERSION | {"Retry-After": "2", "Connection": "close"})
+
+
+def _headers(found: UploadView) -> dict[str, str]:
+    headers = VERSION | {
+        "Upload-Offset": str(found.received),
+        "Upload-Expires": formatdate(found.expires_at, usegmt=True),
+    }
+    return headers if found.document is None else headers | {"Penstock-Document": found.document}
+
+
+def _check_version(request: Request) -> None:
+    if request.headers.get("tus-resumable") != "1.0.0":
+        raise Problem("precondition_failed", "send Tus-Resumable: 1.0.0", headers=VERSION | {"Tus-Version": "1.0.0"})
+
+
+def _number(request: Request, name: str) -> int:
+    given = request.headers.get(name, "")
+    if not (given.isascii() and given.isdigit() and len(given) <= 18):
+        raise Problem("bad_request", f"{name}: expected a number", headers=VERSION)
+    return int(given)
+
+
+def _checksum(request: Request) -> tuple[str, bytes] | None:
+    given = request.headers.get("upload-checksum")
+    if given is None:
+        return None
+    algorithm, _, value = given.partition(" ")
+    if algorithm not in CHECKSUMS:
+        raise Problem("bad_request", f"Upload-Checksum: use one of {', '.join(CHECKSUMS)}", headers=VERSION)
+    return algorithm, _decoded("Upload-Checksum", value)
+
+
+def _metadata(text: str) -> dict[str, str]:
+    """The header `Upload-Metadata`: names with values in base64. It is the text of a stranger."""
+    if len(text) > LONGEST_METADATA:
+        raise Problem("too_large", "Upload-Metadata has at most 16 KB", headers=VERSION)
+    found: dict[str, str] = {}
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        name, _, value = pair.partition(" ")
+        if name in found:
+            raise Problem("bad_request", f"Upload-Metadata: {name[:40]!r} is there twice", headers=VERSION)
+        if name not in KNOWN:
+            # Clients add names of their own. They come back with HEAD, and mean nothing.
+            continue
+        found[name] = _decoded(f"Upload-Metadata, {name[:40]}", value.strip()).decode("utf-8", "replace")
+    return found
+
+
+def _decoded(what: str, value: str) -> bytes:
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        raise Problem("bad_request", f"{what}: the value is no base64", headers=VERSION) from None
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    if text is None:
+        return {}
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        raise Problem("invalid", "metadata: this is no JSON", headers=VERSION) from None
+    if not isinstance(value, dict):
+        raise Problem("invalid", "metadata: expected a JSON object", headers=VERSION)
+    return value
