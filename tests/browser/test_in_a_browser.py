@@ -1,6 +1,8 @@
-"""The dashboard in Chromium: by keyboard, without JavaScript, accessible."""
+"""The dashboard in Chromium: live, by keyboard, without JavaScript, accessible, and through a killed server."""
 
 import asyncio
+import os
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,8 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Page, expect
 from tests.browser.conftest import Server
 
-PAGES = ("/", "/documents", "/search?q=turbine", "/dead-letters", "/groups", "/workers")
+PAGES = ("/", "/documents", "/search?q=turbine", "/upload", "/dead-letters", "/groups", "/workers")
+MANY = 1_000 if os.environ.get("PENSTOCK_LONG") else 40
 WAIT_MS = 60_000
 expect.set_options(timeout=WAIT_MS)
 
@@ -32,6 +35,12 @@ async def opened(browser: Browser, **options: Any) -> tuple[Page, list[str]]:
     return page, said
 
 
+async def until(true: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(WAIT_MS / 1_000):
+        while not await true():  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 async def test_every_page_is_accessible_and_without_errors(
     server: Server, browser: Browser, tmp_path: Path, theme: Any
@@ -46,6 +55,18 @@ async def test_every_page_is_accessible_and_without_errors(
         found = await Axe().run(page)
         serious = [one for one in found.response["violations"] if one["impact"] in ("serious", "critical")]
         assert serious == [], path
+    assert said == []
+
+
+async def test_a_page_follows_the_work_of_another_process(server: Server, browser: Browser, tmp_path: Path) -> None:
+    page, said = await opened(browser)
+    await page.goto(f"{server.url}/documents")
+    await expect(page.locator("#live-mark")).to_contain_text("live")
+    ingest = asyncio.to_thread(server.penstock, "ingest", str(notes(tmp_path / "notes", 2)))
+    work = asyncio.create_task(ingest)
+    await expect(page.locator("tbody tr")).to_have_count(2)
+    await expect(page.locator("tbody .status-good")).to_have_count(2)
+    await work
     assert said == []
 
 
@@ -86,3 +107,23 @@ async def test_all_that_failed_are_deleted_without_javascript(server: Server, br
     await expect(page.get_by_role("status").filter(has_text="3 documents: deleted.")).to_be_visible()
     await page.goto(f"{server.url}/documents")
     await expect(page.locator("tbody tr")).to_have_count(2)
+
+
+async def test_uploads_go_on_after_the_server_was_killed(server: Server, browser: Browser, tmp_path: Path) -> None:
+    folder = notes(tmp_path / "notes", MANY)
+    page, _ = await opened(browser)
+    await page.goto(f"{server.url}/upload")
+    await page.locator("#files").set_input_files(sorted(folder.iterdir()))
+    told = page.locator("#told")
+
+    async def some_are_there() -> bool:
+        return int((await told.inner_text()).split(" of ")[0] or 0) >= MANY // 4
+
+    await until(some_are_there)
+    await asyncio.to_thread(server.kill)
+    await asyncio.sleep(0.5)
+    await asyncio.to_thread(server.start)
+    await expect(told).to_have_text(f"{MANY} of {MANY} uploaded.", timeout=WAIT_MS * (5 if MANY > 100 else 1))
+    await page.goto(f"{server.url}/documents?status=")
+    await page.goto(f"{server.url}/")
+    await expect(page.locator(".tiles li").first).to_contain_text(f"{MANY}accepted")

@@ -12,7 +12,7 @@ import pytest
 from penstock.app import App, open_app
 from penstock.web.app import make_site
 
-PAGES = ("/", "/documents", "/search", "/dead-letters", "/groups", "/workers")
+PAGES = ("/", "/documents", "/search", "/upload", "/dead-letters", "/groups", "/workers")
 HOSTILE = "<script>alert(1)</script>\u202egpj\n.txt"
 
 

@@ -5,7 +5,7 @@ from fastapi import FastAPI
 from penstock.api.app import make_api
 from penstock.app import App
 from penstock.metrics.registry import Registry
-from penstock.web.routes import documents, engine, groups, letters, overview, search, session, static
+from penstock.web.routes import documents, engine, groups, letters, overview, search, session, static, upload
 
 ROUTERS = (
     static.router,
@@ -13,6 +13,7 @@ ROUTERS = (
     overview.router,
     documents.router,
     search.router,
+    upload.router,
     letters.router,
     groups.router,
     engine.router,

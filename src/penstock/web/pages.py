@@ -14,16 +14,19 @@ from penstock import __version__
 from penstock.api.callers import Access
 from penstock.api.keys import CSRF
 from penstock.api.problems import KINDS, Problem, log_unexpected, problem_of
+from penstock.model.callers import KeyScope
 from penstock.web import words
 
 NAVIGATION = (
     ("/", "Overview"),
     ("/documents", "Documents"),
     ("/search", "Search"),
+    ("/upload", "Upload"),
     ("/dead-letters", "Dead letters"),
     ("/groups", "Groups"),
     ("/workers", "Workers"),
 )
+EVENTS = "/api/v1/events"
 FORM_LIMIT = 1 << 20
 SECURITY = {
     "Content-Security-Policy": (
@@ -101,7 +104,7 @@ def render(
             "owner": access.owner if access is not None else "",
             "csrf": csrf_of(access),
             "session": csrf_of(access) != "",
-            "events": "",
+            "events": EVENTS if access is not None and access.caller.has(KeyScope.READ) else "",
             "told": _told(request),
             **context,
         }

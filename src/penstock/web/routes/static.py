@@ -9,7 +9,7 @@ from penstock.api.problems import not_found
 
 router = APIRouter(include_in_schema=False)
 
-TYPES = {"style.css": "text/css", "live.js": "text/javascript"}
+TYPES = {"style.css": "text/css", "live.js": "text/javascript", "upload.js": "text/javascript"}
 
 
 @router.get("/static/{name}")
