@@ -27,7 +27,7 @@ from penstock.model.callers import LOCAL
 from penstock.redaction import tighten
 from penstock.runtime import Failpoints, Runtime
 from penstock.upkeep.restore_marker import refuse_half_restored
-from penstock.verbs import arguments, jobs, uploads, views, working
+from penstock.verbs import actions, arguments, jobs, uploads, views, working
 from penstock.verbs.jobs import Job, Report, Summary
 from penstock.verbs.owner import OwnerScope
 from penstock.verbs.resources import Resources
@@ -95,9 +95,14 @@ class App(OwnerScope):
         status. `pools` names the kinds of steps to claim and the number of slots of each, as in
         `extract=2,embed=4,index=1,*=4`. When the disk is full or fails, or the PostgreSQL server is away, the worker
         waits and reports this to `report`."""
-        return await working.work(
-            self.resources, arguments.maybe("pools", pools), report, lambda: uploads.sweep_uploads(self)
-        )
+        return await working.work(self.resources, arguments.maybe("pools", pools), report, self._sweep)
+
+    async def _sweep(self) -> None:
+        await asyncio.gather(uploads.sweep_uploads(self), actions.follow_actions(self))
+
+    async def run_actions(self) -> int:
+        """Do the bulk actions of all owners that nobody works on, and return how many. Workers do this too."""
+        return await actions.run_actions(self)
 
     def events(self, until: "asyncio.Future[Any] | None" = None) -> Listener:
         """Yield the live events of the workers of this app: `async for event in app.events(): …`. The iteration ends

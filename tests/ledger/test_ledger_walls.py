@@ -12,6 +12,7 @@ from tests.unit.test_owners import CROSSING, FOR_USERS, MODULES, functions
 
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.engine import (
+    actions,
     answers,
     api_keys,
     children,
@@ -53,6 +54,10 @@ class Anna(msgspec.Struct, frozen=True):
 
 
 CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
+    "actions.failures": lambda a: {"action": "01ACTION", "count": 9},
+    "actions.get": lambda a: {"action": "01ACTION"},
+    "actions.newest": lambda a: {"count": 9},
+    "actions.waiting": lambda a: {"action": "01ACTION", "count": 9},
     "answers.find": lambda a: {"digests": ["bought"]},
     "answers.operation": lambda a: {"digest": "started"},
     "api_keys.get": lambda a: {"key": "annas"},
@@ -245,6 +250,10 @@ async def _fill(desk: Desk) -> Anna:
     assert await desk.ledger.write(uploads.HOLD_UPLOAD, uploads.Hold(ANNA, "01UPLOAD", "token", 60.0))
     part = uploads.Part(0, 9, "anna/uploads/one")
     await desk.ledger.write(uploads.ADD_PARTS, uploads.Added(ANNA, "01UPLOAD", "token", (part,), 60.0, 60.0))
+    await desk.ledger.write(actions.START_ACTION, actions.Start("01ACTION", ANNA, "retry", "{}", ("one", "two")))
+    doing = actions.Held("01ACTION", "token", 60.0)
+    assert await desk.ledger.write(actions.TAKE_ACTION, actions.Take("token", 60.0))
+    await desk.ledger.write(actions.ACT, actions.Act(doing, ((0, "one"),), error="it broke"))
     letters = await desk.rows("SELECT id FROM dead_letters ORDER BY id")
     reindex = await desk.ledger.read(partial(reindexes.get, ANNA), "default")
     assert reindex is not None

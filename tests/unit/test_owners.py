@@ -21,7 +21,7 @@ FOR_USERS = {
     "deletions", "restarts", "index_versions", "searchable", "adoptions", "metadata",
     "collections", "forgotten", "children",
     "revisions", "usage", "reindexes", "switches", "api_keys", "audit_log", "feed", "uploads", "numbers", "clients",
-    "run_lists", "history",
+    "run_lists", "history", "actions",
 }  # fmt: skip
 """Modules whose functions are called for a user: `owner` comes first."""
 ENGINE = {
@@ -55,6 +55,7 @@ CROSSING = {
     "reindexes.expired": "the same",
     "feed.present": "the time, and how often the ledger was put back",
     "uploads.whole": "upkeep",
+    "actions.is_waiting": "for the worker, which takes actions of all owners",
     "feed.oldest_writer": "the time of a transaction",
     "usage.book": "inside the transactions of what is counted; the bookings carry the owner",
     "usage.by_owner": "for the operator",

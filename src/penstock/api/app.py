@@ -11,6 +11,7 @@ from penstock.api.edge import Edge
 from penstock.api.idempotency import Idempotency
 from penstock.api.problems import add_handlers
 from penstock.api.routes import (
+    actions,
     catalog,
     dead_letters,
     documents,
@@ -32,7 +33,7 @@ PREFIX = "/api/v1"
 
 ROUTERS = (
     uploads.router, documents.router, search.router, groups.router, dead_letters.router, catalog.router, keys.router,
-    ops.router, resumable.router, events.router, *SOLIPLEX,
+    ops.router, resumable.router, events.router, actions.router, *SOLIPLEX,
 )  # fmt: skip
 """The routers under PREFIX, one for each noun."""
 

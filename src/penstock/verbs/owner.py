@@ -1,6 +1,7 @@
 """`OwnerScope`: the methods for one owner."""
 
 from penstock.verbs import (
+    actions,
     collections,
     dead_letters,
     documents,
@@ -31,6 +32,12 @@ class OwnerScope(Scope):
     estimate = estimate.estimate
     watch = watch.watch
     changes = following.changes
+
+    count_action = actions.count_action
+    start_action = actions.start_action
+    action = actions.action
+    list_actions = actions.list_actions
+    cancel_action = actions.cancel_action
 
     create_upload = uploads.create_upload
     upload = uploads.upload

@@ -106,7 +106,7 @@ _REASONS = Statement(
 )
 _CLOSE = Statement(
     "UPDATE dead_letters SET state = :state, closed_at = {now} WHERE {owner} AND state = 'OPEN' "
-    "AND event_id IS NULL AND document_id IN (SELECT r.document FROM {rows})",
+    "AND event_id IS NULL AND document_id IN (SELECT r.document FROM {rows}) RETURNING document_id",
     rows="document text",
 )
 _DISCARD = Statement(
@@ -215,6 +215,25 @@ def _discard(connection: Connection, requests: Sequence[tuple[Owner, tuple[int, 
     return answers
 
 
+class OfDocuments(msgspec.Struct, frozen=True):
+    """The open letters of these documents."""
+
+    owner: Owner
+    documents: tuple[DocumentId, ...]
+
+
+def _discard_of(connection: Connection, requests: Sequence[OfDocuments]) -> list[set[DocumentId]]:
+    """The documents that had one."""
+    answers = []
+    for r in requests:
+        rows = connection.run(_CLOSE, [(document,) for document in r.documents], owner=r.owner, state="DISCARDED")
+        done = [(row[0],) for row in rows]
+        if done:
+            connection.run(_FORGET_PASSWORD, done, owner=r.owner)
+        answers.append({DocumentId(row[0]) for row in done})
+    return answers
+
+
 class EventReplay(msgspec.Struct, frozen=True):
     """Letters of events, by number."""
 
@@ -235,4 +254,5 @@ def _replay_events(connection: Connection, requests: Sequence[EventReplay]) -> l
 
 
 DISCARD = Verb("discard", _discard)
+DISCARD_OF = Verb("discard_of", _discard_of)
 REPLAY_EVENTS = Verb("replay_events", _replay_events, notifies=any)
