@@ -186,7 +186,7 @@ def test_a_method_that_cannot_be_imported_is_reported_with_its_line(tmp_path: Pa
 
 def test_a_name_leads_to_the_folder_then_to_what_ships(tmp_path: Path) -> None:
     catalog = Catalog(tmp_path, tmp_path / "params")
-    assert [entry.workflow.id for entry in catalog.workflows()] == ["default"]
+    assert [entry.workflow.id for entry in catalog.workflows()] == ["batch", "default"]
     (tmp_path / "mine.yaml").write_text("id: default\nsteps: {validate: }\n")
     assert len(catalog.workflow("default").steps) == 1
     (tmp_path / "bad.yaml").write_text("id: bad\nsteps: {shred: }\n")
