@@ -244,7 +244,8 @@ class _Reader:
         made = {one.document: one for one in await self._ledger.read(lambda c: feed.running(self._owner, c))}
         # A document whose change was told just now follows in the next look, so that nobody gets more than one message.
         self._tell(one for one in made.values() if one.document not in told and self._made.get(one.document) != one)
-        self._made = {d: self._made.get(d, one) if d in told else one for d, one in made.items()}
+        held = {document: one for document, one in self._made.items() if document in told and document in made}
+        self._made = held | {document: one for document, one in made.items() if document not in told}
 
     def _tell(self, found: Iterable[ChangedDocument | Made]) -> None:
         every = list(found)
