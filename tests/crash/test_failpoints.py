@@ -58,6 +58,21 @@ _REMOTE = "only for documents from elsewhere: tests/integration/test_web_source.
 UNREACHED |= dict.fromkeys(("ledger.revise.before", "ledger.revise.after"), _REMOTE)
 _QUERY = "only for a query that costs money: a search that dies there has not booked it, which is all it would do"
 UNREACHED |= dict.fromkeys(("ledger.book.before", "ledger.book.after"), _QUERY)
+_UPLOAD = (
+    "only for resumable uploads: tests/integration/test_uploads.py dies there, test_service_live.py kills the server"
+)
+_ACTION = "only for actions on many documents: tests/integration/test_actions.py dies between their writes"
+_SERVICE = "one row of the service, which the caller sends again: no test kills it there yet"
+_OF_THE_SERVICE = {
+    _UPLOAD: ("create_upload", "hold_upload", "add_parts", "let_upload_go", "end_upload", "remove_upload"),
+    _ACTION: ("start_action", "take_action", "choose", "act", "discard_of", "let_action_go", "end_action"),
+    _SERVICE: (
+        *("create_key", "revoke_key", "used_key", "audit", "enter_request", "renew_request", "store_answer"),
+        *("forget_request", "allot_numbers", "create_batch", "set_sync_state", "cancel_action"),
+    ),
+}
+for _why, _verbs in _OF_THE_SERVICE.items():
+    UNREACHED |= {f"ledger.{verb}.{side}": _why for verb in _verbs for side in ("before", "after")}
 """Failpoints that no scenario passes, and why that is right."""
 
 BEST = {

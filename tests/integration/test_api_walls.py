@@ -88,7 +88,8 @@ def operations(api: FastAPI) -> list[Operation]:
         Operation(method.upper(), path, spec, schemas)
         for path, methods in document["paths"].items()
         for method, spec in methods.items()
-        if method in ("get", "put", "post", "patch", "delete", "head", "options")
+        # OPTIONS says what the server supports, to anybody.
+        if method in ("get", "put", "post", "patch", "delete", "head")
     ]
 
 
