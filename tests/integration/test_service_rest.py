@@ -88,6 +88,9 @@ async def test_a_document_is_changed_and_deleted(app: App, client: httpx2.AsyncC
     assert (await client.post(f"documents/{made}/cancel")).json() == {"cancelled": True}
     assert (await client.get(f"documents/{made}")).json()["status"] == "CANCELLED"
     assert (await client.post(f"documents/{made}/retry")).json() == {"retried": True}
+    for path in ("penstock.yaml", "/etc/passwd", "..\\x"):
+        refused = await client.post(f"documents/{made}/retry", json={"workflow": path})
+        assert (refused.status_code, "by its id" in refused.text) == (422, True), "a path is a file of the server"
     assert (await client.delete(f"documents/{made}")).status_code == 204
     problem(await client.get(f"documents/{made}"), 404)
     problem(await client.delete(f"documents/{made}"), 404)

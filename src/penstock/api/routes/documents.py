@@ -7,11 +7,12 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from penstock.api.answers import answer, described
 from penstock.api.bodies import byte_range
 from penstock.api.callers import Access, Reads, Writes
+from penstock.api.definitions import DefinitionId
 from penstock.api.filtering import as_filter, narrowed
 from penstock.api.problems import Problem
 from penstock.ledger.engine import documents
@@ -45,8 +46,8 @@ class Retry(BaseModel):
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {}})
 
-    workflow: str | None = Field(default=None, max_length=200, pattern=r"^[^/\\]+$")
-    params: str | None = Field(default=None, max_length=200, pattern=r"^[^/\\]+$")
+    workflow: DefinitionId | None = None
+    params: DefinitionId | None = None
     values: dict[str, dict[str, Any]] | None = None
 
 

@@ -5,6 +5,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from penstock.api.answers import answer, described
 from penstock.api.callers import Access, Reads, Writes
+from penstock.api.definitions import DefinitionId
 from penstock.api.problems import Problem, not_found
 from penstock.ledger.reads.batches import Batch, Group
 from penstock.verbs.groups import BatchStart, GroupView
@@ -17,8 +18,8 @@ class Start(BaseModel):
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"workflow": "default"}})
 
-    workflow: str | None = Field(default=None, max_length=200, pattern=r"^[^/\\]+$")
-    params: str | None = Field(default=None, max_length=200, pattern=r"^[^/\\]+$")
+    workflow: DefinitionId | None = None
+    params: DefinitionId | None = None
     collection: str | None = None
     priority: int = Field(default=0, ge=-1_000_000, le=1_000_000)
     again: bool = False

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request, Response
 from penstock.api.answers import answer
 from penstock.api.bodies import arriving, content_length
 from penstock.api.callers import Access, Ingests
+from penstock.api.definitions import is_definition_id
 from penstock.api.problems import Problem, not_found
 from penstock.api.uploading import refused, shown
 from penstock.errors import ChecksumDiffers, LeaseLost, LockHeld, TooMuch, WrongOffset
@@ -85,9 +86,7 @@ async def create_upload(request: Request, access: Ingests) -> Response:
     one = named(path or name or "upload", name or "upload", _object(given.get("metadata")))
     order = Order(access.collection(given.get("collection")), given.get("workflow"), given.get("params"), 0,
                   given.get("batch"), False)  # fmt: skip
-    if any(
-        "/" in (value or "") or (value or "").endswith((".yaml", ".yml")) for value in (order.workflow, order.params)
-    ):
+    if not all(is_definition_id(name) for name in (order.workflow, order.params) if name is not None):
         raise Problem("invalid", "name a workflow or a parameter set by its id", headers=VERSION)
     checked(access.scope, order)
     try:

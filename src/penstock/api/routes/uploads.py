@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from penstock.api.answers import answer
 from penstock.api.bodies import Gone, arriving, content_length, expected_digests, head_of, verified
 from penstock.api.callers import Access, Ingests
+from penstock.api.definitions import is_definition_id
 from penstock.api.multipart_files import MOST_FILES, Part, boundary_of, parts
 from penstock.api.problems import Problem, problem_of
 from penstock.api.uploading import refused, shown, status_of, take
@@ -44,7 +45,7 @@ def _order(
     retry: Annotated[bool, Query(description="Try a failed document again although it is unchanged.")] = False,
 ) -> Order:
     for name in (workflow, params):
-        if name is not None and ("/" in name or "\\" in name or name.endswith((".yaml", ".yml"))):
+        if name is not None and not is_definition_id(name):
             raise Problem("invalid", f"{name[:100]!r}: name a workflow or a parameter set by its id")
     return checked(access.scope, Order(access.collection(collection), workflow, params, priority, batch, retry))
 

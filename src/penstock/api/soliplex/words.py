@@ -14,8 +14,8 @@ from multipart import MultipartError, MultipartSegment, PushMultipartParser, par
 
 from penstock.api.answers import answer
 from penstock.api.callers import Access, requires, service_of
+from penstock.api.definitions import is_definition_id
 from penstock.api.problems import Problem, not_found
-from penstock.yaml_file import SUFFIXES
 
 Kind = Literal["text", "number", "flag", "json", "file", "definition"]
 TYPES: dict[Kind, dict[str, str]] = {
@@ -260,7 +260,7 @@ def _value(word: Word, given: Any) -> Any:
             return _json(word.name, given)
         case "definition":
             # A path would read a file of the server.
-            if isinstance(given, str) and not given.endswith(SUFFIXES) and "/" not in given and "\\" not in given:
+            if isinstance(given, str) and is_definition_id(given):
                 return given
             raise Problem("invalid", f"{word.name}: name a workflow or a parameter set by its id")
         case "text":
