@@ -66,6 +66,8 @@ ELSEWHERE = {
     ("usage", ""),
     ("eval", ""),
     ("worker", ""),
+    ("serve", ""),
+    ("mcp", ""),
     ("workers", ""),
     ("lock list", ""),
     ("lock release", ""),

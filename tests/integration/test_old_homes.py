@@ -10,6 +10,14 @@ from tests.kit.apps import found, named
 from penstock.app import open_app
 
 DOWN = (
+    # 31: live changes, uploads, actions. 30: stores of versions. 29: keys and what requests leave.
+    "DROP INDEX documents_changed",
+    *(f"DROP TABLE {name}" for name in ("upload_parts", "uploads", "action_items", "actions")),
+    "ALTER TABLE index_versions DROP COLUMN store",
+    *(f"DROP TABLE {name}" for name in ("api_keys", "audit_log", "requests", "webhooks", "numbers", "batches")),
+    "DROP TABLE sync_states",
+    "DROP INDEX deliveries_handler",
+    "DROP INDEX documents_sha256",
     # 28: re-indexes.
     "DROP TABLE reindexes",
     "DROP INDEX generations_staging",

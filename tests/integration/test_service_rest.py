@@ -1,6 +1,7 @@
 """The REST surface: documents, search, groups, dead letters, the catalog, operations."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -230,7 +231,12 @@ async def test_i10_no_operation_shows_or_changes_what_another_owner_has(app: App
         mine = await put(client, "a.txt", batch="monday", collection="papers")
         group = (await client.get("groups")).json()["groups"][0]["id"]
     there = {**PATHS, "document_id": mine, "group": group, "batch": "monday", "name": "papers"}
-    paths = make_api(app).openapi()["paths"]
+    # tests/integration/test_api_walls.py asks those with other ids, too.
+    paths = {
+        path: {method: spec for method, spec in methods.items() if method != "options"}
+        for path, methods in make_api(app).openapi()["paths"].items()
+        if set(re.findall(r"{(\w+)}", path)) <= set(there)
+    }
     before = (await app.status(mine)).status
     for path, methods in paths.items():
         for method, operation in methods.items():

@@ -19,7 +19,7 @@ from penstock.blobs.small import is_small, small_key
 from penstock.errors import BlobMissing, Refused
 from penstock.ledger.engine import small_blobs
 
-SMALL: dict[str, Any] = {"small_bytes": 4096}
+SMALL: dict[str, Any] = {"small_bytes": 4096, "keep_artifacts": "always"}
 LARGE = "A longer text about reservoirs and dams. " * 400
 
 
