@@ -184,7 +184,8 @@ def cli(tmp_path: Path) -> Cli:
     for i in range(8):
         (folder / f"n{i}.txt").write_text(text(20, f"word{i}x"))
     (tmp_path / "q.jsonl").write_text("".join(json.dumps(question) + "\n" for question in QUESTIONS))
-    assert command(tmp_path)("ingest", folder).code == 0
+    # A trial reads the artifacts of the collection.
+    assert command(tmp_path, KEEP_ARTIFACTS="always")("ingest", folder).code == 0
     return command(tmp_path)
 
 

@@ -8,6 +8,7 @@ leaves a whole upload: the next look at it accepts the document, and so does `fi
 import asyncio
 import hashlib
 import logging
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -42,6 +43,7 @@ LIFE_S = 86_400.0
 """How long an upload that nobody continues is kept."""
 MOST = 1 << 44
 MOST_BYTES = 1 << 40
+TUS = "tus"
 CHECKSUMS = ("sha256", "sha1", "md5")
 SWEEP = 20
 
@@ -92,7 +94,6 @@ async def create_upload(
     batch: str | None = None,
     sha256: str | None = None,
     client: dict[str, str] | None = None,
-    kind: str = "tus",
     most_bytes: int = MOST_BYTES,
 ) -> UploadView:
     """Begin an upload of `size` bytes. `most_bytes` is the largest sum of the owner's unfinished uploads; `TooMuch` is
@@ -101,27 +102,43 @@ async def create_upload(
     arguments.number("size", size, 0, MOST)
     if not arguments.text("name", name):
         raise UsageError("name: it is empty")
-    if sha256 is not None and (len(sha256) != 64 or set(sha256) - set("0123456789abcdef")):
-        raise UsageError(f"sha256 {sha256[:80]!r}: expected 64 hexadecimal digits in lower case")
+    arguments.number("most_bytes", most_bytes, 0)
+    if arguments.maybe("sha256", sha256) is not None and not re.fullmatch("[0-9a-f]{64}", sha256 or ""):
+        raise UsageError(f"sha256 {ascii(sha256)[:80]}: expected 64 hexadecimal digits in lower case")
     spec = run_spec(scope, collection, workflow, params, priority, batch, False, None)
     request = Request(
         name, arguments.maybe("source", source) or name, spec.collection, arguments.metadata(metadata),
-        workflow, params, priority, batch, sha256, client or {},
+        workflow, params, priority, batch, sha256, _texts("client", client),
     )  # fmt: skip
     text = msgspec.json.encode(request).decode()
-    creation = uploads.Creation(scope.runtime.ulid(), scope.owner, kind, size, text, LIFE_S, most_bytes)
+    creation = uploads.Creation(scope.runtime.ulid(), scope.owner, TUS, size, text, LIFE_S, most_bytes)
     made = await scope.ledger.write(uploads.CREATE_UPLOAD, creation)
     if made is None:
         raise TooMuch(f"the unfinished uploads of {scope.owner} would have more than {most_bytes:,} bytes")
-    if made.is_whole and kind == "tus":
+    if made.is_whole:
         return await upload(scope, made.id)
     return _view(made)
+
+
+def _texts(what: str, given: object) -> dict[str, str]:
+    """The texts that are kept for the client. Raises UsageError for anything else."""
+    if given is None:
+        return {}
+    if not isinstance(given, dict):
+        raise UsageError(f"{what}: expected texts by name")
+    return {arguments.text(what, name): arguments.text(what, value) for name, value in given.items()}
+
+
+def _is_checksum(given: object) -> bool:
+    if not isinstance(given, tuple) or len(given) != 2:
+        return False
+    return isinstance(given[0], str) and given[0] in CHECKSUMS and isinstance(given[1], bytes)
 
 
 async def upload(scope: Scope, upload_id: str) -> UploadView:
     """Return an upload. If it is whole and its document is not accepted yet, because a process died, accept it now."""
     found = await _found(scope, upload_id)
-    if found.state == OPEN and found.is_whole and found.kind == "tus":
+    if found.state == OPEN and found.is_whole and found.kind == TUS:
         with suppress(LockHeld):
             async with _held(scope, upload_id) as hold:
                 found = await _accepted(scope, hold)
@@ -139,11 +156,11 @@ async def append_upload(
     """Add bytes at an offset, which must be what was received so far. What came is kept if the pieces end with an
     error. With `checksum` (the name of a hash, and the hash of all pieces), nothing is kept unless it is right. The
     last byte brings the document. Raises LockHeld if another call adds to the upload."""
-    if checksum is not None and checksum[0] not in CHECKSUMS:
-        raise UsageError(f"checksum {checksum[0][:40]!r}: use one of {', '.join(CHECKSUMS)}")
+    if checksum is not None and not _is_checksum(checksum):
+        raise UsageError(f"checksum {ascii(checksum)[:80]}: expected the hash after one of {', '.join(CHECKSUMS)}")
     await _found(scope, upload_id)
     async with _held(scope, upload_id) as hold:
-        if hold.upload.kind != "tus":
+        if hold.upload.kind != TUS:
             raise UsageError("the bytes of this upload go to the bucket")
         if offset != hold.upload.received:
             raise WrongOffset(f"the upload has received {hold.upload.received} bytes, not {offset}")
