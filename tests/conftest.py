@@ -55,15 +55,17 @@ def s3_server() -> Iterator[S3Server]:
 
 
 @pytest.fixture(scope="session")
-def vector_databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
-    """Starts a vector database that lives as long as the tests, and tells the setting that names it."""
+def vector_databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
+    """Starts a vector database that lives as long as the tests, and tells the setting that names it. A Pinecone index
+    has one number of dimensions: tests with another one have another `user`."""
     settings: dict[str, str] = {}
     with ExitStack() as stack:
 
-        def start(name: str) -> str:
+        def start(kind: str, user: str = "") -> str:
+            name = f"{kind}/{user if kind == 'pinecone' else ''}"
             if name not in settings:
-                server = stack.enter_context(vector_database.serving(name, tmp_path_factory.mktemp(name)))
-                settings[name] = vector_database.setting_of(name, server)
+                server = stack.enter_context(vector_database.serving(kind, tmp_path_factory.mktemp(kind)))
+                settings[name] = vector_database.setting_of(kind, server)
             return settings[name]
 
         yield start

@@ -100,7 +100,7 @@ def make_index(request: pytest.FixtureRequest, tmp_path: Path, runtime: Runtime)
     if request.param in SERVERS:
         url, name = request.getfixturevalue("index_database"), f"t{runtime.token()}"
         return lambda: SERVERS[request.param](url, name, runtime)
-    setting = request.getfixturevalue("vector_databases")(request.param)
+    setting = request.getfixturevalue("vector_databases")(request.param, "contract")
     return lambda: index_in(setting, runtime)
 
 

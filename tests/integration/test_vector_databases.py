@@ -26,7 +26,7 @@ from penstock.runtime import Runtime
 MODES: tuple[Any, ...] = ("text", "vector", "hybrid")
 LARGE = {"chunk": {"unit": "characters", "size": 900, "overlap": 0}}
 
-Serve = Callable[[str], str]
+Serve = Callable[..., str]
 
 
 @pytest.fixture(params=DATABASES)
