@@ -165,6 +165,7 @@ async def test_a_wrong_key_is_named_and_never_shown(server: Any, runtime: Runtim
     wrong = index_in(setting_of(server.name, server), runtime, dict.fromkeys(KEYS, secret))
     with pytest.raises(Unauthorized) as raised:
         await wrong.open(TABLE)
+    await wrong.close()
     assert raised.value.setting in KEYS
     assert raised.value.setting in str(raised.value)
     assert secret not in str(raised.value)
