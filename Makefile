@@ -2,7 +2,7 @@
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
-EXTRAS := 7z audio azure langchain llamaindex mcp metrics milvus objects onnx pinecone postgres qdrant serve whisper
+EXTRAS := 7z audio aws azure kafka langchain llamaindex mcp metrics milvus objects oidc onnx otlp pinecone postgres qdrant ray serve whisper
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 IN_MEMORY = $(shell [ -w /dev/shm ] && [ "$$(df -Pm /dev/shm | awk 'NR == 2 { print $$4 }')" -ge 4096 ] && \
