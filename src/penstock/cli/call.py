@@ -1,11 +1,9 @@
 """One invocation of a command: its global options, its app, its output, its exit code."""
 
-import asyncio
 import logging
 import os
 import signal
 import sys
-import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -88,6 +86,8 @@ class Call:
     @asynccontextmanager
     async def working_app(self, metrics: "Metrics | None" = None, *, for_ever: bool = False) -> "AsyncIterator[App]":
         """Open an app that releases its running steps when a signal arrives."""
+        import asyncio
+
         _share_memory()
         # The output of the built-in handler `log`.
         _show("penstock.events")
@@ -161,6 +161,9 @@ def body(function: Body) -> Callable[..., int]:
 
 def perform(call: Call, work: Coroutine[Any, Any, Answer]) -> int:
     """Run a command, print its output or error, and return the exit code."""
+    import asyncio
+    import traceback
+
     from penstock.errors import PenstockError, UsageError
 
     call.signals.give_up = lambda: call.fail(
@@ -192,6 +195,8 @@ def perform(call: Call, work: Coroutine[Any, Any, Answer]) -> int:
 def _to_its_end(work: Coroutine[Any, Any, Answer]) -> Answer:
     """Like `asyncio.run`, but `sys.exit()` in another task does not end the event loop. Otherwise a custom step that
     starts such a task would end every worker that claims it, without using up an attempt."""
+    import asyncio
+
     with asyncio.Runner() as runner:
         loop = runner.get_loop()
         task = loop.create_task(work)
@@ -208,6 +213,8 @@ def _to_its_end(work: Coroutine[Any, Any, Answer]) -> Answer:
 
 
 async def _stoppable(signals: Signals, work: Coroutine[Any, Any, Answer]) -> Answer:
+    import asyncio
+
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
     signals.stop = lambda: loop.call_soon_threadsafe(task.cancel)

@@ -1,6 +1,5 @@
 """`mcp`: search and documents as tools of an agent."""
 
-import asyncio
 from contextlib import suppress
 from typing import Any
 
@@ -20,6 +19,8 @@ async def mcp(call: Call, ingest: bool) -> Answer:
     An agent starts this command. It gets the tools search, fetch, list_documents and document_status for the documents
     of the owner; with --ingest also ingest_text, ingest_url and retry.
     """
+    import asyncio
+
     try:
         from penstock.mcp.server import make_server
         from penstock.mcp.stdio import serve
