@@ -43,13 +43,27 @@ async def test_an_ambiguous_name_lists_its_candidates(start_app: StartApp, datab
     assert len(await app.list_documents()) == 2
 
 
+async def test_a_document_is_found_by_the_end_of_its_path_as_lists_show_it(
+    start_app: StartApp, database_url: str, tmp_path: Path
+) -> None:
+    app = await start_app(database=database_url)
+    ids = [await submit(app, tmp_path / folder / "heron.txt") for folder in ("a/x", "b/x")]
+    assert [(await app.status(name)).id for name in ("a/x/heron.txt", "b/x/heron.txt")] == ids
+    with pytest.raises(NotFound, match="may mean any"):
+        await app.status("x/heron.txt")
+    # Only whole names of folders count, and no character is a wildcard.
+    for name in ("eron.txt", "/eron.txt", "%/heron.txt", "_/x/heron.txt", "c/x/heron.txt"):
+        with pytest.raises(NotFound, match="no document"):
+            await app.status(name)
+
+
 async def test_i10_no_name_finds_a_document_of_another_owner(
     start_app: StartApp, database_url: str, tmp_path: Path
 ) -> None:
     app = await start_app(database=database_url)
     path = tmp_path / "heron.txt"
     document = await submit(app, path, "anna")
-    for name in (document, document[:-2], document[-6:], str(path), "heron.txt"):
+    for name in (document, document[:-2], document[-6:], str(path), "heron.txt", f"{tmp_path.name}/heron.txt"):
         with pytest.raises(NotFound, match="no document"):
             await app.for_owner("bert").status(name)
     assert (await app.for_owner("anna").status("heron.txt")).id == document

@@ -220,7 +220,8 @@ def _counted(entry: Listed, steps: Sequence[StepView]) -> DocumentProgress:
 
 
 def resolve(owner: Owner, connection: Connection, name: str) -> DocumentId:
-    """Find a document by its id, a unique prefix or suffix of it, its path or source URI, or its unique name."""
+    """Find a document by its id, a unique prefix or suffix of it, its path or source URI, its unique name, or the
+    unique end of its path."""
     found = documents.candidates(owner, connection, name, sorted({name, *_paths(name)}))
     if not found:
         raise NotFound(f"no document {name!r}: `penstock list` shows all documents")

@@ -110,6 +110,9 @@ _SOURCES = Statement(
     rows="source text",
 )
 _NAME = Statement(_CANDIDATE + "AND name = :name ORDER BY id LIMIT :count")
+_END = Statement(
+    _CANDIDATE + "AND substr(source, length(source) - length(:ending) + 1) = :ending ORDER BY id LIMIT :count"
+)
 _EXACT = Statement(_CANDIDATE + "AND id = :id")
 WAITING_ON = (
     "CASE WHEN s.status = 'PENDING' AND EXISTS (SELECT 1 FROM locks l WHERE l.resource_key = s.resource_key "
@@ -225,8 +228,8 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 def candidates(owner: Owner, connection: Connection, name: str, sources: Sequence[str]) -> list[Candidate]:
-    """The documents that a name may mean: by id, else by source URI, else by prefix or suffix of the id, else by name.
-    The first of these that finds any counts."""
+    """The documents that a name may mean: by id, else by source URI, else by prefix or suffix of the id, else by name,
+    else by the end of the source URI. The first of these that finds any counts."""
     if not name:
         return []
     part = name.upper()
@@ -238,6 +241,9 @@ def candidates(owner: Owner, connection: Connection, name: str, sources: Sequenc
         if not found and len(part) >= LEAST:
             found = connection.run(_SUFFIX, owner=owner, suffix=part, count=CANDIDATES)
     found = found or connection.run(_NAME, owner=owner, name=name, count=CANDIDATES)
+    if not found and "/" in name:
+        # As lists show equal names (`b/notes.txt`) and documents inside others (`mail.eml!/notes.txt`).
+        found = connection.run(_END, owner=owner, ending=f"/{name.lstrip('/')}", count=CANDIDATES)
     return [Candidate(DocumentId(row[0]), DocumentStatus(row[1]), row[2]) for row in found]
 
 
