@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.kit import azurite as azurite_server
+from tests.kit.azurite import CONTAINER, Azurite
 from tests.kit.s3 import BUCKET, S3Server, serving
 
 from penstock.blobs.base import Blobs, Copied, Stored
@@ -53,6 +55,12 @@ def in_bucket_of_google(folder: Path, runtime: Runtime) -> Blobs:
     return ObjectBlobs("gs", prefix, runtime, http, os.environ, cache=folder / "cache", cache_megabytes=100)
 
 
+def in_container_of_azure(folder: Path, runtime: Runtime) -> Blobs:
+    prefix = f"{CONTAINER}/{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"
+    http = HttpConfig(patience_s=20)
+    return ObjectBlobs("az", prefix, runtime, http, os.environ, cache=folder / "cache", cache_megabytes=100)
+
+
 def in_named_bucket(folder: Path, runtime: Runtime) -> Blobs:
     """In the bucket that the environment names, with the credentials that it names."""
     scheme, _, rest = os.environ[NAMED].partition("://")
@@ -61,7 +69,12 @@ def in_named_bucket(folder: Path, runtime: Runtime) -> Blobs:
 
 
 NAMED = "BLOBS_UNDER_TEST"
-STORES: dict[str, Callable[[Path, Runtime], Blobs]] = {"local": LocalBlobs, "s3": in_bucket, "gs": in_bucket_of_google}
+STORES: dict[str, Callable[[Path, Runtime], Blobs]] = {
+    "local": LocalBlobs,
+    "s3": in_bucket,
+    "gs": in_bucket_of_google,
+    "az": in_container_of_azure,
+}
 if NAMED in os.environ:
     STORES["named"] = in_named_bucket
 
@@ -69,6 +82,12 @@ if NAMED in os.environ:
 @pytest.fixture(scope="session")
 def open_server() -> Iterator[S3Server]:
     with serving(anonymous=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
+    with azurite_server.serving(tmp_path_factory.mktemp("azurite")) as server:
         yield server
 
 
@@ -81,6 +100,9 @@ def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ca
             monkeypatch.setenv(name, value)
     if request.param == "gs":
         monkeypatch.setenv(EMULATOR, request.getfixturevalue("open_server").endpoint)
+    if request.param == "az":
+        for name, value in request.getfixturevalue("azurite").environment.items():
+            monkeypatch.setenv(name, value)
     return STORES[request.param]
 
 
