@@ -38,6 +38,8 @@ REMOTE_READS = 8
 CHANGING_TRIES = 3
 GROUP = 16
 """When the disk becomes full, the rest of a batch is accepted in groups of this size, until one does not fit."""
+LARGE_REFUSED = 16
+"""After so many large files in a row that did not fit on the disk, no more of them are tried."""
 FULL = "not accepted, because the disk is full"
 
 
@@ -68,6 +70,9 @@ class Intake:
         self._sealed = False
         self.is_full = False
         """The disk became full: nothing more is accepted."""
+        self.lacked_space = False
+        """A file was refused because the disk is full. Smaller ones may have been accepted."""
+        self._large_refused = 0
 
     async def submit(self, spec: RunSpec, items: AsyncIterator[SubmitItem]) -> AsyncGenerator[list[Receipt], None]:
         """Submit the items in batches. Each batch is durable when it is yielded. While one is written, the next is
@@ -175,6 +180,8 @@ class Intake:
         item = read.item
         whole = known is not None and not known.raw_lost
         try:
+            if self._large_refused >= LARGE_REFUSED and not whole:
+                raise DiskFull(FULL)
             if known is not None and whole and item.found.change is Change.UNCHANGED:
                 read.sha256, read.size = known.sha256, known.size
                 return
@@ -183,6 +190,7 @@ class Intake:
                 if whole and read.sha256 == known.sha256:
                     return
             read.sha256, read.size = await self._steadily(item, partial(self._keep, spec, read))
+            self._large_refused = 0
             read.learn()
             if (
                 known is not None
@@ -194,7 +202,9 @@ class Intake:
         except SourceError as error:
             read.problem = f"{item.uri}: {error}"
         except DiskFull:
-            read.problem, self.is_full = f"{item.uri}: {FULL}", True
+            # Only this one is refused: smaller ones may fit.
+            read.problem, self.lacked_space = f"{item.uri}: {FULL}", True
+            self._large_refused += 1
 
     async def _drop(self, read: Read) -> None:
         """Remove the bytes that were just stored: the document has them already."""
@@ -238,7 +248,8 @@ class Intake:
 
     async def _accept(self, spec: RunSpec, reads: list[Read], last: bool) -> list[Receipt]:
         """Accept a batch. Large files come first, because they take longest. If the disk becomes full, accept small
-        groups until one does not fit, and refuse the rest, without leaving any bytes of it."""
+        groups, the smallest files first, until one does not fit, and refuse the rest, without leaving any bytes of
+        it."""
         reads.sort(key=lambda read: -read.size)
         if not self.is_full:
             try:
@@ -246,6 +257,8 @@ class Intake:
             except DiskFull:
                 await self._take_back([read for read in reads if read.data is not None])
         known, new = [read for read in reads if read.is_known], [read for read in reads if not read.is_known]
+        # What is stored already needs no more than its rows.
+        new.sort(key=lambda read: (read.raw_key is None, read.size))
         receipts: list[Receipt] = []
         for group in (known, *(new[i : i + GROUP] for i in range(0, len(new), GROUP))):
             if group is known or not self.is_full:
@@ -253,7 +266,7 @@ class Intake:
                     receipts += await self._accept_group(spec, group, False)
                     continue
                 except DiskFull:
-                    self.is_full = True
+                    self.is_full = self.lacked_space = True
             await self._take_back(group)
             receipts += map(_refused, group)
         return receipts

@@ -138,6 +138,20 @@ async def test_a_full_disk_keeps_no_bytes_of_files_that_were_not_accepted(small_
         assert report.garbage == []
 
 
+async def test_a_file_that_is_too_large_for_the_disk_is_refused_alone(small_disk: Path, files: Files) -> None:
+    async with open_app(home=str(small_disk / "home"), embedder="fake") as app:
+        for i in range(20):
+            files(**{f"small{i}.txt": text(10, f"w{i}x")})
+        for i in range(18):
+            files(**{f"large{i}.txt": "x" * 5_000_000})
+        receipts = [receipt async for receipt in app.submit(files())]
+        assert {one.name for one in receipts if one.id is not None} == {f"small{i}.txt" for i in range(20)}
+        assert sum("the disk is full" in (one.problem or "") for one in receipts) == 18
+        summary = await app.ingest(files())
+        assert (summary.completed, summary.refused, summary.disk_full) == (20, 18, True)
+        assert (await app.check()).garbage == []
+
+
 async def test_prune_and_delete_work_on_a_full_disk(small_disk: Path, files: Files) -> None:
     home = small_disk / "home"
     async with open_app(home=str(home), embedder="fake") as app:

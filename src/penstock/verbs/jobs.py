@@ -266,7 +266,7 @@ async def ingest(
     ticker = asyncio.create_task(_tick(job, report)) if report else None
     try:
         await submit(job, intake, spec, items, accepted, on_receipt)
-        job.summary.disk_full = intake.is_full
+        job.summary.disk_full = intake.lacked_space
         if working is not None and worker is not None and intake.is_full:
             worker.stop()
             await asyncio.gather(working, return_exceptions=True)
