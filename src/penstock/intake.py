@@ -62,11 +62,12 @@ class RunSpec:
 
 
 class Intake:
-    def __init__(self, ledger: Ledger, blobs: Blobs, runtime: Runtime) -> None:
+    def __init__(self, ledger: Ledger, blobs: Blobs, runtime: Runtime, small: int | None = None) -> None:
+        """`small`: the size up to which raw bytes are kept in the ledger. Default: that of the blobs."""
         self._ledger = ledger
         self._blobs = blobs
         self._runtime = runtime
-        self._small = small_limit(blobs)
+        self._small = small_limit(blobs) if small is None else small
         self._sealed = False
         self.is_full = False
         """The disk became full: nothing more is accepted."""

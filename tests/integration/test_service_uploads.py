@@ -4,6 +4,7 @@ import asyncio
 import base64
 import hashlib
 import json
+import threading
 from collections.abc import AsyncIterator
 from itertools import pairwise
 from typing import Any
@@ -24,8 +25,10 @@ from penstock.blobs.local import LocalBlobs
 from penstock.config_limits import LimitsConfig
 from penstock.config_serve import ServeConfig
 from penstock.errors import UsageError
+from penstock.model.nouns import Workflow
 from penstock.runtime import Runtime
 from penstock.verbs import accepting
+from penstock.workflows.catalog import Catalog
 
 LARGE = b"All turbines turn. " * 200_000
 
@@ -63,6 +66,30 @@ async def test_a_put_is_accepted_and_idempotent(app: App, client: httpx2.AsyncCl
         "documents", params={"source": "a/b.txt", "metadata": '{"year": 2020}'}, content=data + b"."
     )
     assert with_metadata.json()["outcome"] == "updated"
+
+
+async def test_small_uploads_share_what_they_need(
+    app: App, client: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    workflow = Catalog.workflow
+
+    def counted(self: Catalog, name: str) -> Workflow:
+        made.append(name)
+        return workflow(self, name)
+
+    monkeypatch.setattr(Catalog, "workflow", counted)
+    threads = threading.active_count()
+    answers = await asyncio.gather(
+        *(client.put("documents", params={"source": f"{n}.txt"}, content=b"w" * 10_000) for n in range(60))
+    )
+    assert {one.status_code for one in answers} == {201}
+    # The workflow is read once a second, and no request needs a thread of its own.
+    assert len(made) <= 10
+    assert threading.active_count() <= threads + 6
+    groups = await app.list_groups()
+    assert sum(group.total for group in groups) == 60
+    assert len(groups) <= 12
 
 
 async def test_bytes_with_another_digest_are_refused(app: App, client: httpx2.AsyncClient) -> None:

@@ -18,6 +18,8 @@ from penstock.app import App, open_app
 from penstock.blobs.small import is_small, small_key
 from penstock.errors import BlobMissing, Refused
 from penstock.ledger.engine import small_blobs
+from penstock.verbs.accepting import Gatherer, Order
+from penstock.verbs.accepting import named as upload_of
 
 SMALL: dict[str, Any] = {"small_bytes": 4096, "keep_artifacts": "always"}
 LARGE = "A longer text about reservoirs and dams. " * 400
@@ -48,6 +50,20 @@ async def test_small_documents_make_no_files_and_large_ones_do(app: App) -> None
     assert "number3" in (await chunks(app, (await named(app, "3.txt")).id))[0].text
     await app.ingest(data=LARGE.encode(), name="large.txt")
     assert files(app)
+    assert clean(await app.check())
+
+
+@pytest.mark.parametrize("small_bytes", [4096, 0])
+async def test_i1_an_upload_of_four_blocks_is_stored_by_the_commit_that_names_it(
+    start_app: StartApp, small_bytes: int
+) -> None:
+    app = await start_app(small_bytes=small_bytes)
+    scope, gatherer, order = app.for_owner(app.owner), Gatherer(), Order("default")
+    sizes = {16_384: small_bytes > 0, 16_385: False}
+    for size in sizes:
+        await gatherer.accept(scope, order, upload_of(None, f"{size}.bin"), os.urandom(size))
+    assert sorted((await stored(app)).values()) == [size for size, small in sizes.items() if small]
+    assert sorted(path.stat().st_size for path in files(app)) == [size for size, small in sizes.items() if not small]
     assert clean(await app.check())
 
 

@@ -204,6 +204,24 @@ async def test_a_run_keeps_the_workflow_that_it_started_with(app: App, files: Fi
     assert "count" in await metas(app, (await only(app)).id)
 
 
+async def test_a_changed_definition_counts_at_once(app: App) -> None:
+    def sizes() -> tuple[object, object]:
+        asked = app.resources.run_specs.asked("default", "counted", "tiny")
+        spec = app.resources.run_specs.start(app.owner, "default", asked)
+        return spec.workflow.steps[3].parameters["size"], spec.settings
+
+    define(app, COUNTED)
+    define(app, "id: tiny\nconfig: {chunk: {overlap: 0}}\n", "params", "p.yaml")
+    first = sizes()
+    assert sizes() == first
+    define(app, COUNTED.replace("120", "130"))
+    second = sizes()
+    define(app, "id: tiny\nconfig: {chunk: {size: 140}}\n", "params", "p.yaml")
+    third = sizes()
+    assert [size for size, _ in (first, second, third)] == [120, 130, 140]
+    assert len({settings for _, settings in (first, second, third)}) == 3
+
+
 async def test_a_custom_step_is_tried_again_and_may_say_nothing(app: App, files: Files) -> None:
     define(app, ending(f"{{kind: enrich, method: {OWN}.flaky}}"))
     assert (await app.ingest([files(**{"a.txt": text(3)})], workflow="x")).completed == 1

@@ -16,7 +16,7 @@ def is_installed() -> bool:
 class MoonshineTranscriber:
     rough = True
 
-    @property
+    @cached_property
     def version(self) -> str:
         from importlib.metadata import version
 

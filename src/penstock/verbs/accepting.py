@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.blobs.small import upload_limit
 from penstock.errors import PenstockError, StorageError, UsageError
 from penstock.intake import Intake
 from penstock.intake_items import Receipt, SubmitItem
@@ -78,7 +79,7 @@ async def accept(scope: Scope, order: Order, items: Sequence[SubmitItem]) -> dic
             # Whoever sends a document wants it, even if it was to stay away from ingests of a folder.
             await scope.ledger.write(forgotten.REMEMBER, (scope.owner, where, item.uri))
     receipts: dict[str, Receipt] = {}
-    intake = Intake(scope.ledger, scope.blobs, scope.runtime)
+    intake = Intake(scope.ledger, scope.blobs, scope.runtime, upload_limit(scope.blobs))
     async with aclosing(intake.submit(spec, _each(items))) as batches:
         async for batch in batches:
             receipts.update((receipt.source, receipt) for receipt in batch)

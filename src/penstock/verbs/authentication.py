@@ -35,6 +35,8 @@ class Authenticator:
     """Authenticates callers. One object serves a whole process."""
 
     def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+        self._seen = resources.key_changes
         self._ledger = resources.ledger
         self._runtime = resources.runtime
         self._known: OrderedDict[str, tuple[float, Secret | None]] = OrderedDict()
@@ -42,11 +44,18 @@ class Authenticator:
         self._used: dict[str, float] = {}
         self._writing: set[asyncio.Task[None]] = set()
         self._any = False
+        self._none = -FRESH_S
+        """When the ledger was last found without keys."""
 
     async def any_key(self) -> bool:
         """Whether there is a key, or was one. Then callers need one."""
-        if not self._any:
+        self._notice()
+        if not self._any and self._runtime.clock() - self._none >= FRESH_S:
+            began = self._runtime.clock()
+            seen = self._resources.key_changes
             self._any = await self._ledger.read(api_keys.any_key)
+            if seen == self._resources.key_changes:
+                self._none = began
         return self._any
 
     async def authenticate(self, text: str) -> Caller:
@@ -86,9 +95,12 @@ class Authenticator:
             await self._ledger.write(api_keys.REVOKE_KEY, order)
             self._known.pop(parsed.id, None)
 
-    def forget(self) -> None:
-        """Ask the ledger again: a key was changed here."""
-        self._known.clear()
+    def _notice(self) -> None:
+        """Ask the ledger again if a key was changed by this process."""
+        if self._seen != self._resources.key_changes:
+            self._seen = self._resources.key_changes
+            self._known.clear()
+            self._none = -FRESH_S
 
     async def close(self) -> None:
         for task in (*self._writing, *self._asked.values()):
@@ -157,6 +169,7 @@ class Authenticator:
 
     async def _secret(self, key: str) -> Secret | None:
         """What the ledger says about a key, at most `FRESH_S` old. Callers that ask at the same time share one read."""
+        self._notice()
         remembered = self._known.get(key)
         if remembered is not None and self._runtime.clock() - remembered[0] < FRESH_S:
             return remembered[1]

@@ -54,7 +54,9 @@ async def create_key(
         _lasting(expires_s),
         scope.actor,
     )
-    return CreatedKey(await scope.ledger.write(api_keys.CREATE_KEY, new), text.whole)
+    made = CreatedKey(await scope.ledger.write(api_keys.CREATE_KEY, new), text.whole)
+    scope.resources.key_changes += 1
+    return made
 
 
 async def list_keys(scope: Scope, *, after: str = "", limit: int = 100) -> list[ApiKey]:
@@ -68,6 +70,7 @@ async def revoke_key(scope: Scope, key: str) -> ApiKey:
     already stays as it is."""
     wanted = arguments.text("key", key)
     await scope.ledger.write(api_keys.REVOKE_KEY, api_keys.Revoke(scope.owner, wanted, scope.actor))
+    scope.resources.key_changes += 1
     found = await scope.ledger.read(partial(api_keys.get, scope.owner), wanted)
     if found is None:
         raise NotFound(f"no key {wanted!r}: `penstock key list` shows them")

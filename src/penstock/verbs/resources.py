@@ -70,6 +70,8 @@ class Resources:
         self.make_trial_ports: Callable[[Config], Ports]
         self.trial: Resources | None = None
         """The open trial, which stops with this app."""
+        self.key_changes = 0
+        """Counts keys that were made or revoked here, so that what is remembered of them is read again."""
         self.app: Any = None
         """The app that is passed to event handlers."""
 

@@ -34,6 +34,18 @@ from penstock.workflows.load import (
     with_webhooks,
 )
 
+KEPT_S = 1.0
+"""How long a workflow with its values is used again."""
+MOST_KEPT = 1_000
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    state: tuple[object, ...]
+    """The files of the catalog when it was made."""
+    since: float
+    workflow: Workflow
+    settings: str
+
 
 class RunSpecs:
     def __init__(self, config: Config, runtime: Runtime, catalog: Catalog, ports: Callable[[], Ports]) -> None:
@@ -41,6 +53,7 @@ class RunSpecs:
         self._runtime = runtime
         self._catalog = catalog
         self._ports = ports
+        self._kept: dict[tuple[str, str, str | None], _Kept] = {}
 
     def asked(self, collection: str, workflow: str | None, params: str | None) -> WorkflowRef:
         """Return the names of workflow and parameter set: the given ones, or else those of the collection, or else the
@@ -83,9 +96,26 @@ class RunSpecs:
         password: str | None = None,
     ) -> RunSpec:
         """Make the RunSpec of a new group of runs."""
-        chosen = remember(self.workflow(collection, asked), asked)
+        chosen, settings = self._prepared(collection, asked)
         family = GroupStart(self._runtime.ulid(), chosen.id, asked.params)
-        return RunSpec(owner, collection, chosen, self.settings(chosen), priority, batch, retry, password, family)
+        return RunSpec(owner, collection, chosen, settings, priority, batch, retry, password, family)
+
+    def _prepared(self, collection: str, asked: WorkflowRef) -> tuple[Workflow, str]:
+        """Return the workflow with its values, and the fingerprint of the settings. A service makes them for every
+        upload, so they are made again only after a second, or when a file of the catalog has changed."""
+        state = None if asked.values else self._catalog.state(asked.workflow, asked.params)
+        if state is None:
+            chosen = remember(self.workflow(collection, asked), asked)
+            return chosen, self.settings(chosen)
+        key, now = (collection, asked.workflow, asked.params), self._runtime.clock()
+        kept = self._kept.get(key)
+        if kept is None or kept.state != state or now - kept.since >= KEPT_S:
+            chosen = remember(self.workflow(collection, asked), asked)
+            kept = _Kept(state, now, chosen, self.settings(chosen))
+            if len(self._kept) >= MOST_KEPT:
+                self._kept.clear()
+            self._kept[key] = kept
+        return kept.workflow, kept.settings
 
     def pinned(self, spec: RunSpec, embedder: str) -> RunSpec:
         """Return the RunSpec with another embedder."""

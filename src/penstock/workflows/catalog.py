@@ -1,5 +1,6 @@
 """The catalog of workflows and parameter sets: built-in ones, those of two folders, and files by path."""
 
+import os
 from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -60,6 +61,13 @@ class Catalog:
             found[one.id] = one
         return [found[name] for name in sorted(found)]
 
+    def state(self, *names: str | None) -> tuple[object, ...] | None:
+        """What tells whether a definition may have changed: the files of both folders. None if one of the names is the
+        path of a file."""
+        if any(name is not None and _is_path(name) for name in names):
+            return None
+        return tuple(_state(folder) for folder in (self._workflows, self._params))
+
     def check(self, file: Path) -> tuple[Workflow | ParameterSet | None, list[Problem]]:
         """The workflow or parameter set in a file, and all its problems, including methods that cannot be imported."""
         text = yaml_file.read(file)
@@ -112,6 +120,15 @@ def _sources(folder: Path) -> Iterator[YamlFile]:
     for path in sorted(folder.glob("*")) if folder.is_dir() else ():
         if path.suffix in SUFFIXES:
             yield yaml_file.read(path)
+
+
+def _state(folder: Path) -> tuple[object, ...]:
+    try:
+        with os.scandir(folder) as entries:
+            found = [(entry.name, entry.stat()) for entry in entries if entry.name.endswith(SUFFIXES)]
+    except OSError:
+        return ()
+    return tuple(sorted((name, one.st_mtime_ns, one.st_size, one.st_ino) for name, one in found))
 
 
 def _shipped(folder: str) -> Iterator[YamlFile]:

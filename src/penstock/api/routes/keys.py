@@ -64,11 +64,9 @@ async def list_keys(
 
 
 @router.delete("/keys/{key_id}")
-async def revoke_key(request: Request, access: Administers, key_id: str) -> Response:
+async def revoke_key(access: Administers, key_id: str) -> Response:
     """Revoke a key, with its tokens and sessions. Every process refuses them within a second."""
-    done = await access.scope.revoke_key(key_id)
-    service_of(request).keys.authenticator.forget()
-    return answer(done)
+    return answer(await access.scope.revoke_key(key_id))
 
 
 @router.post("/tokens", status_code=201)

@@ -35,7 +35,8 @@ RECEIPT_EXAMPLE = {
 }
 
 
-def _order(
+# Not a plain function: FastAPI would run it in a thread.
+async def _order(
     access: Ingests,
     collection: Annotated[str | None, Query(description="The collection. Default: the configured one.")] = None,
     workflow: Annotated[str | None, Query(description="The workflow, by id.", max_length=200)] = None,
