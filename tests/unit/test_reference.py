@@ -119,7 +119,11 @@ def test_the_page_of_metrics_names_them_all_as_the_code_does() -> None:
 
 
 def test_every_metric_is_told_somewhere() -> None:
-    code = "".join(path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py") if path.parent.name != "metrics")
+    code = "".join(
+        path.read_text(encoding="utf-8")
+        for path in SOURCE.rglob("*.py")
+        if path.parent.name != "metrics" or path.name == "disk.py"
+    )
     told = set(re.findall(r'(?:incr|observe|_measure|Gauge)\(\s*"(\w+)"', code)) | set(MADE.values())
     told |= {"step_error", "event_error"}
     assert told == {*COUNTERS, *HISTOGRAMS, *GAUGES}

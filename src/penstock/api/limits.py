@@ -1,6 +1,5 @@
 """Limits of what one owner may ask of a server at once, and the reserve of the disk."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,11 +7,11 @@ from pathlib import Path
 from penstock.api.problems import Problem
 from penstock.app import App
 from penstock.config_serve import ServeConfig
+from penstock.metrics.disk import MEGABYTE, free_bytes
 
 WINDOW_S = 10
 LOOK_S = 0.5
 """How long the free space that was measured is believed."""
-MEGABYTE = 1 << 20
 
 
 class RequestLimits:
@@ -77,25 +76,11 @@ class UploadLimits:
     def _free_bytes(self) -> int | None:
         now = self._clock()
         if now - self._free[0] >= LOOK_S:
-            found = [_free_of(folder) for folder in self._folders]
+            found = [free_bytes(folder) for folder in self._folders]
             self._free = (now, min((one for one in found if one is not None), default=None))
         return self._free[1]
 
 
 def _ledger_folder(app: App) -> Path | None:
-    database = app.ledger.database
-    return database.path.parent if database.dialect == "sqlite" else None
-
-
-def _free_of(folder: Path) -> int | None:
-    while True:
-        try:
-            found = os.statvfs(folder)
-        except FileNotFoundError:
-            if folder == folder.parent:
-                return None
-            folder = folder.parent
-            continue
-        except OSError:
-            return None
-        return found.f_bavail * found.f_frsize
+    ledger = app.ledger.database.file
+    return None if ledger is None else ledger.parent

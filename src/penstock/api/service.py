@@ -12,6 +12,7 @@ from penstock.config_serve import ServeConfig
 from penstock.errors import PenstockError
 from penstock.indexes.base import TableId
 from penstock.ledger.reads import gauges
+from penstock.metrics import disk
 from penstock.metrics.registry import Gauge, Registry
 from penstock.verbs.accepting import Gatherer
 
@@ -54,9 +55,11 @@ class Service:
         if now - self._gauges[0] >= GAUGES_S:
             try:
                 found = await self.app.ledger.read(partial(gauges.read, kinds=KINDS))
-                self._gauges = (now, [Gauge("ledger_up", 1), *found])
+                found.insert(0, Gauge("ledger_up", 1))
             except PenstockError:
-                self._gauges = (now, [Gauge("ledger_up", 0)])
+                found = [Gauge("ledger_up", 0)]
+            disks = await self.runtime.run_blocking("io", disk.gauges, self.app.config, self.app.ledger.database.file)
+            self._gauges = (now, [*found, *disks])
         registry = self._registry or Registry({})
         return registry.render(self._gauges[1])
 

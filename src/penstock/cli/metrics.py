@@ -13,12 +13,15 @@ from typing import Any, Self
 
 import msgspec
 
+from penstock.config import Config
 from penstock.errors import UsageError
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.database import Database
 from penstock.ledger.reads import gauges
+from penstock.metrics import disk
 from penstock.metrics.registry import CONTENT_TYPE, Delta, Gauge, Registry
 from penstock.model.events import EventKind
+from penstock.model.reasons import ADVICE
 from penstock.model.states import DocumentStatus
 from penstock.runtime import Runtime
 from penstock.workflows.read import KINDS
@@ -39,8 +42,10 @@ LOOK_S = 0.1
 class LedgerGauges:
     """Reads the gauges from the ledger, on its own connection. Can be called from any thread."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, disks: Callable[[], list[Gauge]] = list) -> None:
+        """`disks`: the gauges of the disks, which are also read while the ledger cannot be."""
         self._database = database
+        self._disks = disks
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._known: list[Gauge] = []
@@ -51,7 +56,7 @@ class LedgerGauges:
             clock = self._database.runtime.clock
             began = clock()
             if not self._known or began >= self._ask_at:
-                self._known = self._ask()
+                self._known = [*self._ask(), *self._disks()]
                 took = clock() - began
                 self._ask_at = clock() + max(ASK_S, SHARE * took)
             return self._known
@@ -179,8 +184,9 @@ def received(registry: Registry, line: bytes) -> None:
         registry.add(msgspec.json.decode(line, type=Delta))
 
 
-def ledger_gauges(url: str) -> LedgerGauges:
-    return LedgerGauges(Database(url, Runtime()))
+def ledger_gauges(settings: Config) -> LedgerGauges:
+    database = Database(settings.database_url, Runtime())
+    return LedgerGauges(database, lambda: disk.gauges(settings, database.file))
 
 
 def registry_for(pools: str | None) -> Registry:
@@ -192,4 +198,4 @@ def registry_for(pools: str | None) -> Registry:
     names = {*(pool_sizes(pools) if pools is not None else (REST,)), *GROUPED}
     ends = (DocumentStatus.COMPLETED, DocumentStatus.NOT_INDEXABLE, DocumentStatus.UNSUPPORTED, DocumentStatus.FAILED)
     known = {"pool": sorted(names), "kind": KINDS, "status": [status.value for status in ends], "event": [*EventKind]}
-    return Registry(known)
+    return Registry({**known, "reason": [*ADVICE, "custom"]})

@@ -76,7 +76,7 @@ def _shown(
     assert chosen is not None
     host = host or settings.worker.metrics_host
     with (
-        closing(ledger_gauges(settings.database_url)) as gauges,
+        closing(ledger_gauges(settings)) as gauges,
         MetricsServer(host, chosen, lambda: registry.render(gauges())) as server,
     ):
         note(f"Metrics: {server.url}")

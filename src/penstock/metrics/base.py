@@ -55,6 +55,9 @@ COUNTERS = {
     "call_throttled": Metric("Calls that a provider refused because there were too many.", ("target",)),
     "answer_bought": Metric("Answers of paid calls that were stored: texts embedded, ranges of pages extracted."),
     "answer_reused": Metric("Answers that were found stored, and not bought again."),
+    "failure": Metric(
+        "Documents that failed, by the reason of their dead letter; `custom`: any reason of a custom step.", ("reason",)
+    ),
     "document_ended": Metric("Documents that ended in this worker.", ("status",)),
     "pages": Metric("Pages extracted."),
     "chunks": Metric("Chunks made."),
@@ -75,11 +78,17 @@ GAUGES = {
     "queue_depth": Metric("Unfinished steps.", ("kind", "status")),
     "oldest_pending_age_seconds": Metric("Age of the oldest pending step.", ("kind",)),
     "documents": Metric("Documents.", ("status",)),
+    "deliveries_waiting": Metric("Deliveries of events to handlers that have not succeeded yet."),
     "dead_letters_open": Metric("Dead letters that were not replayed or discarded."),
     "targets_away": Metric("Providers and stores that do not work: away, limited or unauthorized.", ("state",)),
     "workers": Metric("Registered workers, including dead ones that were not reaped yet."),
+    "spent_dollars": Metric(
+        "Cost of provider calls so far, in US dollars: bought, query; and what was saved: cached, resumed.", ("kind",)
+    ),
+    "disk_free_bytes": Metric("Free space of the local disk that holds ledger, blobs or index.", ("place",)),
+    "disk_reserve_bytes": Metric("Free space below which `penstock serve` accepts no upload."),
 }
-"""The state of the ledger. They are read from the ledger on request and are not sent to `Metrics`."""
+"""The state of the ledger and of the disks. They are read on request and are not sent to `Metrics`."""
 
 PHASES = ("heartbeat", "alone", "work", "checkpoint", "complete", "error", "release")
 """Where a lost lease was detected."""

@@ -191,6 +191,7 @@ async def reap(
         metrics.incr("step_reset_by_reaper", kind=kind)
     for kind in reaped.failed:
         metrics.incr("step_failed", kind=kind)
+        metrics.incr("failure", reason="crash_loop")
         metrics.incr("document_ended", status=DocumentStatus.FAILED)
     metrics.incr("worker_reaped", reaped.workers)
     metrics.incr("resource_lock_swept", reaped.locks)

@@ -4,11 +4,14 @@ from penstock.ledger.engine.failures import StepFailure
 from penstock.metrics.base import Metrics
 from penstock.model.events import Event, EventKind
 from penstock.model.nouns import Json
+from penstock.model.reasons import ADVICE
 from penstock.model.states import DocumentStatus, StepStatus
 from penstock.runtime import Runtime
 from penstock.worker.broadcast import Broadcast
 from penstock.worker.context import Context
 from penstock.worker.counters import Counters
+
+CUSTOM = "custom"
 
 
 class StepRecorder:
@@ -41,6 +44,9 @@ class StepRecorder:
         final = failure.retry_in is None
         self._measure("step_failed" if final else "step_error", ctx)
         if final:
+            # A custom step may give any reason, and each would be another series.
+            reason = failure.reason if failure.reason in ADVICE else CUSTOM
+            self._metrics.incr("failure", reason=reason)
             self.counters.ends(ctx, DocumentStatus.FAILED, ctx.step.position)
         if self._broadcast.listeners:
             meta = {"reason": failure.reason, "page": failure.page}

@@ -30,6 +30,11 @@ class Database:
         else:
             raise ConfigError(f"database {masked(url)!r}: use sqlite:///FILE or postgresql://…")
 
+    @property
+    def file(self) -> Path | None:
+        """The file of an embedded ledger."""
+        return self.path if self.dialect == "sqlite" else None
+
     def connect(self, *, hot: bool = False) -> Connection:
         """`hot`: for the verbs of the queue."""
         if self.dialect == "sqlite":

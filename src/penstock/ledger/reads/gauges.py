@@ -6,6 +6,7 @@ from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.statements import Statement
 from penstock.metrics.registry import Gauge
 from penstock.model.states import DocumentStatus
+from penstock.model.usage import KINDS, NANO
 
 # Each count walks the index of its status: what has ended costs nothing. Ids rise with time, and are in SQLite's index.
 _WAITING = (
@@ -25,6 +26,8 @@ _DOCUMENTS = Statement(
 )
 _LETTERS = Statement("SELECT count(*) FROM dead_letters WHERE state = 'OPEN'")
 _AWAY = Statement("SELECT state, count(*) FROM targets GROUP BY state")
+_DELIVERIES = Statement("SELECT count(*) FROM deliveries WHERE status = 'PENDING'")
+_SPENT = Statement("SELECT kind, sum(cost) FROM usage GROUP BY kind")
 _WORKERS = Statement("SELECT count(*) FROM workers")
 
 
@@ -43,6 +46,7 @@ def read(connection: Connection, kinds: Iterable[str]) -> list[Gauge]:
     }
     documents = dict.fromkeys(map(str, DocumentStatus), 0) | dict(connection.run(_DOCUMENTS))
     away = {"away": 0, "limited": 0, "unauthorized": 0} | dict(connection.run(_AWAY))
+    spent = dict.fromkeys(KINDS, 0) | dict(connection.run(_SPENT))
     return [
         *(
             Gauge("queue_depth", steps, {"kind": kind, "status": status})
@@ -51,7 +55,9 @@ def read(connection: Connection, kinds: Iterable[str]) -> list[Gauge]:
         ),
         *(Gauge("oldest_pending_age_seconds", age, {"kind": kind}) for kind, age in ages.items()),
         *(Gauge("documents", int(count), {"status": status}) for status, count in documents.items()),
+        Gauge("deliveries_waiting", connection.run(_DELIVERIES)[0][0]),
         Gauge("dead_letters_open", connection.run(_LETTERS)[0][0]),
         *(Gauge("targets_away", count, {"state": state}) for state, count in away.items()),
         Gauge("workers", connection.run(_WORKERS)[0][0]),
+        *(Gauge("spent_dollars", int(cost) / NANO, {"kind": kind}) for kind, cost in spent.items()),
     ]
