@@ -130,6 +130,7 @@ def test_status_of_a_document_shows_its_steps(library: Cli) -> None:
     assert [step["name"] for step in answer["steps"]] == ["validate", "extract", "clean", "chunk", "embed", "index"]
     assert set(answer["steps"][0]) == {
         *("name", "kind", "status", "attempts", "waiting_on", "started_at", "finished_at", "meta", "last_progress"),
+        *("created_at", "retry_at", "crashes", "errors", "error"),
     }
     assert [step["status"] for step in answer["steps"]] == ["COMPLETED", "FAILED", *4 * ["CANCELLED"]]
     assert ISO.fullmatch(answer["steps"][0]["started_at"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Page, expect
 from tests.browser.conftest import Server
+from tests.kit.pdfs import page, pdf
 
 PAGES = ("/", "/documents", "/search?q=turbine", "/upload", "/dead-letters", "/groups", "/workers")
 MANY = 1_000 if os.environ.get("PENSTOCK_LONG") else 40
@@ -67,6 +69,29 @@ async def test_a_page_follows_the_work_of_another_process(server: Server, browse
     await expect(page.locator("tbody tr")).to_have_count(2)
     await expect(page.locator("tbody .status-good")).to_have_count(2)
     await work
+    assert said == []
+
+
+async def test_a_chunk_is_marked_in_its_page_without_loading_the_page_again(
+    server: Server, browser: Browser, tmp_path: Path
+) -> None:
+    folder = notes(tmp_path / "notes", 1)
+    (folder / "hall.pdf").write_bytes(pdf(page(*(f"The turbine of hall {n} runs." for n in range(40)))))
+    await asyncio.to_thread(server.penstock, "ingest", str(folder))
+    tab, said = await opened(browser)
+    await tab.goto(f"{server.url}/documents?name=hall.pdf")
+    await tab.locator("tbody a").first.click()
+    await tab.evaluate("window.kept = true")
+    picture = tab.locator(".paper img")
+    await expect(picture).to_have_js_property("complete", True)
+    await tab.locator("a.chunk").first.click()
+    await expect(picture).to_have_attribute("src", re.compile("chunk=0$"))
+    await expect(tab.locator("a.chunk").first).to_be_focused()
+    assert await tab.evaluate("window.kept") is True
+    width = "document.querySelector('.paper img').naturalWidth"
+    await until(lambda: tab.evaluate(f"{width} > 1000"))
+    serious = [one for one in (await Axe().run(tab)).response["violations"] if one["impact"] in ("serious", "critical")]
+    assert serious == []
     assert said == []
 
 

@@ -8,9 +8,15 @@ from urllib.parse import parse_qsl, urlencode
 
 import httpx2
 import pytest
+from tests.kit.pdfs import page, pdf
 
 from penstock.app import App, open_app
+from penstock.errors import ParserBreach
+from penstock.model.nouns import StepView
+from penstock.model.states import StepStatus
 from penstock.web.app import make_site
+from penstock.web.originals import KEPT, Drawing, Originals
+from penstock.web.steps import timeline
 
 PAGES = ("/", "/documents", "/search", "/upload", "/dead-letters", "/groups", "/workers")
 HOSTILE = "<script>alert(1)</script>\u202egpj\n.txt"
@@ -159,11 +165,86 @@ async def test_a_chunk_is_marked_in_the_text_of_its_page(app: App, browser: http
     assert html.unescape(marked[1]) == found.text
 
 
+async def test_a_page_of_a_pdf_is_shown_with_a_chunk_marked_where_it_stands(
+    app: App, browser: httpx2.AsyncClient
+) -> None:
+    await app.ingest(data=pdf(page("The dam."), page("The turbine runs.", "It turns.")), name="hall.pdf")
+    [found] = await app.search("turbine", 1)
+    address = f"/documents/{found.document_id}"
+    shown = (await browser.get(f"{address}?page=2&chunk={found.ordinal}")).text
+    picture = re.search(r'<img src="([^"]+)"', shown)
+    assert picture is not None
+    marked = await browser.get(html.unescape(picture[1]))
+    assert (marked.status_code, marked.headers["content-type"]) == (200, "image/svg+xml")
+    assert "sandbox" in marked.headers["content-security-policy"]
+    assert "data:image/jpeg;base64," in marked.text
+    assert marked.text.count("<rect") == 2
+    plain = await browser.get(f"{address}/pages/2.svg")
+    assert plain.text.count("<rect") == 0
+    for missing in ("3", "0", "99999999999"):
+        assert (await browser.get(f"{address}/pages/{missing}.svg")).status_code in (404, 422)
+    assert re.search(r"Page 2</strong>|Page 2 of 2", shown)
+    assert 'rel="prev"' in shown
+
+
+async def test_a_page_that_cannot_be_drawn_says_why(
+    app: App, browser: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await app.ingest(data=pdf(page("The dam.")), name="dam.pdf")
+    [listed] = await app.list_documents()
+
+    async def crashed(*args: object, **kwargs: object) -> bytes:
+        raise ParserBreach("the parser took longer than <60> s", reason="parser_timeout")
+
+    monkeypatch.setattr("penstock.worker.parsers.pool.ParserPool.call", crashed)
+    answer = await browser.get(f"/documents/{listed.id}/pages/1.svg")
+    assert answer.status_code == 200
+    assert "took longer than &lt;60&gt;" in answer.text
+
+
+def test_pictures_are_kept_while_there_is_room() -> None:
+    kept = Originals()
+    for n in range(10):
+        kept._keep((n,), Drawing(bytes(KEPT // 4), 1, 1, []))
+    assert [key for (key,) in kept._kept] == [6, 7, 8, 9]
+    assert kept._size == KEPT
+
+
+async def test_a_document_shows_its_versions_and_its_steps_over_time(app: App, browser: httpx2.AsyncClient) -> None:
+    for text in ("first text", "second text"):
+        await app.ingest(data=text.encode(), name="one.txt", source="x:one")
+    [listed] = await app.list_documents()
+    page = (await browser.get(f"/documents/{listed.id}")).text
+    assert "replaced" in page
+    assert "searchable" in page
+    assert page.count('class="work"') >= 5
+    failing = StepView("embed", "embed", StepStatus.ERROR, 2, None, 10.0, None, {}, 14.0, 5.0, 20.0, 0, 2, "away")
+    [row] = timeline([failing], 16.0)
+    assert [(bar.kind, bar.x, bar.width) for bar in row.bars] == [
+        ("wait", 0.0, 33.33),
+        ("retried", 33.33, 26.67),
+        ("wait", 60.0, 40.0),
+    ]
+    assert row.attempts == "2 (2 failed)"
+
+
+async def test_a_long_file_shows_the_part_around_a_chunk(app: App, browser: httpx2.AsyncClient) -> None:
+    words = (f"Sentence {n} is about turbine{n}." for n in range(20_000))
+    await app.ingest(data=" ".join(words).encode(), name="long.txt")
+    [found] = await app.search("turbine19000", 1, mode="text")
+    answer = await browser.get(f"/documents/{found.document_id}?page={found.page}&chunk={found.ordinal}")
+    marked = re.search(r'<mark id="passage">(.*?)</mark>', answer.text, re.DOTALL)
+    assert marked is not None
+    assert html.unescape(marked[1]) == found.text
+    assert len(answer.content) < 600_000
+
+
 async def test_i10_a_document_of_another_owner_is_not_found(app: App, browser: httpx2.AsyncClient) -> None:
     await app.for_owner("other").ingest(data=b"secret turbine", name="secret.txt")
     [theirs] = await app.for_owner("other").list_documents()
     for answer in (
         await browser.get(f"/documents/{theirs.id}"),
+        await browser.get(f"/documents/{theirs.id}/pages/1.svg"),
         await send(browser, f"/documents/{theirs.id}/delete", [("sure", "yes")]),
         await send(browser, "/documents/act", [("verb", "delete"), ("sure", "yes"), ("id", theirs.id)]),
     ):

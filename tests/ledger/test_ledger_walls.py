@@ -111,6 +111,7 @@ CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
     "documents.under": lambda a: {"collection": "default", "prefix": "/"},
     "history.ended": lambda a: {"edges": [0.0, 4e9]},
     "history.oldest_waiting": lambda a: {},
+    "history.versions": lambda a: {"document": a.done.document_id, "count": 9},
     "feed.changed": lambda a: {"after": feed.Position(0.0), "count": 9},
     "feed.running": lambda a: {},
     "forgotten.deleted": lambda a: {"collection": "default", "wanted": ["/gone"]},

@@ -420,6 +420,7 @@ _BY_MEDIA_TYPE = {row.media_type: row for row in FORMATS}
 READERS = {reader.name: reader for row in FORMATS for reader in (row.reader, row.members) if reader is not None} | {
     "pdf_image": Reader("pdf_image", "penstock.extractors.pdf_images"),
     "pdf_part": Reader("pdf_part", "penstock.extractors.pdf_part", ("PIL.Image", "PIL.JpegImagePlugin")),
+    "pdf_view": Reader("pdf_view", "penstock.extractors.pdf_view", ("PIL.Image", "PIL.JpegImagePlugin")),
 }
 """The readers that parser processes can run, by name."""
 

@@ -192,6 +192,13 @@ def draw(file: BinaryIO, password: str | None, index: int, dpi: int, most: int) 
 
 
 @contextmanager
+def opened_pdf(file: BinaryIO, password: str | None) -> Iterator[Any]:
+    """The document as PDFium has it."""
+    with _opened(file, password) as document:
+        yield document.document
+
+
+@contextmanager
 def _opened(file: BinaryIO, password: str | None) -> Iterator[_Open]:
     known = os.fstat(file.fileno())
     key = (known.st_dev, known.st_ino, password)

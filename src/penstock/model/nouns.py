@@ -179,6 +179,15 @@ class StepView(msgspec.Struct, frozen=True):
     meta: Json
     last_progress: float | None = None
     """When a checkpoint or a heartbeat last reported progress."""
+    created_at: float | None = None
+    """When its turn came. None: it has not come yet."""
+    retry_at: float | None = None
+    """Before this time, a step that waits for another attempt is not claimed."""
+    crashes: int = 0
+    """How many attempts ended with the death of the worker, and `errors`: with an error."""
+    errors: int = 0
+    error: str | None = None
+    """The error of the last attempt."""
 
 
 class Segment(msgspec.Struct, frozen=True):

@@ -89,22 +89,29 @@ async def status(scope: Scope, document: str | None = None) -> Counts | Document
     return await views.details(scope.owner, scope.ledger, arguments.text("document", document))
 
 
-async def show(scope: Scope, document: str, what: Literal["pages", "chunks", "blocks"]) -> AsyncIterator[Any]:
-    """Return what was extracted: pages with their blocks, or chunks. If the workflow has two steps of the kind, return
-    the output of the last one, which search uses."""
+async def show(
+    scope: Scope, document: str, what: Literal["pages", "chunks", "blocks"], *, start: int = 0
+) -> AsyncIterator[Any]:
+    """Return what was extracted: pages with their blocks, or chunks, from number `start` on (counted from 0). If the
+    workflow has two steps of the kind, return the output of the last one, which search uses."""
     from penstock.worker.context import reader
 
     arguments.text("document", document)
+    arguments.count("start", start)
     if what not in ("pages", "chunks", "blocks"):
         raise UsageError(f"what {what!r}: use one of pages, chunks, blocks")
     kind = "chunk" if what == "chunks" else "extract"
     if (dropped := await remade.find_dropped(scope, document)) is not None:
-        stream = remade.chunks(scope, dropped) if what == "chunks" else remade.pages(scope, dropped)
+        stream, left_out = remade.chunks(scope, dropped) if what == "chunks" else remade.pages(scope, dropped), start
     else:
-        stream = views.items(scope.owner, scope.ledger, reader(scope.ledger, scope.blobs), document, kind)
+        stream = views.items(scope.owner, scope.ledger, reader(scope.ledger, scope.blobs), document, kind, start)
+        left_out = 0
     async for batch in stream:
         for item in batch:
-            yield item
+            if left_out:
+                left_out -= 1
+            else:
+                yield item
 
 
 async def list_steps(

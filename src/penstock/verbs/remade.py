@@ -2,12 +2,10 @@
 from the index, pages are extracted again from the raw bytes. Nothing is stored."""
 
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import aclosing
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from penstock.blobs.base import Blobs
 from penstock.blobs.small import is_small
 from penstock.errors import UsageError
 from penstock.indexes.base import RowSpan, TableId
@@ -15,8 +13,8 @@ from penstock.ledger.database.connection import Connection
 from penstock.ledger.engine import documents
 from penstock.model.items import Chunk
 from penstock.model.nouns import Document, Generation, GenerationId, Json, Owner
-from penstock.net.providers import Providers
 from penstock.verbs.scope import Scope
+from penstock.verbs.stored_raw import StoredRaw
 from penstock.verbs.views import resolve
 from penstock.worker.small_artifacts import is_text
 
@@ -76,41 +74,8 @@ async def pages(scope: Scope, dropped: Dropped) -> AsyncIterator[list[Any]]:
             f"the artifacts of {dropped.document.name!r} were dropped (keep_artifacts): `penstock retry --dropped "
             f"{dropped.document.id}` makes it again from the raw bytes"
         )
-    raw = _Stored(dropped, scope.blobs)
+    document, generation = dropped.document, dropped.generation
+    raw = StoredRaw(scope, document.id, document.name, generation.raw_key, generation.size)
     async with aclosing(extractor.extract(raw, media_type, dict(dropped.extraction or {}), {})) as batches:
         async for batch in batches:
             yield list(batch.pages)
-
-
-class _Stored:
-    """The raw bytes of a searchable version, as an extractor reads them."""
-
-    def __init__(self, dropped: Dropped, blobs: Blobs) -> None:
-        self._blobs = blobs
-        self._key = dropped.generation.raw_key
-        self.name = dropped.document.name
-        self.size = dropped.generation.size
-        self.parser_s = 0.0
-        self.flow = (str(dropped.document.owner), str(dropped.document.id))
-
-    async def read_range(self, offset: int, length: int) -> bytes:
-        return await self._blobs.read_range(self._key, offset, length)
-
-    async def password(self) -> str | None:
-        return None
-
-    def file(self) -> AbstractAsyncContextManager[Path]:
-        return self._blobs.file(self._key)
-
-    def waiting(self, on: str | None) -> None:
-        pass
-
-    @property
-    def providers(self) -> Providers:
-        raise AssertionError("a local extractor calls no provider")
-
-    def may_parse(self) -> None:
-        pass
-
-    def parsed(self, seconds: float) -> None:
-        self.parser_s += seconds

@@ -245,13 +245,13 @@ def resolve_all(owner: Owner, connection: Connection, names: Sequence[str], *, d
 
 
 async def items(
-    owner: Owner, ledger: Ledger, reader: ArtifactReader, document: str, kind: str
+    owner: Owner, ledger: Ledger, reader: ArtifactReader, document: str, kind: str, start: int = 0
 ) -> AsyncIterator[list[Any]]:
-    """Yield the output of a step: that of the searchable version, or of the one being built if there is none. If there
-    are two steps of one kind, it is the output of the last one, which search uses."""
+    """Yield the output of a step, from item `start` on: that of the searchable version, or of the one being built if
+    there is none. If there are two steps of one kind, it is the output of the last one, which search uses."""
     artifact = await ledger.read(lambda c: _artifact(owner, c, document, kind))
     if artifact is not None:
-        async for batch in reader.items(artifact, kind):
+        async for batch in reader.items(artifact, kind, start):
             yield batch
 
 

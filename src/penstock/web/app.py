@@ -5,13 +5,15 @@ from fastapi import FastAPI
 from penstock.api.app import make_api
 from penstock.app import App
 from penstock.metrics.registry import Registry
-from penstock.web.routes import documents, engine, groups, letters, overview, search, session, static, upload
+from penstock.web.originals import Originals
+from penstock.web.routes import document, documents, engine, groups, letters, overview, search, session, static, upload
 
 ROUTERS = (
     static.router,
     session.router,
     overview.router,
     documents.router,
+    document.router,
     search.router,
     upload.router,
     letters.router,
@@ -23,6 +25,7 @@ ROUTERS = (
 def make_site(app: App, *, registry: Registry | None = None) -> FastAPI:
     """Return the API of an open app, with the dashboard."""
     api = make_api(app, registry=registry)
+    api.state.originals = Originals()
     for router in ROUTERS:
         api.include_router(router)
     return api

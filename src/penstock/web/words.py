@@ -18,12 +18,20 @@ TONES = {
     "COMPLETED": "good",
     "READY": "good",
     "alive": "good",
+    "searchable": "good",
+    "current": "good",
+    "DONE": "good",
+    "DELIVERED": "good",
+    "active": "good",
     "FAILED": "bad",
     "dead": "bad",
     "ERROR": "bad",
     "PENDING": "wait",
     "SUBMITTING": "wait",
     "CANCELLED": "none",
+    "replaced": "none",
+    "revoked": "none",
+    "expired": "none",
     "NOT_INDEXABLE": "none",
     "UNSUPPORTED": "none",
 }
@@ -61,6 +69,10 @@ def money(dollars: float) -> str:
 
 
 def duration(seconds: float) -> str:
+    if seconds < 0.9995:
+        return f"{seconds * 1_000:.0f} ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
     for limit, unit, name in ((90, 1, "s"), (5_400, 60, "min"), (129_600, 3_600, "h")):
         if seconds < limit:
             return f"{seconds / unit:.0f} {name}"
@@ -69,6 +81,11 @@ def duration(seconds: float) -> str:
 
 def iso(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def clock(seconds: float) -> str:
+    """The time of the day, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M:%S UTC")
 
 
 def snippet(hit: Hit) -> list[Part]:
@@ -109,6 +126,7 @@ FILTERS = {
     "money": money,
     "duration": duration,
     "iso": iso,
+    "clock": clock,
     "snippet": snippet,
     "parts": score_parts,
 }

@@ -222,13 +222,10 @@ async def list_chunks(
 async def _items(
     access: Access, document_id: str, what: Literal["pages", "chunks"], limit: int, cursor: int
 ) -> Response:
-    found, number = await access.document(document_id), 0
+    found = await access.document(document_id)
     out: list[Any] = []
     more = False
-    async for item in access.scope.show(found.id, what):
-        number += 1
-        if number <= cursor:
-            continue
+    async for item in access.scope.show(found.id, what, start=cursor):
         if len(out) == limit:
             more = True
             break

@@ -122,7 +122,8 @@ WAITING_ON = (
 )
 """What a step waits on: a step that waits for a lock does not report it, so the lock is read."""
 _STEPS = Statement(
-    f"SELECT s.name, s.kind, s.status, s.attempts, {WAITING_ON}, s.started_at, s.finished_at, s.meta, s.progress_at "
+    f"SELECT s.name, s.kind, s.status, s.attempts, {WAITING_ON}, s.started_at, s.finished_at, s.meta, s.progress_at, "
+    "s.created_at, CASE WHEN s.status = 'ERROR' THEN s.not_before END, s.crashes, s.errors, s.error "
     "FROM steps s WHERE s.owner = :owner AND s.document_id = :id "
     "AND s.generation_id = (SELECT max(generation_id) FROM runs WHERE document_id = :id) ORDER BY s.position"
 )
@@ -376,7 +377,7 @@ def last_run(owner: Owner, connection: Connection, document: DocumentId) -> Last
 
 def steps(owner: Owner, connection: Connection, document: DocumentId) -> list[StepView]:
     return [
-        StepView(row[0], row[1], StepStatus(row[2]), row[3], row[4], row[5], row[6], json.loads(row[7]), row[8])
+        StepView(row[0], row[1], StepStatus(row[2]), row[3], row[4], row[5], row[6], json.loads(row[7]), *row[8:])
         for row in connection.run(_STEPS, owner=owner, id=document)
     ]
 

@@ -4,8 +4,9 @@
   "use strict";
   const mark = document.getElementById("live-mark");
   const say = (text) => { if (mark && mark.textContent !== text) mark.textContent = text; };
-  const LEAST_MS = 1000;
-  let source = null, waiting = false, last = 0;
+  // A page that takes long is fetched less often, so that an open page costs the server less than 1 % of a core.
+  const LEAST_MS = 1000, MOST_MS = 15000, SHARE = 100;
+  let source = null, waiting = false, last = 0, pause = LEAST_MS;
 
   const busy = () => {
     const live = document.getElementById("live");
@@ -14,14 +15,21 @@
       (focus && live.contains(focus) && /^(INPUT|SELECT|TEXTAREA)$/.test(focus.tagName)) || String(getSelection()).length > 0;
   };
 
+  // The element with this id of the page at an address; null if there is none.
+  const part = async (address, id) => {
+    const answer = await fetch(address, { headers: { "X-Live": "1" } });
+    if (!answer.ok || answer.redirected) return null;
+    return new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(id);
+  };
+
   const refresh = async () => {
     waiting = false;
     if (busy() || document.hidden) return;
-    last = performance.now();
+    const began = performance.now();
     try {
-      const answer = await fetch(location.href, { headers: { "X-Live": "1" } });
-      if (!answer.ok || answer.redirected) return;
-      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("live");
+      const fresh = await part(location.href, "live");
+      last = performance.now();
+      pause = Math.min(MOST_MS, Math.max(LEAST_MS, SHARE * (last - began)));
       const old = document.getElementById("live");
       if (!fresh || !old || busy() || fresh.innerHTML === old.innerHTML) return;
       const index = rows().findIndex((row) => row.getAttribute("data-selected") === "true");
@@ -35,7 +43,7 @@
   const changed = () => {
     if (waiting) return;
     waiting = true;
-    setTimeout(refresh, Math.max(50, last + LEAST_MS - performance.now()));
+    setTimeout(refresh, Math.max(50, last + pause - performance.now()));
   };
 
   const open = () => {
@@ -52,6 +60,32 @@
   });
   addEventListener("pagehide", close);
   if (!document.hidden) open();
+
+  // A link to another part of the same page, such as a chunk: only that part is loaded.
+  const follow = async (address, id, keep) => {
+    const fresh = await part(address, id), old = document.getElementById(id);
+    if (!fresh || !old) { location.assign(address); return; }
+    const places = [...old.querySelectorAll("[tabindex]")].map((one) => one.scrollTop);
+    old.replaceWith(fresh);
+    if (keep) fresh.querySelectorAll("[tabindex]").forEach((one, i) => { one.scrollTop = places[i] || 0; });
+    fresh.querySelector("[aria-current]")?.focus({ preventScroll: true });
+    reveal();
+  };
+  const reveal = () => {
+    // Scrolls only the box of the text, not the page.
+    const box = document.querySelector(".page-text"), passage = document.getElementById("passage");
+    if (box && passage) box.scrollTop = passage.offsetTop - box.offsetTop - 40;
+  };
+  document.addEventListener("click", async (event) => {
+    const link = event.target.closest?.("a[data-part]");
+    if (!link || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+    event.preventDefault();
+    const page = new URL(link.href).searchParams.get("page"), now = new URL(location.href).searchParams.get("page") || "1";
+    history.pushState({ part: link.dataset.part }, "", link.href);
+    try { await follow(link.href, link.dataset.part, page === now); } catch { location.reload(); }
+  });
+  addEventListener("popstate", () => location.reload());
+  addEventListener("DOMContentLoaded", reveal);
 
   const rows = () => [...document.querySelectorAll("[data-row]")];
   const select = (index, scroll = true) => {
