@@ -190,6 +190,7 @@ SHAPES: dict[str, dict[str, Shape]] = {
     "dlq discard": {"": dict.fromkeys(Discard.__struct_fields__)},
     "batch list": {"": {"batches": [dict.fromkeys(Batch.__struct_fields__)]}},
     "batch start": {"": dict.fromkeys(BatchStart.__struct_fields__)},
+    "start": {"": dict.fromkeys(BatchStart.__struct_fields__)},
     "group list": {"": {"groups": [dict.fromkeys(Group.__struct_fields__)]}},
     "group show": {
         "": {

@@ -59,6 +59,8 @@ class RunSpec:
     """The group of the runs that are started."""
     parent: Parent | None = None
     """The document that contains the documents."""
+    held: bool = False
+    """The runs wait until a user starts them."""
 
 
 class Intake:
@@ -376,6 +378,7 @@ def submission(spec: RunSpec, documents: tuple[NewDocument, ...], seal: bool = F
         spec.password,
         replace(spec.group, seal=True) if spec.group is not None and seal else spec.group,
         spec.parent,
+        spec.held,
     )
 
 

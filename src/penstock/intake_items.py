@@ -40,8 +40,9 @@ class Receipt(msgspec.Struct, frozen=True):
     """None: the document was refused."""
     source: str
     name: str
-    outcome: Literal["submitted", "changed", "resumed", "updated", "skipped", "refused"]
-    """`submitted`: a new document. `changed`: a known one gets a new version. `resumed`: unfinished work continues.
+    outcome: Literal["submitted", "changed", "held", "resumed", "updated", "skipped", "refused"]
+    """`submitted`: a new document. `changed`: a known one gets a new version. `held`: a new document or version, which
+    waits until a user starts it. `resumed`: unfinished work continues.
     `updated`: the bytes are known, and only the metadata was changed.
     `skipped`: nothing to do. `refused`: it could not be read, and was not accepted."""
     status: DocumentStatus | None

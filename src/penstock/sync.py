@@ -216,6 +216,7 @@ class SyncScope:
         cancel_group = _call(OwnerScope.cancel_group)
         list_batches = _call(OwnerScope.list_batches)
         start_batch = _call(OwnerScope.start_batch)
+        start_document = _call(OwnerScope.start_document)
         check = _call(OwnerScope.check)
         vacuum = _call(OwnerScope.vacuum)
         hold_index = _manage(OwnerScope.hold_index)

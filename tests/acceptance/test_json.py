@@ -35,6 +35,7 @@ CALLS: dict[tuple[str, str], str] = {
     ("status", ""): "status",
     ("dlq discard", ""): "dlq discard 2",
     ("batch start", ""): "batch start spring --again",
+    ("start", ""): "start {bad}",
     ("group cancel", ""): "group cancel {group}",
     ("group retry", ""): "group retry {group}",
     ("collection list", ""): "collection list",

@@ -148,6 +148,7 @@ def test_the_rest_of_the_words(client: httpx2.Client, batch: int) -> None:
     assert (listed["name"], listed["source"]) == ("Spring", "files")
     shown = client.get("batch/status", params={"batch_id": 1}).json()
     assert shown["document_count"] == 10
+    client.post("batch/start-workflows", data={"batch_id": 1})
     assert client.get("batch/1/steps").json()
     page = client.get("workflow/", params={"page": 1, "rows_per_page": 3}).json()
     assert (len(page["items"]), page["rows_per_page"]) == (3, 3)

@@ -251,6 +251,16 @@ async def submit_batch(app: App) -> None:
     await app.ingest([folder / name for name in ("alpha.txt", "beta.md", "binary.bin")], batch="spring")
 
 
+async def hold_batch(app: App) -> None:
+    folder = app.config.home_path.parent / "files"
+    names = ("alpha.txt", "beta.md", "binary.bin")
+    await app.ingest([folder / name for name in names], batch="spring", hold=True)
+
+
+async def start_held(app: App) -> None:
+    await app.start_batch("spring", values={"chunk": {"size": 300}})
+
+
 async def start_batch(app: App) -> None:
     await app.start_batch("spring", again=True)
 
@@ -418,6 +428,14 @@ SCENARIOS = (
             Operation(start_batch),
             Operation(cancel_groups),
             Operation(retry_groups),
+            Operation(work),
+        ],
+    ),
+    Scenario(
+        "held",
+        [
+            Operation(hold_batch, adds=frozenset({"alpha.txt", "beta.md", "binary.bin"})),
+            Operation(start_held),
             Operation(work),
         ],
     ),

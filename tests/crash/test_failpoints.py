@@ -78,6 +78,7 @@ for _why, _verbs in _OF_THE_SERVICE.items():
 BEST = {
     "index.append": "ingest",
     "ledger.checkpoint": "large",
+    "ledger.start": "held",
     "ledger.due": "stumbling",
     "ledger.flip": "ingest",
     "ledger.heartbeat": "stumbling",

@@ -54,7 +54,7 @@ DOWN = (
     "DROP TABLE small_blobs",
     "DROP TABLE limit_slots",
     "DROP TABLE limits",
-    # 15: metadata by origin. 16, UNSUPPORTED, can be migrated to again.
+    # 15: metadata by origin. 16 and 32, UNSUPPORTED and HELD, can be migrated to again.
     "ALTER TABLE generations DROP COLUMN found",
     "ALTER TABLE generations DROP COLUMN submitted",
     # 14: versions and placements.

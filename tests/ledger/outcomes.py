@@ -221,6 +221,18 @@ async def start(desk: Desk) -> Any:
     return restarts.Start(desk.submission(news, settings="tomorrow", group=group))
 
 
+@scenario(restarts.START)
+async def start_held(desk: Desk) -> Any:
+    news = replace(desk.document("/unused", stored=False), id=(await desk.submit("/a", held=True)).document_id)
+    return restarts.Start(desk.submission(news, group=groups.GroupStart("g", "w")))
+
+
+@scenario(submits.SUBMIT)
+async def submit_held(desk: Desk) -> Any:
+    await desk.flipped("/a")
+    return desk.submission(desk.document("/a", "v2"), desk.document("/b"), held=True)
+
+
 @scenario(cancellations.CANCEL_GROUP)
 async def cancel_group(desk: Desk) -> Any:
     await desk.submit("/a", "/b", group=groups.GroupStart("g", "w", None, True))

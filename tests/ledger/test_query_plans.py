@@ -112,6 +112,7 @@ _NEW = {
     "priority": 0,
     "batch": None, "step": "one", "kind": "extract", "pool": None, "key": None, "family": "g", "workflow": "w",
     "params": None, "tells_end": 0, "sealed": 1, "submit_s": 300.0, "notifies": False,
+    "entry": "PENDING", "run_status": "OPEN",
 }  # fmt: skip
 SINGLE: Verbs = {
     "complete and chain": (
@@ -121,11 +122,16 @@ SINGLE: Verbs = {
     ),
     "claim in a single statement": (postgres_statements.claim(3), {**_CLAIM, **_KINDS}, None),
     "enter": (
-        postgres_statements.submit(True, True, True),
+        postgres_statements.submit(True, True, True, False),
         _NEW,
         [("r", "d", "k", 1, "h", "g", b"x", "/a", "a", "{}")],
     ),
-    "begin": (postgres_statements.submit(False, False, False), _NEW, [("r", "d", "k", 1, "h", None)]),
+    "enter held": (
+        postgres_statements.submit(True, False, False, True),
+        {**_NEW, "entry": "HELD", "run_status": "HELD"},
+        [("r", "d", "k", 1, "h", None, "/a", "a", "{}")],
+    ),
+    "begin": (postgres_statements.submit(False, False, False, False), _NEW, [("r", "d", "k", 1, "h", None)]),
 }
 """Those of PostgreSQL alone."""
 _READ = (

@@ -61,6 +61,7 @@ CROSSING = {
     "usage.by_owner": "for the operator",
     "runs.start_runs": "inside submits; the submission carries the owner",
     "runs.keep_password": "the same",
+    "runs.drop_held": "inside starts and re-indexes, for documents that were looked up by owner",
     "runs.stop_runs": "inside submits, cancels and deletes, for documents that were looked up by owner",
     "runs.replay_runs": "inside submits and retries, for runs that were looked up by owner",
     "cancellations.cancel_documents": "inside cancels and deletes, for documents that were looked up by owner",

@@ -3,7 +3,7 @@
 import pytest
 from scripts import states as drawing
 
-from penstock.ledger.database.migrations import m0001_initial, m0016_unsupported
+from penstock.ledger.database.migrations import m0001_initial, m0032_held
 from penstock.model.states import (
     DOCUMENT_TRANSITIONS,
     ENDS,
@@ -28,7 +28,7 @@ def test_the_docs_are_what_the_tables_draw() -> None:
 @pytest.mark.parametrize(
     ("listed", "table"),
     [
-        (m0016_unsupported.DOCUMENT_TRANSITIONS, DOCUMENT_TRANSITIONS),
+        (m0032_held.DOCUMENT_TRANSITIONS, DOCUMENT_TRANSITIONS),
         (m0001_initial.STEP_TRANSITIONS, STEP_TRANSITIONS),
     ],
     ids=["documents", "steps"],
@@ -48,10 +48,10 @@ def test_the_page_names_every_state_and_every_transition() -> None:
 def test_every_status_can_be_reached_and_only_ends_are_ends() -> None:
     assert {new for _, new in DOCUMENT_TRANSITIONS} == set(DocumentStatus)
     assert {new for _, new in STEP_TRANSITIONS} == set(StepStatus)
-    assert set(ENDS) | set(WORKING) | {DocumentStatus.PENDING} == set(DocumentStatus)
+    assert set(ENDS) | set(WORKING) | {DocumentStatus.PENDING, DocumentStatus.HELD} == set(DocumentStatus)
     for old, new in DOCUMENT_TRANSITIONS:
-        assert old not in ENDS or new == DocumentStatus.PENDING
-        assert new != DocumentStatus.PENDING or old in ENDS
+        assert old not in ENDS or new in (DocumentStatus.PENDING, DocumentStatus.HELD)
+        assert new != DocumentStatus.PENDING or old in (*ENDS, DocumentStatus.HELD)
 
 
 def test_every_kind_that_ships_shows_as_a_working_status() -> None:

@@ -11,6 +11,7 @@ from penstock.verbs.accepting import SMALL, Named, Order, accept_stream
 OUTCOMES = {
     "submitted": "created",
     "changed": "updated",
+    "held": "held",
     "updated": "updated",
     "resumed": "resumed",
     "skipped": "unchanged",
@@ -49,4 +50,4 @@ def shown(receipt: Receipt) -> dict[str, object]:
 
 
 def status_of(receipt: Receipt) -> int:
-    return 201 if receipt.outcome == "submitted" else 200
+    return 201 if receipt.outcome in ("submitted", "held") else 200

@@ -1,12 +1,16 @@
 """`batch`, `group`: start workflows for many documents, and follow their runs."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli import usage
+from penstock.cli import completion, usage
 from penstock.cli.call import Call, InOrder, body
+from penstock.cli.changes import by_step, changes
 from penstock.cli.output import Answer, count, duration, labelled, table, when, with_times
+
+if TYPE_CHECKING:
+    from penstock.verbs.groups import BatchStart
 
 
 @click.group(cls=InOrder, no_args_is_help=False)
@@ -33,8 +37,7 @@ async def list_batches(call: Call) -> Answer:
 
 @batch.command("start")
 @click.argument("name", metavar="BATCH")
-@click.option("--workflow", metavar="ID", help="The workflow, by id or file.")
-@click.option("--params", metavar="ID", help="The parameter set, by id or file.")
+@changes
 @click.option("--collection", metavar="NAME", help="The collection of the documents.")
 @click.option("--priority", metavar="N", type=int, default=0, help="A higher priority is processed first.")
 @click.option("--again", is_flag=True, help="Include documents that are done with the same workflow and values.")
@@ -44,6 +47,7 @@ async def start_batch(
     name: str,
     workflow: str | None,
     params: str | None,
+    values: tuple[str, ...],
     collection: str | None,
     priority: int,
     again: bool,
@@ -51,19 +55,51 @@ async def start_batch(
     """Start a workflow for the documents of a batch.
 
     The new runs form one group. Documents stay searchable until their new run has ended. Steps whose input and values
-    are unchanged are not repeated.
+    are unchanged are not repeated. Held documents start with the workflow that they were submitted with, unless another
+    one is given.
     """
-    import msgspec
-
     async with call.scope() as scope:
         done = await scope.start_batch(
             name,
             workflow=workflow,
             params=params,
+            values=by_step(values),
             collection=collection,
             priority=priority,
             again=again,
         )
+    return _began(done)
+
+
+@click.command("start")
+@click.argument("ids", metavar="ID...", nargs=-1, required=True, shell_complete=completion.documents)
+@changes
+@click.option("--priority", metavar="N", type=int, default=0, help="A higher priority is processed first.")
+@body
+async def start(
+    call: Call, ids: tuple[str, ...], workflow: str | None, params: str | None, values: tuple[str, ...], priority: int
+) -> Answer:
+    """Start a workflow for documents, also for held ones.
+
+    Each gets a new run. Held documents start with the workflow that they were submitted with, unless another one is
+    given.
+    """
+    from penstock.verbs.groups import BatchStart
+
+    options: dict[str, Any] = {"workflow": workflow, "params": params, "values": by_step(values), "priority": priority}
+    async with call.scope() as scope:
+        done = [await scope.start_document(one, **options) for one in ids]
+    return _began(
+        BatchStart(
+            next((one.group for one in done if one.group), None),
+            *(sum(getattr(one, what) for one in done) for what in ("started", "done", "working")),
+        )
+    )
+
+
+def _began(done: "BatchStart") -> Answer:
+    import msgspec
+
     lines = [f"started {count(done.started, 'run')}" + (f", group {done.group}" if done.group else "")]
     if done.done:
         lines.append(f"{count(done.done, 'document')} done with the same workflow and values (--again repeats them)")

@@ -73,7 +73,7 @@ for _command in (
         upkeep.vacuum,
     ),
     *(upkeep.backup, upkeep.restore),
-    *(dlq.dlq, groups.batch, groups.group, system.steps, system.workers, system.lock),
+    *(dlq.dlq, groups.batch, groups.start, groups.group, system.steps, system.workers, system.lock),
     *(workflow.workflow, models.model, settings.config, settings.db),
     *(keys.key, keys.audit),
     *(mcp.mcp, bench.bench, demo.demo),

@@ -84,6 +84,7 @@ def choices(function: Callable[..., Any]) -> Callable[..., Any]:
 @BUDGET
 @MAX_COST
 @STRICT
+@click.option("--hold", is_flag=True, help="Accept the documents, to be started later by `penstock batch start`.")
 @click.option("--no-wait", is_flag=True, help="Only submit; `penstock run` processes the documents.")
 @click.option("--watch", is_flag=True, help="Keep on: ingest new and changed files until Ctrl-C or SIGTERM.")
 @body
@@ -96,6 +97,7 @@ async def ingest(
     budget: str | None,
     max_cost: float | None,
     strict: bool,
+    hold: bool,
     no_wait: bool,
     watch: bool,
     dry_run: bool,
@@ -113,7 +115,7 @@ async def ingest(
     files, standard_input = _sort((*paths, *listed(lists)), name, key, options["manifest"])
     if watch:
         given = {"--dry-run": dry_run, "--estimate": estimate, "--max-cost": max_cost is not None, "--strict": strict}
-        _refuse_with_watch({**given, "--budget": budget, "--key": key, "-": name})
+        _refuse_with_watch({**given, "--budget": budget, "--key": key, "--hold": hold, "-": name})
     if dry_run or estimate:
         return await (estimated if estimate else plan)(call, files, standard_input, options)
     word = chosen(password, password_file, standard_input=standard_input)
@@ -122,7 +124,7 @@ async def ingest(
         return await _watch(call, files, password=word, wait=not no_wait, **options)
     data = io.BufferedReader(StandardInput(call)) if standard_input else None
     options |= {"data": data, "name": name, "key": key, "budget_s": parse_duration(budget)}
-    options["max_cost"] = max_cost
+    options |= {"max_cost": max_cost, "hold": hold}
     return await _ingest(call, files, strict, password=word, wait=not no_wait, **options)
 
 
@@ -271,6 +273,8 @@ def _answer(call: Call, summary: "Summary", *, strict: bool = False) -> Answer:
             f"{summary.stale_settings:,} {done} made with other settings and not changed: "
             "re-indexing is not supported yet; use `penstock delete` and ingest again."
         )
+    if summary.held:
+        hints.append("To start held documents: penstock batch start BATCH · penstock start ID")
     if summary.cost_spent:
         hints.append(f"Embeddings have cost {dollars(summary.cost)}, and the next ones would exceed --max-cost.")
     if call.signals.received is not None and not call.signals.is_service:
@@ -302,6 +306,7 @@ def summary_line(summary: "Summary") -> str:
         "unsupported",
         "failed",
         "cancelled",
+        "held",
         "pending",
         "deleted",
         "gone",

@@ -7,6 +7,8 @@ from enum import StrEnum
 
 class DocumentStatus(StrEnum):
     PENDING = "PENDING"
+    HELD = "HELD"
+    """It was accepted, and waits until a user starts it."""
     EXTRACTING = "EXTRACTING"
     CHUNKING = "CHUNKING"
     EMBEDDING = "EMBEDDING"
@@ -31,6 +33,8 @@ class StepStatus(StrEnum):
 
 class RunStatus(StrEnum):
     OPEN = "OPEN"
+    HELD = "HELD"
+    """It has no steps yet. A start replaces it by an open one."""
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
@@ -69,6 +73,9 @@ DOCUMENT_TRANSITIONS: Mapping[tuple[DocumentStatus, DocumentStatus], str] = {
     (_D.NOT_INDEXABLE, _D.PENDING): "retry",
     (_D.UNSUPPORTED, _D.PENDING): "retry",
     (_D.COMPLETED, _D.PENDING): "submit",
+    (_D.HELD, _D.PENDING): "start",
+    (_D.HELD, _D.CANCELLED): "cancel",
+    **{(status, _D.HELD): "submit" for status in _D if status != _D.HELD},
 }
 
 _S = StepStatus

@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.blobs.small import upload_limit
 from penstock.errors import PenstockError, StorageError, UsageError
-from penstock.intake import Intake
+from penstock.intake import Intake, RunSpec
 from penstock.intake_items import Receipt, SubmitItem
 from penstock.ledger.engine import forgotten
 from penstock.sources.upload import BytesSource, PiecesSource
@@ -39,6 +39,7 @@ class Order(msgspec.Struct, frozen=True):
     priority: int = 0
     batch: str | None = None
     retry: bool = False
+    hold: bool = False
 
 
 class Named(msgspec.Struct, frozen=True):
@@ -60,17 +61,28 @@ def named(source: str | None, name: str | None, metadata: object = None) -> Name
 
 def checked(scope: Scope, order: Order) -> Order:
     """Validate an order before any bytes are read."""
-    run_spec(
-        scope, order.collection, order.workflow, order.params, order.priority, order.batch, order.retry, password=None
-    )
+    _spec(scope, order)
     return order
+
+
+def _spec(scope: Scope, order: Order) -> RunSpec:
+    return run_spec(
+        scope,
+        order.collection,
+        order.workflow,
+        order.params,
+        order.priority,
+        order.batch,
+        order.retry,
+        None,
+        order.hold,
+    )
 
 
 async def accept(scope: Scope, order: Order, items: Sequence[SubmitItem]) -> dict[str, Receipt]:
     """Submit documents, whose sources differ. Return the receipt of each by its source URI."""
     scope.ledger.database.refuse_read_only()
-    where = chosen_collection(scope, order.collection)
-    spec = run_spec(scope, where, order.workflow, order.params, order.priority, order.batch, order.retry, None)
+    where, spec = chosen_collection(scope, order.collection), _spec(scope, order)
     await finish_drops_of(scope.ledger, scope.owner, where)
     spec = await fitted(scope, spec)
     away = await scope.ledger.read(partial(forgotten.sources, scope.owner), where)

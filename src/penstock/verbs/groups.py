@@ -1,23 +1,29 @@
 """The run groups and batches of an owner: list, show, start, retry, cancel."""
 
+import dataclasses
 import json
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import msgspec
 
 from penstock.errors import NotFound, UsageError
 from penstock.intake import RunSpec, submission
-from penstock.ledger.database.store import Ledger
-from penstock.ledger.engine import cancellations, documents, groups, restarts, submissions
+from penstock.ledger.engine import cancellations, documents, groups, restarts, submissions, work
 from penstock.ledger.engine import usage as booked
+from penstock.ledger.engine.documents import Origin
 from penstock.ledger.reads import batches
 from penstock.ledger.reads.batches import Batch, Durations, Group
-from penstock.model.nouns import DocumentId, Owner, RunId
+from penstock.model.nouns import DocumentId, RunId, WorkflowRef
+from penstock.model.states import DocumentStatus
 from penstock.verbs import arguments, views
+from penstock.verbs.changes import Changes
 from penstock.verbs.documents import retry
 from penstock.verbs.querying import fitted
 from penstock.verbs.scope import Scope, chosen_collection
 from penstock.verbs.usage import Usage, summed
+from penstock.workflows.load import decode, merged
 
 PAGE = 500
 CANCELLED_AT_ONCE = 1000
@@ -105,72 +111,121 @@ async def start_batch(
     *,
     workflow: str | None = None,
     params: str | None = None,
+    values: Mapping[str, Mapping[str, Any]] | None = None,
     collection: str | None = None,
     priority: int = 0,
     again: bool = False,
 ) -> BatchStart:
     """Start a workflow for the documents of a batch, as one group, and return without waiting for the workers.
     Searchable documents stay searchable until their new run has ended. Documents that are COMPLETED with the same
-    workflow and values are skipped, unless `again` is set."""
-    where, specs = chosen_collection(scope, collection), scope.resources.run_specs
-    arguments.text("batch", batch)
-    arguments.number("priority", priority, -arguments.PRIORITY, arguments.PRIORITY)
-    asked = specs.asked(where, workflow, params)
-    spec = specs.start(scope.owner, where, asked, batch=batch, priority=priority)
-    spec = await fitted(scope, spec)
-    return await _start(scope.owner, scope.ledger, spec, again)
+    workflow and values are skipped, unless `again` is set. `values` are single parameters, by step. Without `workflow`
+    and `params`, held documents start with those that they were submitted with."""
+    where = chosen_collection(scope, collection)
+    starting = await _Starting.begin(scope, where, workflow, params, values, priority, arguments.text("batch", batch))
+    after, seen = "", 0
+    while True:
+        rows = await scope.ledger.read(partial(batches.documents_of_batch, scope.owner), batch, where, after, PAGE)
+        if not rows:
+            break
+        after, seen = rows[-1][0], seen + len(rows)
+        await starting.start([(DocumentId(row[0]), row[1:]) for row in rows], again=again)
+    if not seen:
+        raise UsageError(
+            f"no documents of a batch {batch!r} in collection {where!r}: "
+            "`penstock batch list` shows the batches, `penstock ingest PATH --batch NAME` makes one"
+        )
+    return await starting.end()
 
 
 async def start_document(
-    scope: Scope, document: str, *, workflow: str | None = None, params: str | None = None, priority: int = 0
+    scope: Scope,
+    document: str,
+    *,
+    workflow: str | None = None,
+    params: str | None = None,
+    values: Mapping[str, Mapping[str, Any]] | None = None,
+    priority: int = 0,
 ) -> BatchStart:
-    """Start a workflow for one document, as a group of one run, and return without waiting for the workers."""
+    """Start a workflow for one document, as a group of one run, and return without waiting for the workers. Without
+    `workflow` and `params`, a held document starts with those that it was submitted with."""
     arguments.text("document", document)
-    arguments.number("priority", priority, -arguments.PRIORITY, arguments.PRIORITY)
-    specs = scope.resources.run_specs
     found = await scope.ledger.read(lambda c: views.resolve(scope.owner, c, document))
     entry = await scope.ledger.read(lambda c: documents.get(scope.owner, c, found))
     if entry is None:
         raise NotFound(f"no document {document!r}: `penstock list` shows all documents")
     one = entry.document
-    spec = specs.start(scope.owner, one.collection, specs.asked(one.collection, workflow, params), priority=priority)
-    spec = await fitted(scope, spec)
-    assert spec.group is not None
-    run = RunId(scope.runtime.ulid())
-    new = submissions.NewDocument(one.id, run, one.source, one.name, one.sha256, one.size, None, dict(one.metadata))
-    done = await scope.ledger.write(restarts.START, restarts.Start(submission(spec, (new,)), again=True))
-    if done.started:
-        await scope.ledger.write(groups.SEAL, spec.group.id)
-    return BatchStart(spec.group.id if done.started else None, len(done.started), done.done, done.working)
+    starting = await _Starting.begin(scope, one.collection, workflow, params, values, priority, None)
+    row = (one.source, one.name, one.sha256, one.size, json.dumps(dict(one.metadata)))
+    await starting.start([(one.id, row)], again=True)
+    return await starting.end()
 
 
-async def _start(owner: Owner, ledger: Ledger, spec: RunSpec, again: bool) -> BatchStart:
-    """Start the workflow for all documents of the batch."""
-    assert spec.group is not None
-    assert spec.batch is not None
-    runtime = ledger.database.runtime
-    after, seen = "", 0
-    started = done = working = 0
-    while True:
-        look = partial(batches.documents_of_batch, owner)
-        rows = await ledger.read(look, spec.batch, spec.collection, after, PAGE)
-        if not rows:
-            break
-        after, seen = rows[-1][0], seen + len(rows)
-        run_ids = runtime.ulids(len(rows))
-        documents = tuple(
-            submissions.NewDocument(
-                DocumentId(row[0]), RunId(run), row[1], row[2], row[3], row[4], None, json.loads(row[5])
-            )
-            for row, run in zip(rows, run_ids, strict=True)
-        )
-        part = await ledger.write(restarts.START, restarts.Start(submission(spec, documents), again))
-        started, done, working = started + len(part.started), done + part.done, working + part.working
-    if not seen:
-        raise UsageError(
-            f"no documents of a batch {spec.batch!r} in collection {spec.collection!r}: "
-            "`penstock batch list` shows the batches, `penstock ingest PATH --batch NAME` makes one"
-        )
-    if started:
-        await ledger.write(groups.SEAL, spec.group.id)
-    return BatchStart(spec.group.id if started else None, started, done, working)
+class _Starting:
+    """One call that starts a workflow for documents, as one group."""
+
+    def __init__(self, scope: Scope, spec: RunSpec, changes: Changes) -> None:
+        assert spec.group is not None
+        self._scope = scope
+        self._spec = spec
+        self._group = spec.group
+        self._changes = changes
+        self._own: dict[str, RunSpec] = {}
+        """What held documents start with, by the snapshot that they were submitted with."""
+        self._started = self._done = self._working = 0
+
+    @classmethod
+    async def begin(
+        cls,
+        scope: Scope,
+        collection: str,
+        workflow: str | None,
+        params: str | None,
+        values: Mapping[str, Mapping[str, Any]] | None,
+        priority: int,
+        batch: str | None,
+    ) -> "_Starting":
+        arguments.number("priority", priority, -arguments.PRIORITY, arguments.PRIORITY)
+        changes, specs = Changes(workflow, params, arguments.values(values)), scope.resources.run_specs
+        asked = specs.asked(collection, workflow, params)
+        asked = WorkflowRef(asked.workflow, asked.params, merged(changes.values))
+        spec = await fitted(scope, specs.start(scope.owner, collection, asked, batch=batch, priority=priority))
+        return cls(scope, spec, changes)
+
+    async def start(self, rows: Sequence[tuple[DocumentId, Sequence[Any]]], *, again: bool) -> None:
+        alike: dict[str, list[submissions.NewDocument]] = {}
+        origins: dict[DocumentId, Origin] = {}
+        if self._changes.workflow is None and self._changes.params is None:
+            ids = [document for document, _ in rows]
+            origins = await self._scope.ledger.read(partial(documents.origins, self._scope.owner), ids)
+        run_ids = self._scope.runtime.ulids(len(rows))
+        for (document, row), run in zip(rows, run_ids, strict=True):
+            source, name, sha256, size, metadata = row
+            new = submissions.NewDocument(
+                document, RunId(run), source, name, sha256, size, None, json.loads(metadata)
+            )  # fmt: skip
+            origin = origins.get(document)
+            own = origin.snapshot if origin is not None and origin.status == DocumentStatus.HELD else ""
+            if origin is not None and own and own not in self._own:
+                self._own[own] = await self._own_spec(origin)
+            alike.setdefault(own, []).append(new)
+        for own, some in alike.items():
+            part = submission(self._own[own] if own else self._spec, tuple(some))
+            done = await self._scope.ledger.write(restarts.START, restarts.Start(part, again))
+            self._started += len(done.started)
+            self._done += done.done
+            self._working += done.working
+
+    async def _own_spec(self, origin: Origin) -> RunSpec:
+        body = await self._scope.ledger.read(work.snapshot, origin.snapshot)
+        spec, _ = self._scope.resources.run_specs.again(self._scope.owner, origin, decode(body), self._changes)
+        spec = await fitted(self._scope, spec)
+        # The group shows the workflow that its first documents start with.
+        asked = spec.workflow.asked
+        group = msgspec.structs.replace(self._group, workflow=spec.workflow.id, params=asked.params if asked else None)
+        return dataclasses.replace(spec, group=group, priority=self._spec.priority, batch=self._spec.batch)
+
+    async def end(self) -> BatchStart:
+        if self._started:
+            await self._scope.ledger.write(groups.SEAL, self._group.id)
+        group = self._group.id if self._started else None
+        return BatchStart(group, self._started, self._done, self._working)

@@ -57,6 +57,7 @@ async def ingest(
     retry: bool = False,
     again: bool = False,
     password: str | None = None,
+    hold: bool = False,
     wait: bool = True,
     budget_s: float | None = None,
     max_cost: float | None = None,
@@ -66,7 +67,8 @@ async def ingest(
     """Submit files, folders, URLs of sources (one, or a list of them) or `data`. Then process them until they have
     ended, unless `wait` is False. `manifest` is a CSV file that names files and their metadata. `data` needs a `name`;
     its source URI is `source`, or else the name. `budget_s` and `max_cost` (US dollars for embeddings) stop it earlier;
-    the next call continues. With `again`, files that were deleted with `forget` come back.
+    the next call continues. With `again`, files that were deleted with `forget` come back. With `hold`, the documents
+    are accepted and wait until they are started (`start_batch`, `start_document`).
     `report` is called with the progress, and `on_receipt` with the receipt of each document."""
     scope.ledger.database.refuse_read_only()
     began = scope.runtime.clock()
@@ -75,8 +77,8 @@ async def ingest(
     known = InCollection(scope, chosen_collection(scope, collection), prune)
     given_paths, info = arguments.paths(paths), arguments.metadata(metadata)
     given = Given(scope, given_paths, include, exclude, data, name, source, key, info, known, manifest)
-    spec = run_spec(scope, collection, workflow, params, priority, batch, retry, password)
-    start = (lambda: start_worker(scope.resources, budget_s, began, max_cost=max_cost)) if wait else None
+    spec = run_spec(scope, collection, workflow, params, priority, batch, retry, password, hold)
+    start = (lambda: start_worker(scope.resources, budget_s, began, max_cost=max_cost)) if wait and not hold else None
     return await ingest_given(scope, given, spec, again=again, start=start, report=report, on_receipt=on_receipt)
 
 
@@ -141,6 +143,7 @@ async def submit(
     retry: bool = False,
     again: bool = False,
     password: str | None = None,
+    hold: bool = False,
 ) -> AsyncIterator[Receipt]:
     """Submit files, folders or `data` like `ingest`, and leave the processing to workers: `async for receipt in
     app.submit(…)`. It yields one receipt for each document when the document is durable, in batches of up to 256. If
@@ -149,7 +152,7 @@ async def submit(
     known = InCollection(scope, chosen_collection(scope, collection))
     given_paths, info = arguments.paths(paths), arguments.metadata(metadata)
     given = Given(scope, given_paths, include, exclude, data, name, source, key, info, known, manifest)
-    spec = run_spec(scope, collection, workflow, params, priority, batch, retry, password)
+    spec = run_spec(scope, collection, workflow, params, priority, batch, retry, password, hold)
     await finish_drops_of(scope.ledger, scope.owner, spec.collection)
     spec = await fitted(scope, spec)
     await given.recall(spec.collection, again=again)
@@ -203,13 +206,16 @@ def run_spec(
     batch: str | None,
     retry: bool,
     password: str | None,
+    hold: bool = False,
 ) -> RunSpec:
     arguments.number("priority", priority, -arguments.PRIORITY, arguments.PRIORITY)
     arguments.maybe("batch", batch)
     arguments.maybe("password", password)
     where, specs = chosen_collection(scope, collection), scope.resources.run_specs
     asked = specs.asked(where, workflow, params)
-    return specs.start(scope.owner, where, asked, priority=priority, batch=batch, retry=retry, password=password)
+    return specs.start(
+        scope.owner, where, asked, priority=priority, batch=batch, retry=retry, password=password, hold=hold
+    )
 
 
 @dataclass

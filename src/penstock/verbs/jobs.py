@@ -228,6 +228,8 @@ def _count(job: Job, spec: RunSpec, receipt: Receipt) -> None:
         summary.skipped += 1
         summary.failed_before += receipt.status in AGAIN
         summary.stale_settings += receipt.stale_settings
+    elif receipt.outcome == "held":
+        summary.held += 1
     else:
         summary.submitted += 1
         if receipt.outcome != "resumed" and spec.group is not None:

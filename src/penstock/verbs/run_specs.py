@@ -94,11 +94,12 @@ class RunSpecs:
         batch: str | None = None,
         retry: bool = False,
         password: str | None = None,
+        hold: bool = False,
     ) -> RunSpec:
-        """Make the RunSpec of a new group of runs."""
+        """Make the RunSpec of a new group of runs, or of runs that wait."""
         chosen, settings = self._prepared(collection, asked)
-        family = GroupStart(self._runtime.ulid(), chosen.id, asked.params)
-        return RunSpec(owner, collection, chosen, settings, priority, batch, retry, password, family)
+        family = None if hold else GroupStart(self._runtime.ulid(), chosen.id, asked.params)
+        return RunSpec(owner, collection, chosen, settings, priority, batch, retry, password, family, held=hold)
 
     def _prepared(self, collection: str, asked: WorkflowRef) -> tuple[Workflow, str]:
         """Return the workflow with its values, and the fingerprint of the settings. A service makes them for every

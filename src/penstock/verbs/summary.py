@@ -72,6 +72,8 @@ class Summary(msgspec.Struct):
     """What this call has bought from embedders, in US dollars."""
     cost_spent: bool = False
     """The call ended because the next purchase would have cost more than `max_cost` allows."""
+    held: int = 0
+    """Documents that were accepted and wait until they are started."""
     children: int = 0
     """How many of the documents were found inside others."""
 

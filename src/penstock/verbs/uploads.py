@@ -59,6 +59,7 @@ class Request(msgspec.Struct, frozen=True):
     params: str | None = None
     priority: int = 0
     batch: str | None = None
+    hold: bool = False
     sha256: str | None = None
     """The expected hash of the bytes."""
     client: dict[str, str] = {}
@@ -92,6 +93,7 @@ async def create_upload(
     params: str | None = None,
     priority: int = 0,
     batch: str | None = None,
+    hold: bool = False,
     sha256: str | None = None,
     client: dict[str, str] | None = None,
     most_bytes: int = MOST_BYTES,
@@ -105,10 +107,10 @@ async def create_upload(
     arguments.number("most_bytes", most_bytes, 0)
     if arguments.maybe("sha256", sha256) is not None and not re.fullmatch("[0-9a-f]{64}", sha256 or ""):
         raise UsageError(f"sha256 {ascii(sha256)[:80]}: expected 64 hexadecimal digits in lower case")
-    spec = run_spec(scope, collection, workflow, params, priority, batch, False, None)
+    spec = run_spec(scope, collection, workflow, params, priority, batch, False, None, hold)
     request = Request(
         name, arguments.maybe("source", source) or name, spec.collection, arguments.metadata(metadata),
-        workflow, params, priority, batch, sha256, _texts("client", client),
+        workflow, params, priority, batch, bool(hold), sha256, _texts("client", client),
     )  # fmt: skip
     text = msgspec.json.encode(request).decode()
     creation = uploads.Creation(scope.runtime.ulid(), scope.owner, TUS, size, text, LIFE_S, most_bytes)
@@ -330,7 +332,9 @@ async def _accepted(scope: Scope, hold: Hold) -> Upload:
 
 
 async def _submitted(scope: Scope, upload_id: str, request: Request, parts: Sequence[Part]) -> Receipt:
-    order = Order(request.collection, request.workflow, request.params, request.priority, request.batch)
+    order = Order(
+        request.collection, request.workflow, request.params, request.priority, request.batch, hold=request.hold
+    )
     found = Found(request.source, request.name)
     item = SubmitItem(_UploadSource(scope.blobs, parts, found), found, f"upload:{upload_id}", dict(request.metadata))
     return (await accept(scope, order, [item]))[found.uri]

@@ -166,8 +166,10 @@ def _details(owner: Owner, connection: Connection, name: str) -> DocumentDetails
     steps = documents.steps(owner, connection, found)
     made = {p.kind: p for p in documents.progress(owner, connection, run.generation)}
     workflow = decode(run.body)
-    later = ahead(workflow, workflow.position(steps[-1].name)) if run.status != "COMPLETED" else []
-    waiting = StepStatus.PENDING if run.status == "OPEN" else StepStatus.CANCELLED
+    later = list(ahead(workflow, workflow.position(steps[-1].name))) if steps and run.status != "COMPLETED" else []
+    if run.status == "HELD":
+        later = [workflow.steps[0], *ahead(workflow, 0)]
+    waiting = StepStatus.PENDING if run.status in ("OPEN", "HELD") else StepStatus.CANCELLED
     dropped = run.status == "COMPLETED" and entry.artifacts_dropped_at is not None
     return DocumentDetails(
         **msgspec.structs.asdict(listed(entry)),

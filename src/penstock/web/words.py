@@ -27,6 +27,7 @@ TONES = {
     "dead": "bad",
     "ERROR": "bad",
     "PENDING": "wait",
+    "HELD": "none",
     "SUBMITTING": "wait",
     "CANCELLED": "none",
     "replaced": "none",

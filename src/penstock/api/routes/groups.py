@@ -1,5 +1,7 @@
 """Batches and groups: many documents at once."""
 
+from typing import Any
+
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -20,6 +22,7 @@ class Start(BaseModel):
 
     workflow: DefinitionId | None = None
     params: DefinitionId | None = None
+    values: dict[str, dict[str, Any]] = {}
     collection: str | None = None
     priority: int = Field(default=0, ge=-1_000_000, le=1_000_000)
     again: bool = False
@@ -40,7 +43,8 @@ async def list_batches(access: Reads) -> Response:
 
 @router.post("/batches/{batch}/start", operation_id="start_batch", responses=described(BatchStart))
 async def start_batch(access: Writes, batch: str, start: Start | None = None) -> Response:
-    """Start a workflow for all documents of a batch, as one group."""
+    """Start a workflow for all documents of a batch, as one group. Held documents start with the workflow and
+    the values that they were submitted with, unless others are given."""
     whole(access)
     if not any(one.name == batch for one in await access.scope.list_batches()):
         raise not_found("batch", batch)

@@ -44,11 +44,12 @@ async def _order(
     priority: Annotated[int, Query(ge=-1_000_000, le=1_000_000, description="Higher ones come first.")] = 0,
     batch: Annotated[str | None, Query(description="A name for documents submitted together.")] = None,
     retry: Annotated[bool, Query(description="Try a failed document again although it is unchanged.")] = False,
+    hold: Annotated[bool, Query(description="Accept the document, and wait until it is started.")] = False,
 ) -> Order:
     for name in (workflow, params):
         if name is not None and not is_definition_id(name):
             raise Problem("invalid", f"{name[:100]!r}: name a workflow or a parameter set by its id")
-    return checked(access.scope, Order(access.collection(collection), workflow, params, priority, batch, retry))
+    return checked(access.scope, Order(access.collection(collection), workflow, params, priority, batch, retry, hold))
 
 
 Ordered = Annotated[Order, Depends(_order)]
@@ -205,6 +206,7 @@ async def _fetched(access: Access, order: Order, asked: JsonUpload) -> dict[str,
         "priority": order.priority,
         "batch": order.batch,
         "retry": order.retry,
+        "hold": order.hold,
     }
     receipts = [receipt async for receipt in access.scope.submit([url], metadata=asked.metadata, **options)]
     if not receipts:

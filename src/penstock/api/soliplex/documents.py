@@ -128,7 +128,7 @@ async def ingest_document(access: Access, given: Values) -> Any:
 
 async def _submitted(access: Access, **given: Any) -> list[Receipt]:
     receipts: list[Receipt] = []
-    await access.scope.ingest(wait=False, on_receipt=receipts.append, **given)
+    await access.scope.ingest(hold=True, on_receipt=receipts.append, **given)
     return receipts
 
 

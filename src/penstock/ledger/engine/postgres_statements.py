@@ -49,7 +49,7 @@ WITH front AS MATERIALIZED (
 entered AS (
   INSERT INTO documents (id, owner, collection, source, name, size, sha256, metadata, status, batch, created_at,
     updated_at)
-  SELECT r.document, :owner, :collection, r.source, r.name, r.size, r.sha256, r.metadata, 'PENDING', :batch, {now},
+  SELECT r.document, :owner, :collection, r.source, r.name, r.size, r.sha256, r.metadata, :entry, :batch, {now},
     {now}
   FROM {rows}
   WHERE true
@@ -89,19 +89,22 @@ small AS (
   SELECT r.raw_key, r.data, {now} FROM begun r WHERE r.data IS NOT NULL
 ),
 {end}
+{if started}
 ranked AS (
   INSERT INTO ranks (owner, priority, last_rank)
   SELECT :owner, :priority, max(rank) FROM begun HAVING count(*) > 0
   ON CONFLICT (priority, owner) DO UPDATE SET last_rank = greatest(ranks.last_rank, excluded.last_rank)
 ),
+{end}
 ran AS (
   INSERT INTO runs (id, document_id, generation_id, owner, snapshot, settings, status, priority, rank, group_id,
     created_at)
-  SELECT r.run, r.document, r.generation, :owner, :snapshot, :settings, 'OPEN', :priority, r.rank, r.family, {now}
+  SELECT r.run, r.document, r.generation, :owner, :snapshot, :settings, :run_status, :priority, r.rank, r.family, {now}
   FROM begun r
   WHERE true
-),
-first AS (
+)
+{if started}
+, first AS (
   INSERT INTO steps (run_id, position, document_id, generation_id, owner, snapshot, name, kind, pool, resource_key,
     status, priority, rank, created_at)
   SELECT r.run, 0, r.document, r.generation, :owner, :snapshot, :step, :kind, :pool, :key, 'PENDING', :priority, r.rank,
@@ -109,6 +112,7 @@ first AS (
   FROM begun r
   WHERE true
 )
+{end}
 {if grouped}
 , grouped AS (
   INSERT INTO groups (id, owner, collection, batch, workflow, params, snapshot, tells_end, sealed, submitting_until,
@@ -133,8 +137,9 @@ FROM begun
 
 
 @cache
-def submit(entering: bool, grouped: bool, small: bool) -> Statement:
-    """`entering`: with new documents; `grouped`: the runs belong to a group; `small`: some bring their bytes."""
+def submit(entering: bool, grouped: bool, small: bool, held: bool) -> Statement:
+    """`entering`: with new documents; `grouped`: the runs belong to a group; `small`: some bring their bytes; `held`:
+    they are not started."""
     columns = "run text, document text, raw_key text, size bigint, sha256 text, family text"
     columns += ", data bytea" * small
     return Statement(
@@ -143,6 +148,7 @@ def submit(entering: bool, grouped: bool, small: bool) -> Statement:
             entering=entering,
             grouped=grouped,
             small=small,
+            started=not held,
         ),
         rows=columns + ", source text, name text, metadata text" * entering,
     )

@@ -17,7 +17,7 @@ from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
 from penstock.ledger.engine import dead_letters, generations, submissions
 from penstock.ledger.engine.generations import GRACE_S
-from penstock.ledger.engine.runs import hold
+from penstock.ledger.engine.runs import drop_held, hold
 from penstock.ledger.engine.steps import SETTINGS
 from penstock.ledger.engine.submissions import Beginning, FirstStep, Submission
 from penstock.model.nouns import DocumentId, Owner, RunId
@@ -320,6 +320,7 @@ def _start_one(connection: Connection, r: Start) -> int:
         return 0
     ids = [DocumentId(row[0]) for row in rows]
     # Of a run that failed for the current version: the run for the next one replaces it.
+    drop_held(connection, ids)
     generations.retire(connection, ids, GRACE_S)
     dead_letters.close(r.owner, connection, ids, "REPLAYED")
     connection.run(_PENDING, [(document,) for document in ids])

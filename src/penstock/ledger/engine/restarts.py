@@ -18,7 +18,8 @@ from penstock.model.states import TEXTLESS
 
 _RUNS = (
     f"SELECT d.id, d.sha256, d.status, x.id, {SETTINGS}, x.generation_id, g.raw_key, x.group_id, d.media_type, "
-    "d.source, d.name, d.size, d.metadata, g.found, g.state = 'BUILDING' FROM {rows} "
+    "d.source, d.name, d.size, d.metadata, g.found, "
+    "g.state = 'BUILDING' AND EXISTS (SELECT 1 FROM steps s WHERE s.run_id = x.id) FROM {rows} "
     "JOIN documents d ON d.id = r.document AND {d.owner} "
     f"AND d.deleted_at IS NULL JOIN runs x ON x.document_id = d.id AND x.generation_id = {LAST_RUN} "
     "JOIN generations g ON g.id = x.generation_id "
@@ -102,7 +103,7 @@ def _begin_one(connection: Connection, request: Start) -> Started:
         same = known.made_with(s.settings)
         if same and known.status == "COMPLETED" and not request.again:
             done += 1
-        elif same and known.status not in ("COMPLETED", "FAILED", "CANCELLED", *TEXTLESS):
+        elif same and known.status not in ("HELD", "COMPLETED", "FAILED", "CANCELLED", *TEXTLESS):
             working += 1
         else:
             now = NewDocument(d.id, d.run_id, source, name, known.sha256, size, None, json.loads(metadata))

@@ -26,7 +26,7 @@ _KNOWN = Statement(
     f"SELECT d.id, d.source, d.sha256, d.status, x.id, {SETTINGS}, x.generation_id, g.raw_key, x.group_id, "
     "d.media_type, CASE WHEN d.status = 'FAILED' THEN EXISTS (SELECT 1 FROM dead_letters l WHERE l.run_id = x.id "
     "AND l.reason IN ('raw_missing', 'raw_damaged', 'short_read')) ELSE false END, g.found, d.size, d.parent_id, "
-    "g.state = 'BUILDING' "
+    "g.state = 'BUILDING' AND EXISTS (SELECT 1 FROM steps s WHERE s.run_id = x.id) "
     "FROM {rows} "
     "JOIN {documents d: d.source = r.source AND {d.owner} AND d.collection = :collection "
     "AND d.deleted_at IS NULL} JOIN runs x ON x.document_id = d.id "
@@ -55,7 +55,8 @@ class Known(msgspec.Struct, frozen=True):
     size: int = 0
     parent_id: DocumentId | None = None
     is_building: bool = True
-    """Whether the run can go on. A re-index that was cancelled has given its generation up."""
+    """Whether the run can go on. A re-index that was cancelled has given its generation up, and a run that was held has
+    no steps."""
 
     def made_with(self, now: str) -> bool:
         """False: these settings may lead to another outcome than those of its newest run."""
@@ -94,8 +95,8 @@ def hold(owner: Owner, connection: Connection, documents: Sequence[DocumentId]) 
 _CHANGED = Statement(
     "UPDATE documents SET size = r.bytes, sha256 = r.hash, name = r.title, metadata = r.info, error = NULL, "
     "media_type = NULL, revision = CASE WHEN sha256 = r.hash THEN revision END, updated_at = {now}, "
-    "status = CASE WHEN status IN ('COMPLETED', 'NOT_INDEXABLE', 'UNSUPPORTED', 'FAILED', 'CANCELLED') "
-    "THEN 'PENDING' ELSE status END "
+    "status = CASE WHEN :entry = 'HELD' OR status IN ('HELD', 'COMPLETED', 'NOT_INDEXABLE', 'UNSUPPORTED', 'FAILED', "
+    "'CANCELLED') THEN :entry ELSE status END "
     "FROM {rows} WHERE {documents.id = r.document}",
     rows="document text, bytes bigint, hash text, title text, info text",
 )
@@ -108,11 +109,14 @@ def start_runs(
     if not changed:
         return
     ids = [old.id for _, old in changed]
+    drop_held(connection, ids)
     stop_runs(connection, ids)
     generations.retire(connection, ids, GRACE_S)
     dead_letters.close(s.owner, connection, ids, "REPLAYED")
     texts = metadata.renew(s.owner, connection, [(old.id, d.metadata) for d, old in changed])
-    connection.run(_CHANGED, [(old.id, d.size, d.sha256, d.name, texts[old.id]) for d, old in changed])
+    connection.run(
+        _CHANGED, [(old.id, d.size, d.sha256, d.name, texts[old.id]) for d, old in changed], entry=s.entry_status
+    )
     if s.parent is None:
         children.reset_counts(s.owner, connection, ids)
     begin = [
@@ -122,7 +126,7 @@ def start_runs(
             d.raw_key or old.raw_key,
             d.size,
             d.sha256,
-            s.parent.group_id if s.parent else old.group_id,
+            None if s.held else s.parent.group_id if s.parent else old.group_id,
             d.data,
         )
         for d, old in changed
@@ -163,7 +167,7 @@ _ACTIVE_STEPS = Statement(
 )
 
 _STOP_RUNS = Statement(
-    "UPDATE runs SET status = 'CANCELLED', finished_at = {now} WHERE status = 'OPEN' "
+    "UPDATE runs SET status = 'CANCELLED', finished_at = {now} WHERE status IN ('OPEN', 'HELD') "
     "AND document_id IN (SELECT r.document FROM {rows}) RETURNING owner, snapshot, id, document_id, group_id",
     rows="document text",
     plan_anew=True,
@@ -181,6 +185,25 @@ def stop_runs(connection: Connection, documents: Sequence[DocumentId]) -> set[Do
     groups.close(connection, [row[4] for row in stopped])
     outbox.tell_cancelled(connection, [row[:4] for row in stopped])
     return {DocumentId(row[3]) for row in stopped}
+
+
+_DROP_HELD = Statement(
+    "DELETE FROM runs WHERE status = 'HELD' AND document_id IN (SELECT r.document FROM {rows}) RETURNING generation_id",
+    rows="document text",
+    plan_anew=True,
+)
+_NEVER_BEGUN = Statement(
+    "UPDATE generations SET state = 'PURGED', staging = 0 WHERE state = 'BUILDING' "
+    "AND id IN (SELECT r.generation FROM {rows})",
+    rows="generation bigint",
+)
+
+
+def drop_held(connection: Connection, documents: Sequence[DocumentId]) -> None:
+    """Remove runs that were held: others take their place. Nothing was made by them."""
+    dropped = connection.run(_DROP_HELD, [(document,) for document in documents])
+    if dropped:
+        connection.run(_NEVER_BEGUN, dropped)
 
 
 _REOPEN = Statement(

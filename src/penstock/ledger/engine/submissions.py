@@ -60,6 +60,13 @@ class Submission(msgspec.Struct, frozen=True):
     """The group that new runs belong to; None: that of the run before."""
     parent: Parent | None = None
     """The document that contains them. Their runs belong to the group of its run."""
+    held: bool = False
+    """Their runs wait, without steps and without a group, until a user starts them."""
+
+    @property
+    def entry_status(self) -> str:
+        """The status of the documents that get a run."""
+        return "HELD" if self.held else "PENDING"
 
 
 class Beginning(msgspec.Struct, frozen=True):
@@ -86,7 +93,7 @@ _SETTINGS = Statement(
 )
 _ENTER = Statement(
     "INSERT INTO documents (id, owner, collection, source, name, size, sha256, metadata, status, batch, created_at, "
-    "updated_at) SELECT r.document, :owner, :collection, r.source, r.name, r.size, r.sha256, r.metadata, 'PENDING', "
+    "updated_at) SELECT r.document, :owner, :collection, r.source, r.name, r.size, r.sha256, r.metadata, :entry, "
     ":batch, {now}, {now} FROM {rows} WHERE true "
     "ON CONFLICT (source, owner, collection) WHERE deleted_at IS NULL DO NOTHING RETURNING id",
     rows="document text, size bigint, sha256 text, source text, name text, metadata text",
@@ -100,7 +107,7 @@ _GENERATION = Statement(
 )
 _RUN = Statement(
     "INSERT INTO runs (id, document_id, generation_id, owner, snapshot, settings, status, priority, rank, group_id, "
-    "created_at) SELECT r.run, r.document, r.generation, :owner, :snapshot, :settings, 'OPEN', :priority, r.rank, "
+    "created_at) SELECT r.run, r.document, r.generation, :owner, :snapshot, :settings, :run_status, :priority, r.rank, "
     "r.family, {now} FROM {rows} WHERE true",
     rows="run text, document text, generation bigint, rank bigint, family text",
 )
@@ -173,10 +180,13 @@ def _begin(connection: Connection, s: Submission, runs: Sequence[Beginning], sea
     small_blobs.keep(connection, [(run.raw_key, run.data) for run in runs if run.data is not None])
     [(front, own)] = connection.run(_FRONT, **values)
     first = max(front, own) + 1
-    connection.run(_LAST_RANK, rank=first + len(runs) - 1, **values)
+    if not s.held:
+        connection.run(_LAST_RANK, rank=first + len(runs) - 1, **values)
     rows = [(run.run_id, run.document_id, made[run.document_id], first + i) for i, run in enumerate(runs)]
     in_groups = [(*row, s.group.id if s.group else run.group_id) for row, run in zip(rows, runs, strict=True)]
     connection.run(_RUN, in_groups, **values)
+    if s.held:
+        return
     connection.run(_STEP, rows, **values)
     _wait_behind_key(connection, s.first)
     # Last: a transaction that ends a run of the group waits for this one from here on.
@@ -212,6 +222,8 @@ def _values(s: Submission, seal: bool) -> dict[str, object]:
         "kind": s.first.kind,
         "pool": s.first.pool,
         "key": s.first.resource_key,
+        "entry": s.entry_status,
+        "run_status": "HELD" if s.held else "OPEN",
     }
     return values if s.group is None else values | groups.values(s.group, s.snapshot, seal)
 
@@ -238,9 +250,9 @@ def _begin_single(
         )
         for run, text in zip(runs, texts or [()] * len(runs), strict=True)
     ]
-    statement = postgres_statements.submit(texts is not None, s.group is not None, small)
+    statement = postgres_statements.submit(texts is not None, s.group is not None, small, s.held)
     begun = connection.run(statement, rows, notifies=connection.notifies, **_values(s, seal))
-    if begun:
+    if begun and not s.held:
         _wait_behind_key(connection, s.first)
         _tell_begun(connection, s, begun[0][1], len(begun))
     return {DocumentId(row[0]) for row in begun}

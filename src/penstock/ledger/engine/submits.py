@@ -16,9 +16,11 @@ from penstock.ledger.engine.submissions import NewDocument, Submission
 from penstock.model.nouns import DocumentId
 from penstock.model.states import TEXTLESS
 
-Outcome = Literal["submitted", "resumed", "updated", "skipped", "taken"]
-"""`taken`: the source belongs to a document that is no child of this parent, or to a child, and this is none."""
+Outcome = Literal["submitted", "held", "resumed", "updated", "skipped", "taken"]
+"""`held`: as `submitted`, but the run waits until a user starts it. `taken`: the source belongs to a
+document that is no child of this parent, or to a child, and this is none."""
 
+WORK = ("submitted", "held", "resumed")
 ENTER_TRIES = 5
 
 
@@ -72,7 +74,7 @@ def _submit_one(connection: Connection, s: Submission) -> list[Submitted]:
             answers[document.source] = keyed[document.key]
             continue
         if document.id in new:
-            answers[document.source] = Submitted(document.id, "submitted", "PENDING")
+            answers[document.source] = _entered(s, document.id)
             continue
         old = there.get(document.source)
         if old is None or (document.raw_key is None and (old.raw_lost or old.sha256 != document.sha256)):
@@ -84,7 +86,9 @@ def _submit_one(connection: Connection, s: Submission) -> list[Submitted]:
         verdict = _again(document, old, s)
         if verdict == "start":
             start.append((document, old))
-            answers[document.source] = Submitted(old.id, "submitted", "PENDING")
+            answers[document.source] = _entered(s, old.id)
+            if old.status == "HELD" and old.sha256 == document.sha256 and not s.held:
+                answers[document.source] = Submitted(old.id, "resumed", "PENDING")
             continue
         if verdict == "replay":
             replay.append(old)
@@ -95,9 +99,7 @@ def _submit_one(connection: Connection, s: Submission) -> list[Submitted]:
     again = any(answer.needs_bytes for answer in answers.values())
     start_runs(connection, s, start, seal=not again)
     replay_runs(connection, s.owner, replay)
-    keep_password(
-        connection, s, [answer.document_id for answer in answers.values() if answer.outcome in ("submitted", "resumed")]
-    )
+    keep_password(connection, s, [answer.document_id for answer in answers.values() if answer.outcome in WORK])
     _keep_keys(connection, s, answers, keyed)
     if s.batch is not None and len(new) < len(s.documents):
         ours = [(answer.document_id,) for answer in answers.values() if answer.outcome != "taken"]
@@ -107,6 +109,10 @@ def _submit_one(connection: Connection, s: Submission) -> list[Submitted]:
     if s.group is not None and s.group.seal and not is_sealed and not again:
         groups.seal(connection, [s.group.id])
     return [answers[document.source] for document in s.documents]
+
+
+def _entered(s: Submission, document: DocumentId) -> Submitted:
+    return Submitted(document, "held" if s.held else "submitted", s.entry_status)
 
 
 def _is_ours(answer: Submitted) -> bool:
@@ -179,13 +185,15 @@ def _again(document: NewDocument, old: Known, s: Submission) -> Literal["start",
         return "start"
     if old.status == "COMPLETED":
         return "skip"
+    if old.status == "HELD":
+        return "skip" if s.held and old.made_with(s.settings) else "start"
     if old.status not in ("FAILED", "CANCELLED", *TEXTLESS):
         return "resume"
     changed = not old.made_with(s.settings)
     unlocked = s.password is not None and old.status == "FAILED"
     if not (s.retry or unlocked) and (not changed or old.status == "CANCELLED"):
         return "skip"
-    return "start" if changed or old.status in TEXTLESS or not old.is_building else "replay"
+    return "start" if s.held or changed or old.status in TEXTLESS or not old.is_building else "replay"
 
 
 def _answers_by_key(connection: Connection, s: Submission) -> dict[str, Submitted]:
@@ -221,10 +229,7 @@ def _recall_submitted(connection: Connection, orders: Sequence[Submission]) -> l
     """Only for new documents, one for each order: known ones take a transaction. Run ids are unique, so a run with this
     id is ours."""
     begun = {row[0] for row in connection.run(_BEGUN, [(d.run_id,) for s in orders for d in s.documents])}
-    return [
-        [Submitted(d.id, "submitted", "PENDING") for d in s.documents] if s.documents[0].run_id in begun else None
-        for s in orders
-    ]
+    return [[_entered(s, d.id) for d in s.documents] if s.documents[0].run_id in begun else None for s in orders]
 
 
 SUBMIT = Verb(

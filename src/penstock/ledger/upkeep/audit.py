@@ -205,8 +205,8 @@ _DOCUMENTS = {
     ),
     "stuck": question(
         "<document> AND ((d.status NOT IN <ends> AND NOT EXISTS (SELECT 1 FROM runs x WHERE x.document_id = d.id "
-        "AND x.status = 'OPEN')) OR EXISTS (SELECT 1 FROM runs x WHERE x.document_id = d.id AND x.status = 'OPEN' "
-        "AND NOT EXISTS (SELECT 1 FROM steps s WHERE s.run_id = x.id "
+        "AND x.status = CASE d.status WHEN 'HELD' THEN 'HELD' ELSE 'OPEN' END)) OR EXISTS (SELECT 1 FROM runs x "
+        "WHERE x.document_id = d.id AND x.status = 'OPEN' AND NOT EXISTS (SELECT 1 FROM steps s WHERE s.run_id = x.id "
         "AND s.status IN ('PENDING', 'RUNNING', 'ERROR')))) AND <documents>"
     ),
     "orphan_child": question(

@@ -106,7 +106,7 @@ _OVER = Statement(
     "JOIN documents d ON d.id = g.document_id WHERE (d.deleted_at < {now} - :older OR (d.deleted_at IS NULL "
     "AND g.id < (SELECT max(n.generation_id) FROM runs n WHERE n.document_id = d.id))) "
     "AND NOT EXISTS (SELECT 1 FROM runs x WHERE x.generation_id = g.id "
-    "AND (x.status = 'OPEN' OR x.finished_at >= {now} - :older)) "
+    "AND (x.status IN ('OPEN', 'HELD') OR x.finished_at >= {now} - :older)) "
     "AND NOT EXISTS (SELECT 1 FROM runs x JOIN dead_letters l ON l.run_id = x.id AND l.state = 'OPEN' "
     "WHERE x.generation_id = g.id) AND NOT EXISTS (SELECT 1 FROM purges p WHERE p.generation_id = g.id)",
     rows="generation bigint",

@@ -34,6 +34,7 @@ from penstock.ledger.database.migrations import (
     m0029_access,
     m0030_stores,
     m0031_live,
+    m0032_held,
 )
 
 MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
@@ -68,5 +69,6 @@ MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0029_access.statements,
     m0030_stores.statements,
     m0031_live.statements,
+    m0032_held.statements,
 )
 LATEST = len(MIGRATIONS)
