@@ -208,6 +208,7 @@ def test_check_exits_1_when_a_blob_is_gone(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_prune_answers_counts(cli: Cli) -> None:
+    cli("db", "migrate")
     answer = cli("prune", "--json").json
     assert answer
     assert all(isinstance(n, int) for n in answer.values())
@@ -228,6 +229,7 @@ def test_every_problem_of_the_settings_is_a_line(cli: Cli) -> None:
 
 
 def test_a_list_of_an_unknown_collection_is_an_error(cli: Cli) -> None:
+    cli("db", "migrate")
     refused = cli("list", "--collection", "nope")
     assert (refused.code, "no collection 'nope'" in refused.err) == (2, True)
 
@@ -263,11 +265,13 @@ def test_a_usage_error_exits_2_with_a_sentence_and_one_object(cli: Cli, command:
 
 
 def test_an_unknown_status_names_the_allowed_ones(cli: Cli) -> None:
+    cli("db", "migrate")
     assert "NOT_INDEXABLE" in cli("list", "--status", "DONE").err
 
 
 def test_global_options_stand_before_or_after_the_command(library: Cli, tmp_path: Path) -> None:
     other = str(tmp_path / "other")
+    library("db", "migrate", "--home", other)
     empty: dict[str, object] = {"documents": [], "after": None, "more": 0, "total": 0, "exact": True}
     assert library("--home", other, "--json", "list").json == empty
     assert library("list", "--json", "--home", other).json == empty
@@ -275,13 +279,13 @@ def test_global_options_stand_before_or_after_the_command(library: Cli, tmp_path
 
 
 def test_a_home_that_cannot_be_made_exits_1(cli: Cli) -> None:
-    result = cli.process("list", "--json", "--home", "/etc/hostname/x")
+    result = cli.process("ingest", ".", "--json", "--home", "/etc/hostname/x")
     assert result.code == 1
     assert "/etc/hostname/x" in result.json["error"]
 
 
 def test_a_ledger_of_a_newer_version_is_refused(cli: Cli) -> None:
-    cli("list")
+    cli("db", "migrate")
     with sqlite3.connect(cli.home / "ledger.db") as ledger:
         ledger.execute("INSERT INTO schema_versions VALUES (99, 0)")
     ledger.close()
@@ -395,4 +399,13 @@ def test_search_shows_the_answer_and_tells_files_of_one_name_apart(cli: Cli, tmp
 def test_a_search_before_the_first_ingest_is_an_error(cli: Cli) -> None:
     answer = cli("search", "dam", "--json")
     assert answer.code == 2
-    assert answer.json["error"].startswith("nothing was ingested yet")
+    assert answer.json["error"].startswith("there are no documents in")
+    cli("db", "migrate")
+    assert cli("search", "dam", "--json").json["error"].startswith("nothing was ingested yet")
+
+
+@pytest.mark.parametrize("command", ["list", "status", "dlq list", "check", "prune", "delete x"])
+def test_a_command_in_a_wrong_folder_makes_no_home(cli: Cli, command: str) -> None:
+    refused = cli(*command.split())
+    assert (refused.code, cli.home.exists()) == (2, False)
+    assert f"there are no documents in {cli.home}: add some with" in refused.err

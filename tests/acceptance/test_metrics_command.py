@@ -89,7 +89,7 @@ def test_a_scrape_shows_what_was_done_while_others_ask_slowly(cli: Cli, tmp_path
 
 
 def test_one_port_shows_all_processes_and_keeps_what_the_dead_did(cli: Cli, tmp_path: Path) -> None:
-    cli("list")
+    cli("db", "migrate")
     with watched(cli, "--processes", "2") as worker:
         until(lambda: len(pids(cli)) == 2, "they did not start")
         cli("ingest", some(tmp_path / "docs", 20), "--no-wait")

@@ -28,6 +28,11 @@ asyncio.run(main())
 """
 
 
+@pytest.fixture
+def home(cli: Cli) -> None:
+    cli("db", "migrate")
+
+
 @contextmanager
 def holder(cli: Cli) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
@@ -57,6 +62,7 @@ def test_steps_are_listed_by_status_and_kind(cli: Cli) -> None:
     assert cli("steps", "--stuck", "1h").out == "no such steps\n"
 
 
+@pytest.mark.usefixtures("home")
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -70,6 +76,7 @@ def test_a_wrong_question_is_refused_with_a_sentence(cli: Cli, arguments: list[s
     assert answer.json["error"].startswith(sentence)
 
 
+@pytest.mark.usefixtures("home")
 def test_nobody_works_and_no_lock_is_held(cli: Cli) -> None:
     assert cli("workers").out == "no workers\n"
     assert cli("workers", "--json").json == {"workers": []}
@@ -108,6 +115,7 @@ def test_a_lock_is_shown_refused_and_taken_away(cli: Cli) -> None:
             assert fits(SHAPES["lock list"][""], cli("lock", "list", "--json").json)
 
 
+@pytest.mark.usefixtures("home")
 def test_a_vacuum_names_the_holder_of_a_lock_and_takes_it_away_on_request(cli: Cli) -> None:
     assert cli("vacuum").out == "nothing to vacuum\n"
     cli("ingest", write(cli.folder / "files", a__txt="some words"))
@@ -130,6 +138,7 @@ def test_a_vacuum_names_the_holder_of_a_lock_and_takes_it_away_on_request(cli: C
     assert cli("check", "--json").json["ok"] is True
 
 
+@pytest.mark.usefixtures("home")
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -59,7 +59,7 @@ def started(cli: Cli, *options: str) -> Iterator[subprocess.Popen[bytes]]:
 def test_it_works_while_others_submit(cli: Cli, tmp_path: Path, dialect: str, request: pytest.FixtureRequest) -> None:
     if dialect == "postgres":
         cli.settings["PENSTOCK_DATABASE"] = request.getfixturevalue("postgres")
-    cli("list")
+    cli("db", "migrate")
     with started(cli, "--pools", "extract=2,embed=2,index=1,*=2") as process:
         for number in range(3):
             docs = write(tmp_path / f"docs{number}", a__txt=f"text {number}", b__md=f"# more {number}")
@@ -106,7 +106,7 @@ def test_processes_that_cannot_start_end_the_command(cli: Cli) -> None:
 
 
 def test_several_processes_share_the_work_and_one_that_dies_is_replaced(cli: Cli, tmp_path: Path) -> None:
-    cli("list")
+    cli("db", "migrate")
     with started(cli, "--processes", "2") as process:
         until(lambda: len(pids(cli)) == 2, "they did not start")
         first, second = pids(cli)
@@ -129,7 +129,7 @@ def test_several_processes_share_the_work_and_one_that_dies_is_replaced(cli: Cli
 
 
 def test_no_process_outlives_a_supervisor_that_is_killed(cli: Cli) -> None:
-    cli("list")
+    cli("db", "migrate")
     with started(cli, "--processes", "2") as process:
         until(lambda: len(pids(cli)) == 2, "they did not start")
         everyone = pids(cli)

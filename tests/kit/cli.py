@@ -79,7 +79,7 @@ class Cli:
 
     def documents(self, *options: str) -> dict[str, dict[str, Any]]:
         """By name."""
-        return {d["name"]: d for d in self("list", "--json", *options).json["documents"]}
+        return {d["name"]: d for d in self("list", "--json", *options).json.get("documents", ())}
 
 
 def close_all() -> None:

@@ -66,17 +66,23 @@ class Call:
         return load_config(flags, file=Path(self.config) if self.config is not None else None)
 
     @asynccontextmanager
-    async def app(self, metrics: "Metrics | None" = None, *, for_ever: bool = False) -> "AsyncIterator[App]":
-        """Open the app. `for_ever`: wait without limit for a database that is unavailable."""
+    async def app(
+        self, metrics: "Metrics | None" = None, *, for_ever: bool = False, new: bool = False
+    ) -> "AsyncIterator[App]":
+        """Open the app. `for_ever`: wait without limit for a database that is unavailable. `new`: make the home if
+        there is none."""
         from penstock.app import PATIENCE_S, open_app
 
         _show("penstock.ledger")
-        async with open_app(self.settings(), metrics=metrics, patience_s=None if for_ever else PATIENCE_S) as app:
+        config = self.settings()
+        if not new:
+            _refuse_missing(config)
+        async with open_app(config, metrics=metrics, patience_s=None if for_ever else PATIENCE_S) as app:
             yield app
 
     @asynccontextmanager
-    async def scope(self) -> "AsyncIterator[OwnerScope]":
-        async with self.app() as app:
+    async def scope(self, *, new: bool = False) -> "AsyncIterator[OwnerScope]":
+        async with self.app(new=new) as app:
             yield self.scoped(app)
 
     def scoped(self, app: "App") -> "OwnerScope":
@@ -92,7 +98,7 @@ class Call:
         # The output of the built-in handler `log`.
         _show("penstock.events")
         loop, cancel = asyncio.get_running_loop(), self.signals.stop
-        async with self.app(metrics, for_ever=for_ever) as app:
+        async with self.app(metrics, for_ever=for_ever, new=True) as app:
             self.signals.working = True
             self.signals.stop = lambda: loop.call_soon_threadsafe(app.stop)
             if self.signals.received is not None:
@@ -190,6 +196,21 @@ def perform(call: Call, work: Coroutine[Any, Any, Answer]) -> int:
     except OSError as error:
         return _unwritten(error)
     return answer.code
+
+
+def _refuse_missing(config: "Config") -> None:
+    """A command that only reads or changes documents makes no home: the folder is probably a wrong one."""
+    from penstock.errors import UsageError
+
+    try:
+        missing = config.database is None and not (config.home_path / "ledger.db").exists()
+    except PermissionError:
+        return
+    if missing:
+        raise UsageError(
+            f"there are no documents in {config.home_path}: add some with `penstock ingest PATH`, or name another folder "
+            "with --home or PENSTOCK_HOME"
+        )
 
 
 def _to_its_end(work: Coroutine[Any, Any, Answer]) -> Answer:

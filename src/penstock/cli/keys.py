@@ -32,7 +32,7 @@ async def create(
     """
     from penstock.cli.work import parse_duration
 
-    async with call.scope() as scope:
+    async with call.scope(new=True) as scope:
         made = await scope.create_key(
             scopes=scopes or ("search", "read"),
             name=name,

@@ -17,7 +17,7 @@ def workflow() -> None:
 @body
 async def list_workflows(call: Call) -> Answer:
     """List workflows."""
-    async with call.app() as app:
+    async with call.app(new=True) as app:
         entries = app.catalog.workflows()
     data = [{"id": w.id, "name": w.name, "steps": [step.name for step in w.steps], "file": file} for w, file in entries]
     rows = [[w.id, " → ".join(step.name for step in w.steps), file] for w, file in entries]
@@ -33,7 +33,7 @@ async def show(call: Call, name: str, params: str | None) -> Answer:
     import msgspec
     import yaml
 
-    async with call.app() as app:
+    async with call.app(new=True) as app:
         found = msgspec.structs.asdict(app.workflow(name, params=params))
     data = {field: msgspec.to_builtins(value) for field, value in found.items() if field != "asked"}
     return Answer(data, yaml.safe_dump(data, sort_keys=False, allow_unicode=True).rstrip())
