@@ -58,15 +58,17 @@ def s3_server() -> Iterator[S3Server]:
 def vector_databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
     """Starts a vector database that lives as long as the tests, and tells the setting that names it. A Pinecone index
     has one number of dimensions: tests with another one have another `user`."""
-    settings: dict[str, str] = {}
+    servers: dict[str, Any] = {}
     with ExitStack() as stack:
 
         def start(kind: str, user: str = "") -> str:
             name = f"{kind}/{user if kind == 'pinecone' else ''}"
-            if name not in settings:
-                server = stack.enter_context(vector_database.serving(kind, tmp_path_factory.mktemp(kind)))
-                settings[name] = vector_database.setting_of(kind, server)
-            return settings[name]
+            if name not in servers:
+                servers[name] = stack.enter_context(vector_database.serving(kind, tmp_path_factory.mktemp(kind)))
+            if kind == "pinecone":
+                # There may be two.
+                os.environ["PINECONE_HOST"] = servers[name].endpoint
+            return vector_database.setting_of(kind, servers[name])
 
         yield start
 

@@ -84,7 +84,7 @@ async def test_i12_a_run_with_a_small_budget_called_again_and_again_finishes(sta
     while True:
         began = time.monotonic()
         summary = await app.run(budget_s=0.5)
-        assert time.monotonic() - began < 2.5
+        assert time.monotonic() - began < 5
         rounds += 1
         assert rounds < 60
         if not summary.budget_spent:

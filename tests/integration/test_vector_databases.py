@@ -34,7 +34,9 @@ Serve = Callable[..., str]
 async def setting(request: pytest.FixtureRequest, vector_databases: Serve, runtime: Runtime) -> Any:
     """The setting that names a server without tables."""
     # The vectors of an app have other dimensions than those of `rows`.
-    setting = vector_databases(request.param, "" if {"app", "start_app"} & set(request.fixturenames) else "contract")
+    setting = vector_databases(
+        request.param, "" if {"app", "start_app", "player"} & set(request.fixturenames) else "contract"
+    )
     async with emptied(lambda: index_in(setting, runtime)) as index:
         yield setting
         index()
