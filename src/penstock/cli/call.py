@@ -208,8 +208,8 @@ def _refuse_missing(config: "Config") -> None:
         return
     if missing:
         raise UsageError(
-            f"there are no documents in {config.home_path}: add some with `penstock ingest PATH`, or name another folder "
-            "with --home or PENSTOCK_HOME"
+            f"there are no documents in {config.home_path}: add some with `penstock ingest PATH`, or name another "
+            "folder with --home or PENSTOCK_HOME"
         )
 
 
