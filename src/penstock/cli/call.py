@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from penstock.cli import completion
 from penstock.cli.output import Answer, deliver, encode, note, visible, when, write_json
 from penstock.cli.signals import Interrupted, Signals
 from penstock.redaction import masked
@@ -26,8 +27,12 @@ _M_TRIM_THRESHOLD, _M_ARENA_MAX = -1, -8
 Body = Callable[..., Coroutine[Any, Any, Answer]]
 
 SHARED = (
-    click.option("--home", metavar="DIR", help="Folder for all data  [default: ./.penstock]"),
-    click.option("--config", metavar="FILE", help="Settings file  [default: ./penstock.yaml]"),
+    click.option(
+        "--home", metavar="DIR", shell_complete=completion.folders, help="Folder for all data  [default: ./.penstock]"
+    ),
+    click.option(
+        "--config", metavar="FILE", shell_complete=completion.files, help="Settings file  [default: ./penstock.yaml]"
+    ),
     click.option("--owner", metavar="NAME", help="Owner of the documents."),
     click.option("--json", is_flag=True, help="Print one JSON object."),
     click.option("--quiet", "-q", is_flag=True, help="Print only the result and errors."),

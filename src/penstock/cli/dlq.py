@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 import click
 
+from penstock.cli import completion
 from penstock.cli.call import Call, InOrder, body
 from penstock.cli.changes import by_step, changes
 from penstock.cli.output import Answer, as_data, count, encode, labelled, table, visible, when, with_times
@@ -39,7 +40,7 @@ async def list_letters(call: Call, limit: int) -> Answer:
 
 
 @dlq.command()
-@click.argument("number", metavar="N", type=NUMBER)
+@click.argument("number", metavar="N", type=NUMBER, shell_complete=completion.letters)
 @body
 async def show(call: Call, number: int) -> Answer:
     """Show one dead letter: what failed, where, and how often."""
@@ -83,7 +84,7 @@ def which(command: F) -> F:
         click.option("--dry-run", is_flag=True, help="Only show what would be done."),
         click.option("--all", "every", is_flag=True, help="All dead letters."),
         click.option("--reason", metavar="REASON", help="All with this reason."),
-        click.argument("numbers", metavar="[N...]", nargs=-1, type=NUMBER),
+        click.argument("numbers", metavar="[N...]", nargs=-1, type=NUMBER, shell_complete=completion.letters),
     ):
         command = option(command)
     return command

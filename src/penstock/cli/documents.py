@@ -180,7 +180,7 @@ async def cancel(call: Call, ids: tuple[str, ...]) -> Answer:
 
 
 @click.command()
-@click.argument("names", metavar="[ID|PATH|GLOB]...", nargs=-1, shell_complete=completion.documents)
+@click.argument("names", metavar="[ID|PATH|GLOB]...", nargs=-1, shell_complete=completion.documents_or_files)
 @click.option(
     "--collection",
     metavar="NAME",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from penstock.cli import completion
 from penstock.cli.call import Call, body
 from penstock.cli.output import Answer, as_data, count, cut, drawable, duration, note, table, visible, width
 from penstock.cli.progress import ProgressDisplay
@@ -18,8 +19,8 @@ DRAW_EVERY = 10
 
 
 @click.command("eval")
-@click.argument("questions", metavar="QUESTIONS")
-@click.option("--collection", metavar="NAME", help="The collection to search.")
+@click.argument("questions", metavar="QUESTIONS", shell_complete=completion.files)
+@click.option("--collection", metavar="NAME", shell_complete=completion.collections, help="The collection to search.")
 @click.option("-k", "depths", metavar="N,N", default="1,5,10", help="Numbers of hits for recall.", show_default=True)
 @click.option("--try", "tries", metavar="NAME=VALUE,VALUE", multiple=True, help="Compare these values of a setting.")
 @click.option("--plot", metavar="FILE.svg", help="Write the results as a picture.")

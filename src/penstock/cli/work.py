@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from penstock.cli import completion
 from penstock.cli.call import Call, body
 from penstock.cli.metadata import assignments, metadata_options
 from penstock.cli.output import Answer, count, cut, duration, note, visible
@@ -63,16 +64,25 @@ def choices(function: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--exclude", metavar="GLOB", multiple=True, help="Skip matching files of a folder."),
         click.option("--include", metavar="GLOB", multiple=True, help="Only matching files of a folder."),
-        click.option("--list", "lists", metavar="FILE", multiple=True, help="Also the paths and URLs in FILE."),
+        click.option(
+            "--list",
+            "lists",
+            metavar="FILE",
+            multiple=True,
+            shell_complete=completion.files,
+            help="Also the paths and URLs in FILE.",
+        ),
     ):
         function = option(function)
     return function
 
 
 @click.command()
-@click.argument("paths", metavar="PATH...", nargs=-1)
-@click.option("--collection", metavar="NAME", help="The collection of the documents.")
-@click.option("--workflow", metavar="ID", help="The workflow, by id or file.")
+@click.argument("paths", metavar="PATH...", nargs=-1, shell_complete=completion.files)
+@click.option(
+    "--collection", metavar="NAME", shell_complete=completion.collections, help="The collection of the documents."
+)
+@click.option("--workflow", metavar="ID", shell_complete=completion.files, help="The workflow, by id or file.")
 @click.option("--params", metavar="ID", help="The parameter set, by id or file.")
 @click.option("--name", metavar="NAME", help="The name of the document on standard input.")
 @metadata_options

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from penstock.cli import completion
 from penstock.cli.call import Call, InOrder, body
 from penstock.cli.output import Answer, table, visible
 
@@ -25,7 +26,7 @@ async def list_workflows(call: Call) -> Answer:
 
 
 @workflow.command()
-@click.argument("name", metavar="ID|FILE")
+@click.argument("name", metavar="ID|FILE", shell_complete=completion.files)
 @click.option("--params", metavar="ID", help="Use the values of this parameter set.")
 @body
 async def show(call: Call, name: str, params: str | None) -> Answer:
@@ -40,7 +41,7 @@ async def show(call: Call, name: str, params: str | None) -> Answer:
 
 
 @workflow.command()
-@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.argument("files", metavar="FILE...", nargs=-1, shell_complete=completion.files, required=True)
 @body
 async def check(call: Call, files: tuple[str, ...]) -> Answer:
     """Report errors in definitions and parameter sets, with file and line."""
