@@ -3,6 +3,7 @@ document survives a power failure (I1)."""
 
 import asyncio
 import hashlib
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ REMOTE_READS = 8
 """So many of them are fetched at once."""
 CHANGING_TRIES = 3
 GROUP = 16
-"""When the disk becomes full, the rest of a batch is accepted in groups of this size, until one does not fit."""
+"""When the disk becomes full, the rest of a batch is accepted in groups of this size, then one by one."""
 LARGE_REFUSED = 16
 """After so many large files in a row that did not fit on the disk, no more of them are tried."""
 FULL = "not accepted, because the disk is full"
@@ -251,8 +252,8 @@ class Intake:
 
     async def _accept(self, spec: RunSpec, reads: list[Read], last: bool) -> list[Receipt]:
         """Accept a batch. Large files come first, because they take longest. If the disk becomes full, accept small
-        groups, the smallest files first, until one does not fit, and refuse the rest, without leaving any bytes of
-        it."""
+        groups, the smallest files first, and the files of a group that does not fit one by one. Refuse the rest,
+        without leaving any bytes of it."""
         reads.sort(key=lambda read: -read.size)
         if not self.is_full:
             try:
@@ -263,15 +264,20 @@ class Intake:
         # What is stored already needs no more than its rows.
         new.sort(key=lambda read: (read.raw_key is None, read.size))
         receipts: list[Receipt] = []
-        for group in (known, *(new[i : i + GROUP] for i in range(0, len(new), GROUP))):
+        left = deque((known, *(new[i : i + GROUP] for i in range(0, len(new), GROUP))))
+        while left:
+            group = left.popleft()
             if group is known or not self.is_full:
                 try:
                     receipts += await self._accept_group(spec, group, False)
                     continue
                 except DiskFull:
-                    self.is_full = self.lacked_space = True
+                    self.is_full = self.lacked_space = len(group) == 1 or group is known
             await self._take_back(group)
-            receipts += map(_refused, group)
+            if self.is_full:
+                receipts += map(_refused, group)
+            else:
+                left.extendleft([read] for read in reversed(group))
         return receipts
 
     async def _take_back(self, reads: Sequence[Read]) -> None:

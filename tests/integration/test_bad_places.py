@@ -29,7 +29,7 @@ async def test_a_home_below_a_file_is_reported_in_a_sentence(tmp_path: Path) -> 
     with pytest.raises(StorageError, match="could not be written"):
         async with open_app(home=str(tmp_path / "file" / "home"), embedder="fake"):
             pass
-    ran = penstock(tmp_path / "file" / "home", "--json", "status")
+    ran = penstock(tmp_path / "file" / "home", "--json", "ingest", __file__)
     assert ran.returncode == 1
     assert "could not be written" in json.loads(ran.stdout)["error"]
 
@@ -169,3 +169,38 @@ async def test_prune_and_delete_work_on_a_full_disk(small_disk: Path, files: Fil
         ballast.unlink()
         assert (await app.ingest(files())).completed == 30
         assert (await app.check()).ok
+
+
+async def test_a_home_on_a_full_disk_can_be_opened(small_disk: Path, files: Files) -> None:
+    """SQLite makes a file beside the ledger for the first process that opens it."""
+    home = small_disk / "home"
+    async with open_app(home=str(home), embedder="fake") as app:
+        await app.ingest(files(**{f"{i}.txt": text(10, f"w{i}x") for i in range(3)}))
+    ballast = small_disk / "ballast"
+    reserve = home / "ledger.reserve"
+    assert reserve.stat().st_size == 1 << 20
+    for _ in range(3):
+        subprocess.run(["dd", "if=/dev/zero", f"of={ballast}", "bs=4k"], capture_output=True)
+        assert shutil.disk_usage(small_disk).free == 0
+        async with open_app(home=str(home), embedder="fake") as app:
+            assert await found(app, "matter5") == {"0.txt", "1.txt", "2.txt"}
+            assert reserve.stat().st_size < 1 << 20
+    async with open_app(home=str(home), embedder="fake") as app:
+        assert (await app.delete_matching(path=f"{files()}/*.txt")).count == 3
+        await app.prune()
+    ballast.unlink()
+    async with open_app(home=str(home), embedder="fake") as app:
+        assert (await app.ingest(files())).completed == 3
+        assert (await app.check()).ok
+    assert reserve.stat().st_size == 1 << 20
+
+
+async def test_a_full_disk_takes_as_many_files_as_fit(small_disk: Path, files: Files) -> None:
+    """Not only whole groups of them."""
+    async with open_app(home=str(small_disk / "home"), embedder="fake") as app:
+        for i in range(100):
+            files(**{f"{i}.txt": "x" * 900_000})
+        receipts = [receipt async for receipt in app.submit(files())]
+        assert len([one for one in receipts if one.id is not None]) < 100
+        assert shutil.disk_usage(small_disk).free < 1_000_000
+        assert (await app.check()).garbage == []

@@ -1,5 +1,6 @@
 """Connections to an embedded ledger, and the errors of SQLite as sentences that a person can act on."""
 
+import shutil
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 from penstock.errors import DiskFull, LedgerDamaged, StorageError
 from penstock.ledger.database.commit_counter import CommitCounter
 from penstock.ledger.database.connection import Outcome, Row
+from penstock.ledger.database.reserve import LENT, Reserve
 from penstock.ledger.database.statements import VALUES_LIMIT, DialectName, Rows, Statement, clean_values
 from penstock.runtime import Runtime
 
@@ -31,23 +33,37 @@ class SqliteConnection:
         self._position: int | None = None
         self._counter = CommitCounter(path)
         try:
-            # With several processes the built-in busy handler can starve one of them, so wait here, for random times.
-            self._db = sqlite3.connect(
-                path if read_only is None else read_only,
-                isolation_level=None,
-                timeout=0,
-                check_same_thread=False,
-                cached_statements=1024,
-                uri=read_only is not None,
-            )
-            self._patiently("PRAGMA journal_mode=WAL" if read_only is None else "PRAGMA query_only=ON")
-            self._db.execute("PRAGMA synchronous=FULL")
-            # What is deleted is overwritten.
-            self._db.execute("PRAGMA secure_delete=ON")
-            self._db.execute("PRAGMA foreign_keys=ON")
-            self._db.execute("PRAGMA cache_size=-16000")
+            self._db = self._opened(read_only)
         except sqlite3.Error as error:
-            raise sqlite_error(path, error) from error
+            # SQLite makes a small file beside the ledger when it opens it.
+            if read_only is not None or not _disk_is_full(path) or not Reserve(path).lend():
+                raise sqlite_error(path, error) from error
+            try:
+                self._db = self._opened(None)
+            except sqlite3.Error as again:
+                raise sqlite_error(path, again) from again
+
+    def _opened(self, read_only: str | None) -> sqlite3.Connection:
+        # With several processes the built-in busy handler can starve one of them, so wait here, for random times.
+        db = sqlite3.connect(
+            self._path if read_only is None else read_only,
+            isolation_level=None,
+            timeout=0,
+            check_same_thread=False,
+            cached_statements=1024,
+            uri=read_only is not None,
+        )
+        try:
+            self._retried(db, "PRAGMA journal_mode=WAL" if read_only is None else "PRAGMA query_only=ON")
+            db.execute("PRAGMA synchronous=FULL")
+            # What is deleted is overwritten.
+            db.execute("PRAGMA secure_delete=ON")
+            db.execute("PRAGMA foreign_keys=ON")
+            db.execute("PRAGMA cache_size=-16000")
+        except BaseException:
+            db.close()
+            raise
+        return db
 
     def run(
         self, statement: Statement, rows: Rows | None = None, more: Rows | None = None, /, **params: Any
@@ -136,21 +152,35 @@ class SqliteConnection:
         return False
 
     def _patiently(self, text: str) -> None:
+        try:
+            self._retried(self._db, text)
+        except sqlite3.OperationalError as error:
+            raise sqlite_error(self._path, error) from error
+
+    def _retried(self, db: sqlite3.Connection, text: str) -> None:
         limit = self._runtime.clock() + BUSY_LIMIT_S
         while True:
             try:
-                self._db.execute(text)
+                db.execute(text)
                 return
             except sqlite3.OperationalError as error:
                 if not self.is_busy(error) or self._runtime.clock() > limit:
-                    raise sqlite_error(self._path, error) from error
+                    raise
                 self._runtime.block(0.0002 + 0.0006 * self._runtime.random())
+
+
+def _disk_is_full(path: Path) -> bool:
+    try:
+        return shutil.disk_usage(path.parent).free < LENT
+    except OSError:
+        return False
 
 
 def sqlite_error(path: Path, error: sqlite3.Error) -> StorageError:
     """An error of SQLite as a sentence that a person can act on."""
     text = str(error)
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    code = getattr(error, "sqlite_errorcode", 0)
+    code = sqlite3.SQLITE_FULL if code == sqlite3.SQLITE_IOERR_SHMSIZE else code & 0xFF
     # SQLITE_ERROR: a table or a column is missing.
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
         return LedgerDamaged(f"{path} is not a Penstock ledger, or is damaged ({text}): restore it from a backup")
