@@ -2,53 +2,26 @@
 
 import html
 import re
-from collections.abc import AsyncIterator
-from pathlib import Path
-from urllib.parse import parse_qsl, urlencode
 
 import httpx2
 import pytest
+from tests.kit.dashboard import app as app
+from tests.kit.dashboard import browser as browser
+from tests.kit.dashboard import confirmed, hidden, ingest, send, told
 from tests.kit.pdfs import page, pdf
 
-from penstock.app import App, open_app
+from penstock.app import App
 from penstock.errors import ParserBreach
 from penstock.model.nouns import StepView
 from penstock.model.states import StepStatus
-from penstock.web.app import make_site
 from penstock.web.originals import KEPT, Drawing, Originals
 from penstock.web.steps import timeline
 
-PAGES = ("/", "/documents", "/search", "/upload", "/dead-letters", "/groups", "/workers")
+PAGES = (
+    "/", "/documents", "/search", "/upload", "/dead-letters", "/groups", "/actions", "/steps", "/workers",
+    "/keys", "/audit",
+)  # fmt: skip
 HOSTILE = "<script>alert(1)</script>\u202egpj\n.txt"
-
-
-@pytest.fixture
-async def app(tmp_path: Path) -> AsyncIterator[App]:
-    async with open_app(home=tmp_path / "home") as opened:
-        yield opened
-
-
-@pytest.fixture
-async def browser(app: App) -> AsyncIterator[httpx2.AsyncClient]:
-    transport = httpx2.ASGITransport(app=make_site(app))
-    async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8440") as client:
-        yield client
-
-
-async def ingest(app: App, **documents: str) -> None:
-    for name, text in documents.items():
-        await app.ingest(data=text.encode(), name=f"{name}.txt", metadata={"year": 2020})
-
-
-async def send(browser: httpx2.AsyncClient, path: str, fields: list[tuple[str, str]]) -> httpx2.Response:
-    body = urlencode(fields)
-    return await browser.post(path, content=body, headers={"Content-Type": "application/x-www-form-urlencoded"})
-
-
-def hidden(page: str) -> list[tuple[str, str]]:
-    """The hidden fields of the form in the content of the page."""
-    found = re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)">', page)
-    return [(html.unescape(name), html.unescape(value)) for name, value in found]
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -102,16 +75,88 @@ async def test_the_filter_of_the_list_is_its_address(app: App, browser: httpx2.A
     assert "text/html" in wrong.headers["content-type"]
 
 
-async def test_an_action_on_all_that_match_asks_with_their_number_first(app: App, browser: httpx2.AsyncClient) -> None:
+async def test_an_action_on_all_that_match_asks_with_their_number_and_shows_its_progress(
+    app: App, browser: httpx2.AsyncClient
+) -> None:
     await ingest(app, a1="text", a2="text", b1="text")
     asked = await send(browser, "/documents/act", [("verb", "delete"), ("which", "matching"), ("name", "a*")])
     assert asked.status_code == 200
     assert "Delete all 2 documents that match?" in asked.text
     assert len(await app.list_documents()) == 3
-    done = await send(browser, "/documents/act", hidden(asked.text.partition("<form")[2]))
-    assert done.status_code == 303
-    assert dict(parse_qsl(done.headers["location"].partition("?")[2]))["told"] == "2 documents: deleted."
+    started = await confirmed(browser, asked)
+    assert started.status_code == 303
+    assert len(await app.list_documents()) == 3
+    path = started.headers["location"]
+    waiting = (await browser.get(path)).text
+    assert "CHOOSING" in waiting
+    assert "No worker is running: the action waits" in waiting
+    await app.run_actions()
+    done = (await browser.get(path)).text
+    assert "Delete 2 documents" in done
+    assert "<strong>2</strong><span>changed" in done
+    assert "data-poll" not in done
+    assert "Delete 2 documents" in (await browser.get("/actions")).text
     assert [one.name for one in await app.list_documents()] == ["b1.txt"]
+
+
+async def test_without_a_filter_an_action_is_about_all_documents(app: App, browser: httpx2.AsyncClient) -> None:
+    await ingest(app, a="text", b="text")
+    asked = await send(browser, "/documents/act", [("verb", "delete"), ("which", "matching")])
+    assert "Delete all 2 documents that match?" in asked.text
+    await confirmed(browser, asked)
+    await app.run_actions()
+    assert await app.list_documents() == []
+
+
+async def test_an_action_is_stopped(app: App, browser: httpx2.AsyncClient) -> None:
+    await ingest(app, a="text")
+    started = await confirmed(
+        browser, await send(browser, "/documents/act", [("verb", "delete"), ("which", "matching")])
+    )
+    path = started.headers["location"]
+    assert (await send(browser, f"{path}/cancel", [])).status_code == 303
+    await app.run_actions()
+    assert "CANCELLED" in (await browser.get(path)).text
+    assert len(await app.list_documents()) == 1
+
+
+async def test_all_that_failed_for_a_reason_run_again_with_other_values(app: App, browser: httpx2.AsyncClient) -> None:
+    for n in range(3):
+        await app.ingest(data=b"%PDF-1.7 broken", name=f"broken{n}.pdf")
+    await ingest(app, one="text")
+    listed = (await browser.get("/documents?reason=damaged")).text
+    assert "all 3 that match" in listed
+    assert "one.txt" not in listed
+    assert "damaged (3)" in listed
+    asked = await send(browser, "/documents/act", [("verb", "retry"), ("which", "matching"), ("reason", "damaged")])
+    assert "Retry all 3 documents that match?" in asked.text
+    wrong = await confirmed(browser, asked, ("values", "chunk.size"))
+    assert wrong.status_code == 422
+    assert "chunk.size: write STEP.NAME=VALUE" in wrong.text
+    unknown = await confirmed(browser, asked, ("values", "chunk.length=100"))
+    await app.run_actions()
+    refused = (await browser.get(unknown.headers["location"])).text
+    assert "<strong>3</strong><span>failed" in refused
+    assert "length" in refused.partition("Failures")[2]
+    started = await confirmed(browser, asked, ("values", "chunk.size=300\r\n  chunk.overlap=30\r\n"))
+    await app.run_actions()
+    assert "<strong>3</strong><span>changed" in (await browser.get(started.headers["location"])).text
+    again = [await app.status(one.id) for one in await app.list_documents(name="broken*")]
+    assert [one.status for one in again] == ["PENDING"] * 3
+    assert {one.given["verb"] for one in await app.list_audit(action="action")} == {"retry"}
+
+
+async def test_a_document_runs_again_with_other_values(app: App, browser: httpx2.AsyncClient) -> None:
+    await ingest(app, one="First sentence here. " * 100)
+    [listed] = await app.list_documents()
+    asked = await send(browser, f"/documents/{listed.id}/start", [])
+    assert "Run this document again?" in asked.text
+    answer = await confirmed(browser, asked, ("values", "chunk.size=200\nchunk.overlap=0"))
+    assert "started" in told(answer)
+    await app.run()
+    [again] = await app.list_documents()
+    assert (again.status, listed.chunks is not None and again.chunks is not None) == ("COMPLETED", True)
+    assert (again.chunks or 0) > 2 * (listed.chunks or 0)
 
 
 async def test_an_action_on_selected_documents_changes_no_others(app: App, browser: httpx2.AsyncClient) -> None:
@@ -140,9 +185,11 @@ async def test_a_failed_document_says_why_and_is_retried(app: App, browser: http
 async def test_dead_letters_of_a_reason_are_discarded_after_a_question(app: App, browser: httpx2.AsyncClient) -> None:
     await app.ingest(data=b"%PDF-1.7 broken", name="broken.pdf")
     asked = await send(browser, "/dead-letters/act", [("reason", "damaged"), ("verb", "discard")])
-    assert "Discard 1 dead letters (damaged)?" in asked.text
+    assert "Discard 1 dead letter (damaged)?" in asked.text
     assert (await app.list_dead_letters()).total == 1
-    await send(browser, "/dead-letters/act", hidden(asked.text.partition("<form")[2]))
+    started = await confirmed(browser, asked)
+    await app.run_actions()
+    assert "DONE" in (await browser.get(started.headers["location"])).text
     assert (await app.list_dead_letters()).total == 0
 
 

@@ -37,6 +37,7 @@ from penstock.ledger.engine import (
     restarts,
     revisions,
     runs,
+    samples,
     small_blobs,
     submits,
     switches,
@@ -769,6 +770,12 @@ async def replay_events(desk: Desk) -> Any:
 @scenario(work.KEEP_PACES)
 async def keep_paces(desk: Desk) -> Any:
     return {"extract": 1.5}
+
+
+@scenario(samples.KEEP_SAMPLES)
+async def keep_samples(desk: Desk) -> Any:
+    step = samples.StepSample(ANNA, "extract", 1, 0, 5, 2.0, 2.0)
+    return samples.Sampled(1_800_000_000.0, (step,), (samples.QueueSample(ANNA, 3, 1, 5, 5),))
 
 
 @scenario(repairs.WAKE)

@@ -30,6 +30,7 @@ from penstock.ledger.engine import (
     reindexes,
     revisions,
     runs,
+    samples,
     submits,
     uploads,
 )
@@ -96,7 +97,9 @@ CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
     "documents.active_generation": lambda a: {"document": a.done.document_id},
     "documents.counted": lambda a: {"status": "", "collection": "", "before": "", "most": 9},
     "documents.get": lambda a: {"document": a.done.document_id},
-    "documents.inside": lambda a: {"parent": a.running.document_id, "before": "", "count": 9},
+    "related.count_failed_for": lambda a: {"reason": "bad", "most": 9},
+    "related.failed_for": lambda a: {"reason": "bad", "before": "", "count": 9},
+    "related.inside": lambda a: {"parent": a.running.document_id, "before": "", "count": 9},
     "documents.known": lambda a: {"ids": [a.done.document_id], "deleted": True},
     "documents.last_run": lambda a: {"document": a.done.document_id},
     "documents.newest": lambda a: {"status": "", "collection": "", "before": "", "count": 9},
@@ -109,7 +112,6 @@ CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
     "documents.statuses": lambda a: {"ids": [a.done.document_id]},
     "documents.steps": lambda a: {"document": a.failed.document_id},
     "documents.under": lambda a: {"collection": "default", "prefix": "/"},
-    "history.ended": lambda a: {"edges": [0.0, 4e9]},
     "history.oldest_waiting": lambda a: {},
     "history.versions": lambda a: {"document": a.done.document_id, "count": 9},
     "feed.changed": lambda a: {"after": feed.Position(0.0), "count": 9},
@@ -144,6 +146,8 @@ CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
     "runs.known": lambda a: {"collection": "default", "sources": ["/done"]},
     "searchable.made": lambda a: {"generations": [a.done.generation_id]},
     "searchable.searchable": lambda a: {"collection": "default", "after": "", "count": 9},
+    "samples.queues": lambda a: {"width": 60, "first": 0},
+    "samples.steps": lambda a: {"width": 60, "first": 0},
     "stats.away": lambda a: {},
     "stats.dead_letters": lambda a: {},
     "stats.documents": lambda a: {},
@@ -233,6 +237,10 @@ async def _fill(desk: Desk) -> Anna:
         "INSERT INTO artifact_refs (artifact_id, generation_id, step) SELECT a.id, g.id, 'made' "
         "FROM artifacts a, generations g WHERE a.fingerprint = 'made' AND g.state = 'ACTIVE'"
     )
+    sampled = samples.Sampled(
+        600.0, (samples.StepSample(ANNA, "extract", 1, 0, 1, 0.5, 0.5),), (samples.QueueSample(ANNA, 1, 1, 5, 5),)
+    )
+    await desk.ledger.write(samples.KEEP_SAMPLES, sampled)
     gone = await desk.submit("/gone")
     await desk.ledger.write(deletions.DELETE, runs.Selected(ANNA, (gone.document_id,), forget=True))
     await desk.ledger.write(submits.SUBMIT, desk.submission(desk.document("/running#inside"), parent=_parent(running)))

@@ -21,7 +21,7 @@ FOR_USERS = {
     "deletions", "restarts", "index_versions", "searchable", "adoptions", "metadata",
     "collections", "forgotten", "children",
     "revisions", "usage", "reindexes", "switches", "api_keys", "audit_log", "feed", "uploads", "numbers", "clients",
-    "run_lists", "history", "actions",
+    "run_lists", "history", "actions", "related", "samples",
 }  # fmt: skip
 """Modules whose functions are called for a user: `owner` comes first."""
 ENGINE = {
@@ -37,6 +37,8 @@ ENGINE = {
 CROSSING = {
     "documents.live": "the documents of claimed steps, whoever owns them",
     "documents.live_row": "the same",
+    "documents.listed_row": "a row that a statement for an owner returned",
+    "documents.page_of": "the same",
     "children.check_limits": "compares numbers",
     "index_versions.stores": "the names of indexes, which all owners share",
     "dead_letters.insert": "inside the transaction that fails a step",
@@ -56,6 +58,7 @@ CROSSING = {
     "feed.present": "the time, and how often the ledger was put back",
     "uploads.whole": "upkeep",
     "actions.is_waiting": "for the worker, which takes actions of all owners",
+    "samples.standing": "for the worker, which samples the queues of all owners",
     "feed.oldest_writer": "the time of a transaction",
     "usage.book": "inside the transactions of what is counted; the bookings carry the owner",
     "usage.by_owner": "for the operator",

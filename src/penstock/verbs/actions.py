@@ -41,6 +41,10 @@ class Criteria(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     collection: str | None = None
     name: str | None = None
     filter: dict[str, Any] | None = None
+    parent: str | None = None
+    """The id of the document that contains them."""
+    reason: str | None = None
+    """Why they failed: the reason of their dead letters."""
 
 
 class _Request(msgspec.Struct, frozen=True):
@@ -109,7 +113,7 @@ async def start_action(
         raise UsageError(f"{verb}: only retry takes other values")
     if criteria is not None:
         if criteria == Criteria():
-            raise UsageError("choose the documents: by collection, status, name or filter")
+            raise UsageError("choose the documents: by collection, status, name, filter, parent or reason")
         _selection(criteria)
     named = None if ids is None else tuple(dict.fromkeys(arguments.texts("ids", ids)))
     if named is not None and not 1 <= len(named) <= MOST_IDS:
@@ -279,6 +283,8 @@ def _selection(criteria: Criteria, after: str | None = None) -> Selection:
         name=criteria.name,
         filter=criteria.filter,
         after=after,
+        parent=arguments.maybe("parent", criteria.parent) or "",
+        reason=criteria.reason,
     )
 
 

@@ -17,7 +17,7 @@ from penstock.model.states import StepStatus
 from penstock.verbs import arguments, remade, views
 from penstock.verbs.replays import replayer
 from penstock.verbs.scope import Scope, chosen_collection
-from penstock.verbs.selection import counted, listed, pages, selection
+from penstock.verbs.selection import COUNTED, counted, listed, pages, selection
 from penstock.verbs.views import Counts, DocumentDetails, DocumentView
 
 EXAMPLES = 1_000
@@ -37,14 +37,18 @@ async def list_documents(
     name: str | None = None,
     filter: Mapping[str, Any] | None = None,
     parent: str | None = None,
+    reason: str | None = None,
     limit: int = 100,
     after: str | None = None,
 ) -> list[DocumentView]:
     """Return documents, newest first. `name` is a glob pattern, and `filter` a filter as for a search. With `parent`,
-    return only documents directly inside that one. With `after`, continue after the document with this id."""
+    return only documents directly inside that one; with `reason`, those that failed for it. With `after`, continue
+    after the document with this id."""
     inside = "" if parent is None else await _resolved(scope, arguments.text("parent", parent))
     arguments.count("limit", limit)
-    chosen = selection(status=status, collection=collection, name=name, filter=filter, after=after, parent=inside)
+    chosen = selection(
+        status=status, collection=collection, name=name, filter=filter, after=after, parent=inside, reason=reason
+    )
     out: list[DocumentView] = []
     if limit:
         async for page in pages(scope, chosen):
@@ -62,14 +66,20 @@ async def count_documents(
     name: str | None = None,
     filter: Mapping[str, Any] | None = None,
     parent: str | None = None,
+    reason: str | None = None,
     after: str | None = None,
+    most: int = COUNTED,
 ) -> Counted:
-    """Count the documents that `list_documents` would return without a limit. It looks at no more than 10,000
+    """Count the documents that `list_documents` would return without a limit. It looks at no more than `most`
     documents; `exact` is False if there are more, and then there are at least `count`."""
+    arguments.count("most", most)
     inside = "" if parent is None else await _resolved(scope, arguments.text("parent", parent))
     return await counted(
         scope,
-        selection(status=status, collection=collection, name=name, filter=filter, after=after, parent=inside),
+        selection(
+            status=status, collection=collection, name=name, filter=filter, after=after, parent=inside, reason=reason
+        ),
+        most,
     )
 
 

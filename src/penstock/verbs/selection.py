@@ -12,6 +12,7 @@ from typing import Any
 from penstock.errors import UsageError
 from penstock.ledger.engine import documents
 from penstock.ledger.engine.documents import Counted, Listed
+from penstock.ledger.reads import related
 from penstock.model.states import DocumentStatus
 from penstock.search.filters import Fields, Predicate, compiled, parts
 from penstock.sources.folder import printable
@@ -23,6 +24,8 @@ PAGE = 500
 COUNTED = 10_000
 """The number of documents that a count looks at. It is not exact if there are more."""
 _WILD = re.compile(r"[*?\[]")
+_WILD_PART = re.compile(r"[*?]|\[.*")
+"""What ends a literal part of a pattern of names. Behind a bracket, nothing is taken to be literal."""
 _LAST = "\U0010ffff"
 _PARTS = re.compile(r"\*\*/|\*\*|\*|\?|\[!?[^\]]+\]|.", re.DOTALL)
 _WORDS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
@@ -39,17 +42,26 @@ class Selection:
     accepts: Predicate | None = None
     parts: tuple[str, ...] = ()
     """Texts of which the metadata of every accepted document contain one. Empty: this is not known."""
+    part_of_name: str = ""
+    """A text that the name of every accepted document contains. Empty: this is not known."""
     before: str = ""
     """Only documents with a smaller id: those that are listed after it."""
     paths: "tuple[PathPattern, ...]" = ()
     """Patterns of which the source must match one. Empty: any source."""
     parent: str = ""
     """The id of the document that must contain it. Empty: any."""
+    reason: str = ""
+    """The reason for which it must have failed, that of its open dead letter. Empty: any."""
 
     @property
     def by_ledger(self) -> bool:
         """Whether the ledger alone can select the documents."""
-        return self.name is None and self.accepts is None and not self.paths and not self.parent
+        return self.name is None and self.accepts is None and not self.paths and not self.related
+
+    @property
+    def related(self) -> bool:
+        """Whether the documents are found by what belongs to them."""
+        return bool(self.parent or self.reason)
 
 
 def selection(
@@ -61,18 +73,23 @@ def selection(
     after: str | None = None,
     path: str | None = None,
     parent: str = "",
+    reason: str | None = None,
 ) -> Selection:
     """Validate criteria. Raises UsageError."""
     arguments.maybe("name", name)
+    if parent and reason:
+        raise UsageError("choose documents either by the one that contains them or by the reason of their failure")
     return Selection(
         arguments.one_of("status", status, DocumentStatus) or "",
         arguments.maybe("collection", collection) or "",
         name,
         compiled(filter) if filter else None,
         tuple(parts(filter)) if filter else (),
+        max(_WILD_PART.split(name), key=len) if name else "",
         (arguments.maybe("after", after) or "").upper(),
         patterns(path) if path is not None else (),
         parent,
+        arguments.maybe("reason", reason) or "",
     )
 
 
@@ -80,10 +97,17 @@ async def pages(scope: Scope, chosen: Selection) -> AsyncIterator[list[Listed]]:
     """Yield the matching documents, newest first. A page may be empty: it stands for up to `_page_size` documents that
     were looked at."""
     read = partial(
-        documents.examined, scope.owner, status=chosen.status, collection=chosen.collection, parts=chosen.parts
+        documents.examined,
+        scope.owner,
+        status=chosen.status,
+        collection=chosen.collection,
+        parts=chosen.parts,
+        name=chosen.part_of_name,
     )
     if chosen.parent:
-        read = partial(documents.inside, scope.owner, parent=chosen.parent)
+        read = partial(related.inside, scope.owner, parent=chosen.parent)
+    elif chosen.reason:
+        read = partial(related.failed_for, scope.owner, reason=chosen.reason)
     last: str | None = chosen.before
     while last is not None:
         page = await scope.ledger.read(read, before=last, count=_page_size(chosen))
@@ -93,8 +117,8 @@ async def pages(scope: Scope, chosen: Selection) -> AsyncIterator[list[Listed]]:
 
 def _page_size(chosen: Selection) -> int:
     """The number of documents that one statement looks at. The database passes on only some of them if it knows a part
-    of their metadata."""
-    return 10 * PAGE if chosen.parts and not chosen.parent else PAGE
+    of their metadata or of their name."""
+    return 10 * PAGE if (chosen.parts or chosen.part_of_name) and not chosen.related else PAGE
 
 
 def _matches(chosen: Selection, entry: Listed) -> bool:
@@ -119,6 +143,8 @@ async def counted(scope: Scope, chosen: Selection, most: int = COUNTED) -> Count
     if chosen.by_ledger:
         where = {"status": chosen.status, "collection": chosen.collection, "before": chosen.before}
         return await scope.ledger.read(partial(documents.counted, scope.owner), most=most, **where)
+    if chosen == Selection(reason=chosen.reason):
+        return await scope.ledger.read(partial(related.count_failed_for, scope.owner), chosen.reason, most)
     found, examined = 0, 0
     async for page in pages(scope, chosen):
         if examined >= most:

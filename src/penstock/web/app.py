@@ -6,7 +6,20 @@ from penstock.api.app import make_api
 from penstock.app import App
 from penstock.metrics.registry import Registry
 from penstock.web.originals import Originals
-from penstock.web.routes import document, documents, engine, groups, letters, overview, search, session, static, upload
+from penstock.web.routes import (
+    actions,
+    document,
+    documents,
+    engine,
+    groups,
+    keys,
+    letters,
+    overview,
+    search,
+    session,
+    static,
+    upload,
+)
 
 ROUTERS = (
     static.router,
@@ -19,6 +32,8 @@ ROUTERS = (
     letters.router,
     groups.router,
     engine.router,
+    actions.router,
+    keys.router,
 )
 
 

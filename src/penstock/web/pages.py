@@ -18,14 +18,19 @@ from penstock.model.callers import KeyScope
 from penstock.web import words
 
 NAVIGATION = (
-    ("/", "Overview"),
-    ("/documents", "Documents"),
-    ("/search", "Search"),
-    ("/upload", "Upload"),
-    ("/dead-letters", "Dead letters"),
-    ("/groups", "Groups"),
-    ("/workers", "Workers"),
+    ("/", "Overview", KeyScope.READ),
+    ("/documents", "Documents", KeyScope.READ),
+    ("/search", "Search", KeyScope.SEARCH),
+    ("/upload", "Upload", KeyScope.INGEST),
+    ("/dead-letters", "Dead letters", KeyScope.READ),
+    ("/actions", "Actions", KeyScope.READ),
+    ("/groups", "Groups", KeyScope.READ),
+    ("/steps", "Steps", KeyScope.OPS),
+    ("/workers", "Workers", KeyScope.OPS),
+    ("/keys", "Keys", KeyScope.ADMIN),
+    ("/audit", "Audit", KeyScope.ADMIN),
 )
+"""The pages, and the scope that each needs."""
 EVENTS = "/api/v1/events"
 FORM_LIMIT = 1 << 20
 SECURITY = {
@@ -99,7 +104,7 @@ def render(
     text = environment.get_template(template).render(
         {
             "version": __version__,
-            "nav": [{"path": path, "title": title} for path, title in NAVIGATION],
+            "nav": _navigation(access),
             "here": _section(request.url.path),
             "owner": access.owner if access is not None else "",
             "csrf": csrf_of(access),
@@ -110,6 +115,13 @@ def render(
         }
     )
     return HTMLResponse(text.encode(errors="replace"), status, SECURITY)
+
+
+def _navigation(access: Access | None) -> list[dict[str, str]]:
+    """The pages that the caller may see."""
+    if access is None:
+        return []
+    return [{"path": path, "title": title} for path, title, scope in NAVIGATION if access.caller.has(scope)]
 
 
 def _told(request: Request) -> str:
@@ -158,7 +170,7 @@ def with_query(path: str, **values: str | int | None) -> str:
 
 
 def _section(path: str) -> str:
-    return next((known for known, _ in NAVIGATION[1:] if path == known or path.startswith(f"{known}/")), path)
+    return next((known for known, _, _ in NAVIGATION[1:] if path == known or path.startswith(f"{known}/")), path)
 
 
 def _here(request: Request) -> str:

@@ -1,11 +1,13 @@
 """How values are shown on a page. Text from outside is escaped by the templates; here its control characters become
 visible."""
 
+import json
 import math
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from penstock.search.results import Hit, ScoreParts
+from penstock.search.results import Hit
+from penstock.verbs.actions import ActionView
 
 MARKS = {
     "good": "✓",
@@ -35,6 +37,8 @@ TONES = {
     "expired": "none",
     "NOT_INDEXABLE": "none",
     "UNSUPPORTED": "none",
+    "CHOOSING": "work",
+    "WORKING": "work",
 }
 _UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
 
@@ -80,6 +84,19 @@ def duration(seconds: float) -> str:
     return f"{seconds / 86_400:.0f} days"
 
 
+def title_of_action(action: ActionView) -> str:
+    documents = f"{action.total:,} document{'' if action.total == 1 else 's'}"
+    return f"{action.verb.capitalize()} {documents}{' or more' if action.state == 'CHOOSING' else ''}"
+
+
+def as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def number(value: float) -> str:
+    return f"{value:,}"
+
+
 def iso(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
@@ -111,12 +128,15 @@ def marked(text: str, start: int, end: int, spans: Any) -> list[Part]:
     return parts
 
 
-def score_parts(explain: ScoreParts | None) -> list[tuple[str, str]]:
-    if explain is None:
-        return []
+def score_parts(hit: Hit) -> list[tuple[str, str]]:
+    """Why a passage was found: the words that match, and what its score is made of."""
+    words = dict.fromkeys(hit.text[low:high].lower() for low, high in hit.highlights)
+    found = [("matching words", ", ".join(list(words)[:20]))] if words else []
+    if hit.explain is None:
+        return found
     names = {"cosine": "similarity of the vectors", "words": "words (BM25)", "grams": "parts of words (BM25)"}
-    values = {name: getattr(explain, name) for name in explain.__struct_fields__}
-    return [(names.get(name, name), f"{value:.4f}") for name, value in values.items() if value is not None]
+    values = {name: getattr(hit.explain, name) for name in hit.explain.__struct_fields__}
+    return found + [(names.get(name, name), f"{value:.4f}") for name, value in values.items() if value is not None]
 
 
 FILTERS = {
@@ -130,4 +150,7 @@ FILTERS = {
     "clock": clock,
     "snippet": snippet,
     "parts": score_parts,
+    "title_of_action": title_of_action,
+    "json": as_json,
+    "number": number,
 }

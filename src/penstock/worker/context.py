@@ -374,6 +374,7 @@ class Context:
         now, position = self.runtime.clock(), self.position
         if position != self._counted:
             self._counters.worked(self.step.kind, position - self._counted, self._batch_began, now)
+            self._counters.tallies.made(self.step.owner, self.step.kind, position - self._counted)
         self._batch_began, self._counted = now, position
 
     async def _before_batch(self) -> None:

@@ -10,6 +10,7 @@ import msgspec
 from penstock.metrics.base import NULL_METRICS, Metrics
 from penstock.model.nouns import DocumentId
 from penstock.model.states import DocumentStatus
+from penstock.worker.sampling import Tallies
 
 if TYPE_CHECKING:
     from penstock.worker.context import Context
@@ -43,6 +44,7 @@ class Counters:
     began: float | None = None
     """When the first batch began. The time to load models does not count."""
     metrics: Metrics = NULL_METRICS
+    tallies: Tallies = field(default_factory=Tallies)
 
     def worked(self, kind: str, items: int, began: float, ended: float) -> None:
         """Count one batch."""
@@ -66,6 +68,7 @@ class Counters:
         """Count a document that has ended. `position` is that of the first step that it will not reach."""
         self.ended[status] += 1
         self.metrics.incr("document_ended", status=status)
+        self.tallies.ended(ctx.step.owner, failed=status == DocumentStatus.FAILED)
         self.news.append((ctx.step.document_id, status))
         for definition in ctx.state.workflow.steps[position:]:
             self.passed[definition.kind] += ctx.generation.size

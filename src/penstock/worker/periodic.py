@@ -61,6 +61,7 @@ class Periodic:
             self._running.wake()
         if await self._services.targets.refresh():
             self._running.wake()
+        await self._do(self._services.sampler.sample)
         for chore in self._chores:
             if await self._do(chore):
                 self._running.wake()

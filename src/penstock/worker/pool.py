@@ -268,6 +268,7 @@ class Worker:
             await self._dispatcher.finish()
 
     async def _leave(self) -> None:
+        await self.services.sampler.write()
         measured = {k: v for k, v in self.services.budget.paces.items() if k in self.services.budget.measured}
         try:
             if measured:

@@ -31,6 +31,7 @@ class StepRecorder:
         """Record a completed step. `end` is the status of the document if it ended with this step."""
         ctx.ended = ctx.completed = True
         self._measure("step_completed", ctx)
+        self.counters.tallies.completed(ctx.step.owner, ctx.step.kind, self._runtime.clock() - ctx.began)
         self.counters.passes(ctx, ctx.position or meta.get("rows", 0))
         if end is not None:
             self.counters.ends(ctx, end, ctx.step.position + 1)
@@ -43,6 +44,7 @@ class StepRecorder:
         ctx.ended = True
         final = failure.retry_in is None
         self._measure("step_failed" if final else "step_error", ctx)
+        self.counters.tallies.failed(ctx.step.owner, ctx.step.kind)
         if final:
             # A custom step may give any reason, and each would be another series.
             reason = failure.reason if failure.reason in ADVICE else CUSTOM

@@ -28,6 +28,7 @@ from penstock.worker.paid import PaidWork
 from penstock.worker.pools import REST, pool_of
 from penstock.worker.recorder import StepRecorder
 from penstock.worker.retry import RetryPolicy
+from penstock.worker.sampling import Sampler
 from penstock.worker.slots import SlotHold, Slots
 from penstock.worker.tables import Notices
 from penstock.worker.targets import Targets
@@ -73,6 +74,7 @@ class WorkerServices:
 
     def __post_init__(self) -> None:
         self.record = StepRecorder(self.broadcast, self.runtime, self.metrics)
+        self.sampler = Sampler(self.ledger, self.runtime, self.record.counters.tallies)
         # Steps of `extract` wait for parser processes most of the time and must not block other steps.
         self._sizes = self.pools or {EXTRACT: self.slots, REST: self.slots}
         self._slots = {name: Slots(size, self.runtime.clock) for name, size in self._sizes.items()}

@@ -704,4 +704,29 @@ CREATE UNIQUE INDEX runs_open ON runs (document_id) WHERE status = 'OPEN';
 
 CREATE INDEX runs_group ON runs (group_id, status) WHERE group_id IS NOT NULL;
 
+CREATE TABLE step_samples (
+  owner TEXT NOT NULL,
+  width INTEGER NOT NULL,
+  slot BIGINT NOT NULL,
+  kind TEXT NOT NULL,
+  completed BIGINT NOT NULL,
+  failed BIGINT NOT NULL,
+  items BIGINT NOT NULL,
+  seconds REAL NOT NULL,
+  slowest REAL NOT NULL,
+  PRIMARY KEY (owner, width, slot, kind)
+);
+
+CREATE TABLE queue_samples (
+  owner TEXT NOT NULL,
+  width INTEGER NOT NULL,
+  slot BIGINT NOT NULL,
+  waiting BIGINT NOT NULL,
+  working BIGINT NOT NULL,
+  most BIGINT NOT NULL,
+  spent BIGINT NOT NULL,
+  saved BIGINT NOT NULL,
+  PRIMARY KEY (owner, width, slot)
+);
+
 INSERT INTO positions VALUES (0);

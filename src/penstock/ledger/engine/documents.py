@@ -20,14 +20,8 @@ _COLUMNS = (
     "coalesce(g.sha256 <> d.sha256, false), g.artifacts_dropped_at, g.found, d.parent_id FROM documents d "
     "LEFT JOIN generations g ON g.document_id = d.id AND g.state = 'ACTIVE' "
 )
-_DOCUMENT = _COLUMNS + "WHERE d.owner = :owner AND d.deleted_at IS NULL "
-_GET = Statement(_DOCUMENT + "AND d.id = :id")
-_INSIDE = {
-    goes_on: Statement(
-        _DOCUMENT + "AND d.parent_id = :parent " + "AND d.id < :before " * goes_on + "ORDER BY d.id DESC LIMIT :count"
-    )
-    for goes_on in (False, True)
-}
+OF_OWNER = _COLUMNS + "WHERE d.owner = :owner AND d.deleted_at IS NULL "
+_GET = Statement(OF_OWNER + "AND d.id = :id")
 # By whether a status, a collection and a place to continue from are given: each has an index to walk, so that a reader
 # of the few that failed, or of a small collection, does not walk past all others.
 _CHOICES = [(a, b, c) for a in (False, True) for b in (False, True) for c in (False, True)]
@@ -41,7 +35,7 @@ def _chosen(of_status: bool, in_collection: bool, goes_on: bool) -> str:
     )
 
 
-_LISTS = {choice: Statement(_DOCUMENT + _chosen(*choice) + "ORDER BY d.id DESC LIMIT :count") for choice in _CHOICES}
+_LISTS = {choice: Statement(OF_OWNER + _chosen(*choice) + "ORDER BY d.id DESC LIMIT :count") for choice in _CHOICES}
 # A filter is looked for in the metadata of the next :count documents, which begin after :least.
 _LAST = {
     choice: Statement(
@@ -53,8 +47,14 @@ _LAST = {
 }
 _CONTAINING = {
     choice: Statement(
-        _DOCUMENT + _chosen(*choice) + f"AND d.id >= :least AND {generations.CONTAINS} ORDER BY d.id DESC",
+        OF_OWNER + _chosen(*choice) + f"AND d.id >= :least AND {generations.CONTAINS} ORDER BY d.id DESC",
         rows="part text",
+    )
+    for choice in _CHOICES
+}
+_NAMED = {
+    choice: Statement(
+        OF_OWNER + _chosen(*choice) + "AND d.id >= :least AND {instr}(d.name, :part) > 0 ORDER BY d.id DESC"
     )
     for choice in _CHOICES
 }
@@ -166,7 +166,7 @@ def _document(row: Row) -> Document:
     )
 
 
-def _listed(row: Row) -> Listed:
+def listed_row(row: Row) -> Listed:
     has_active = bool(row[16])
     document = msgspec.structs.replace(_document(row), metadata=merged((row[8], row[19])))
     return Listed(document, has_active and (row[13] or 0) > 0, has_active and bool(row[17]), row[18], row[20])
@@ -174,7 +174,7 @@ def _listed(row: Row) -> Listed:
 
 def get(owner: Owner, connection: Connection, document: str) -> Listed | None:
     rows = connection.run(_GET, owner=owner, id=document)
-    return _listed(rows[0]) if rows else None
+    return listed_row(rows[0]) if rows else None
 
 
 LIVE_COLUMNS = (
@@ -254,20 +254,13 @@ def known(owner: Owner, connection: Connection, ids: Sequence[str], *, deleted: 
     return {row[0]: DocumentId(row[0]) for row in rows if deleted or row[1]}
 
 
-def inside(owner: Owner, connection: Connection, parent: str, *, before: str, count: int) -> "Examined":
-    """The documents directly inside another one, newest first."""
-    given = {"before": before} if before else {}
-    rows = connection.run(_INSIDE[bool(before)], owner=owner, parent=parent, count=count, **given)
-    return _page([_listed(row) for row in rows], count)
-
-
 def newest(
     owner: Owner, connection: Connection, *, status: str, collection: str, before: str, count: int
 ) -> list[Listed]:
     choice = {"status": status, "collection": collection, "before": before}
     given = {name: value for name, value in choice.items() if value}
     rows = connection.run(_LISTS[bool(status), bool(collection), bool(before)], owner=owner, count=count, **given)
-    return [_listed(row) for row in rows]
+    return [listed_row(row) for row in rows]
 
 
 class Examined(msgspec.Struct, frozen=True):
@@ -285,23 +278,28 @@ def examined(
     before: str,
     count: int,
     parts: Sequence[str] = (),
+    name: str = "",
 ) -> Examined:
     """Look at the next `count` documents, newest first. `parts`: only those whose metadata, as JSON, contain one of
-    these texts."""
-    if not parts:
+    these texts; or else `name`: only those whose name contains this text."""
+    if not parts and not name:
         page = newest(owner, connection, status=status, collection=collection, before=before, count=count)
-        return _page(page, count)
+        return page_of(page, count)
     choice = {"status": status, "collection": collection, "before": before}
     given = {name: value for name, value in choice.items() if value}
     which = (bool(status), bool(collection), bool(before))
     [(looked_at, least)] = connection.run(_LAST[which], owner=owner, count=count, **given)
     if not looked_at:
         return Examined([], None)
-    rows = connection.run(_CONTAINING[which], [(part,) for part in parts], owner=owner, least=least, **given)
-    return Examined([_listed(row) for row in rows], least if looked_at == count else None)
+    given |= {"owner": owner, "least": least}
+    if parts:
+        rows = connection.run(_CONTAINING[which], [(part,) for part in parts], **given)
+    else:
+        rows = connection.run(_NAMED[which], part=name, **given)
+    return Examined([listed_row(row) for row in rows], least if looked_at == count else None)
 
 
-def _page(found: list[Listed], count: int) -> Examined:
+def page_of(found: list[Listed], count: int) -> Examined:
     return Examined(found, found[-1].document.id if len(found) == count else None)
 
 
@@ -360,7 +358,7 @@ def sourced(
     the second one. `after`: the source and the id of the last one of the page before."""
     given = {"low": max(between[0], after[0]), "high": between[1], "after": after[0], "last": after[1], "count": count}
     given |= {"collection": collection} if collection else {}
-    return [_listed(row) for row in connection.run(_SOURCED[bool(collection)], owner=owner, **given)]
+    return [listed_row(row) for row in connection.run(_SOURCED[bool(collection)], owner=owner, **given)]
 
 
 class LastRun(msgspec.Struct, frozen=True):

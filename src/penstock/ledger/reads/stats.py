@@ -104,19 +104,27 @@ _SINCE = (
 )
 
 
-def _listing(only: str) -> Statement:
+def _listing(only: str = "", order: str = "id") -> Statement:
     return Statement(
         "SELECT * FROM (SELECT s.id, s.document_id, d.name AS document, s.name, s.kind, s.status, s.attempts, "
         f"CASE WHEN s.status = 'RUNNING' THEN s.worker_id END AS worker, {WAITING_ON}, {_SINCE} AS since, s.error "
-        "FROM steps s JOIN documents d ON d.id = s.document_id "
-        f"WHERE s.owner = :owner AND d.deleted_at IS NULL AND (:kind = '' OR s.kind = :kind){only}) AS listed "
-        "WHERE (:stuck_s < 0 OR since <= {now} - :stuck_s) ORDER BY id DESC LIMIT :count"
+        "FROM steps s CROSS JOIN documents d WHERE d.id = s.document_id AND s.owner = :owner "
+        f"AND d.deleted_at IS NULL AND (:kind = '' OR s.kind = :kind){only}) AS listed "
+        f"WHERE (:stuck_s < 0 OR since <= {{now}} - :stuck_s) ORDER BY {order} DESC LIMIT :count"
     )
 
 
-# The status stands in the text: what runs, or is backed off, has an index of its own.
-_ALL = _listing("")
-_OF_STATUS = {status: _listing(f" AND s.status = '{status}'") for status in StepStatus}
+_ENDED = " AND s.status IN ('FAILED', 'CANCELLED')"
+# The status stands in the text, as in the condition of its index. SQLite uses an index if its primary key is not in the
+# order.
+_ALL = _listing()
+_OF_STATUS = {
+    status: _listing(
+        _ENDED * (status in (StepStatus.FAILED, StepStatus.CANCELLED)) + f" AND s.status = '{status}'",
+        "id" if status == StepStatus.COMPLETED else "+id",
+    )
+    for status in StepStatus
+}
 
 
 def list_steps(

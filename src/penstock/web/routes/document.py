@@ -12,11 +12,12 @@ from penstock.ledger.engine import dead_letters
 from penstock.ledger.engine.dead_letters import DeadLetter
 from penstock.ledger.reads import history
 from penstock.ledger.reads.history import Version
+from penstock.model.callers import KeyScope
 from penstock.model.reasons import ADVICE
 from penstock.model.states import ENDS, DocumentStatus
 from penstock.verbs.views import DocumentDetails
 from penstock.web.access import Reads, Writes
-from penstock.web.acting import DONE, VERBS, act_on
+from penstock.web.acting import ABOUT, DONE, act_on, changes
 from penstock.web.originals import Originals, excuse, has_pages, picture
 from penstock.web.page_text import page_text
 from penstock.web.pages import PageRoute, back, first, form, render
@@ -56,7 +57,7 @@ async def document(
         access,
         d=details,
         ended=details.status in ENDS,
-        verbs=[(verb, *VERBS[verb]) for verb in _verbs(details)],
+        verbs=_verbs(details),
         steps=timeline(details.steps, access.scope.runtime.now()),
         about=_about(details),
         versions=versions,
@@ -64,6 +65,7 @@ async def document(
         text=text,
         missing=missing,
         chosen=chunk,
+        writes=access.caller.has(KeyScope.WRITE),
         original=text is not None and has_pages(details),
         letter=letter,
         advice=ADVICE.get(letter.reason, "") if letter is not None else "",
@@ -99,22 +101,24 @@ async def original(
 async def act_on_one(request: Request, access: Writes, document_id: str, verb: str) -> Response:
     fields = form(request)
     details = await access.document(document_id)
-    if verb == "delete" and first(fields, "sure") != "yes":
+    here = f"/documents/{details.id}"
+    if verb in ("delete", "start") and first(fields, "sure") != "yes":
         return render(
             request,
             "confirm.html",
             access,
-            question="Delete this document?",
-            about=details.name,
-            action=f"/documents/{details.id}/delete",
+            question="Delete this document?" if verb == "delete" else "Run this document again?",
+            about=f"{details.name}: {ABOUT[verb][0].lower()}{ABOUT[verb][1:]}",
+            action=f"{here}/{verb}",
             fields=[],
-            yes="Delete",
-            danger=True,
-            back=f"/documents/{details.id}",
+            changes="open" if verb == "start" else False,
+            yes="Delete" if verb == "delete" else "Start",
+            danger=verb == "delete",
+            back=here,
         )
-    done = await act_on(access, verb, [details.id])
-    told = DONE[verb].capitalize() + "." if done else "Nothing to do: its status has changed."
-    return back("/documents" if verb == "delete" else f"/documents/{details.id}", told)
+    done = await act_on(access, verb, [details.id], changes(fields))
+    told = f"{details.name}: {DONE[verb]}." if done else "Nothing to do: its status has changed."
+    return back("/documents" if verb == "delete" else here, told)
 
 
 def _shown(versions: list[Version]) -> Version | None:
@@ -128,10 +132,15 @@ async def _letter(access: Access, details: DocumentDetails) -> DeadLetter | None
     return await access.scope.dead_letter(found[0][0]) if found else None
 
 
-def _verbs(details: DocumentDetails) -> list[str]:
+def _verbs(details: DocumentDetails) -> list[tuple[str, str, str]]:
+    """The verbs that apply, each with the word on its button and its look."""
+    delete = ("delete", "Delete …", "danger")
+    if details.status == DocumentStatus.HELD:
+        return [("start", "Start …", ""), ("cancel", "Cancel", "plain"), delete]
     if details.status not in ENDS:
-        return ["cancel", "delete"]
-    return ["retry", "delete"] if details.status in REPEATABLE else ["delete"]
+        return [("cancel", "Cancel", "plain"), delete]
+    again = ("start", "Run again with values …", "plain")
+    return [("retry", "Retry", ""), again, delete] if details.status in REPEATABLE else [again, delete]
 
 
 def _about(details: DocumentDetails) -> list[tuple[str, Any]]:

@@ -1,22 +1,32 @@
 """The list of documents, with actions on many."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
 from penstock.api.callers import Access
 from penstock.errors import UsageError
+from penstock.ledger.engine import dead_letters
+from penstock.ledger.reads import stats
+from penstock.model.callers import KeyScope
 from penstock.model.states import DocumentStatus
 from penstock.search.filters import parsed
-from penstock.web.access import Reads, Writes
-from penstock.web.acting import AT_ONCE, DONE, VERBS, act_on
+from penstock.verbs.actions import VERBS as BULK
+from penstock.verbs.actions import Criteria
+from penstock.verbs.selection import COUNTED
+from penstock.web.access import Reads, Writes, refuse_part
+from penstock.web.acting import ABOUT, DONE, VERBS, act_on, changes
 from penstock.web.collections import names
 from penstock.web.pages import PageRoute, back, first, form, render, with_query
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 LISTED = 100
+FILTERED = 1_000
+"""How many documents a count with a filter by metadata looks at, before the action asks for the whole number."""
+FIELDS = ("name", "status", "collection", "reason", "filter", "parent")
 
 
 @router.get("/documents")
@@ -26,15 +36,19 @@ async def documents(
     name: Annotated[str, Query(max_length=4_000)] = "",
     status: str = "",
     collection: str = "",
+    reason: str = "",
     filter: Annotated[str, Query(max_length=4_000)] = "",
     parent: str = "",
     after: str = "",
 ) -> Response:
-    query = {"name": name, "status": status, "collection": collection, "filter": filter, "parent": parent}
+    query = dict(zip(FIELDS, (name, status, collection, reason, filter, parent), strict=True))
     chosen = _chosen(access, query)
     found = await access.scope.list_documents(**chosen, limit=LISTED + 1, after=after or None)
-    counted = await access.scope.count_documents(**chosen)
+    # A filter by metadata is decided here, document by document.
+    most = FILTERED if chosen["filter"] else COUNTED
+    counted = await access.scope.count_documents(**chosen, most=most)
     more = len(found) > LISTED
+    is_whole = access.caller.collections is None
     return render(
         request,
         "documents.html",
@@ -43,48 +57,66 @@ async def documents(
         filtered=any(query.values()),
         statuses=[one.value for one in DocumentStatus],
         collections=await names(access),
-        counts=[] if access.caller.collections is not None else (await access.scope.status()).documents.items(),
+        counts=(await access.scope.ledger.read(partial(stats.documents, access.owner))).items() if is_whole else [],
+        reasons=await access.scope.ledger.read(partial(dead_letters.by_reason, access.owner)) if is_whole else [],
         documents=found[:LISTED],
-        matching=f"{counted.count}{'' if counted.exact else ' or more'}",
+        writes=access.caller.has(KeyScope.WRITE),
+        matching=f"{counted.count:,}{'' if counted.exact else ' or more'}",
+        verbs=[(verb, *VERBS[verb]) for verb in ("retry", "cancel", "delete")],
         after=with_query("/documents", **query, after=found[LISTED - 1].id) if more else None,
     )
 
 
 @router.post("/documents/act")
 async def act(request: Request, access: Writes) -> Response:
-    """Act on the selected documents, or on all that match, after a page that asks with their number."""
+    """Act on the selected documents, or start an action on all that match, after a page that asks with their number."""
     fields = form(request)
     verb, ids = first(fields, "verb"), fields.get("id", [])
-    if verb not in DONE:
-        raise UsageError(f"verb {verb!r}: use one of {', '.join(DONE)}")
-    query = {name: first(fields, name) for name in ("name", "status", "collection", "filter", "parent")}
-    chosen = _chosen(access, query)
+    if verb not in BULK or verb not in DONE:
+        raise UsageError(f"verb {verb[:80]!r}: use retry, cancel or delete")
+    query = {name: first(fields, name) for name in FIELDS}
     here = with_query("/documents", **query)
-    if first(fields, "which") == "matching":
-        counted = await access.scope.count_documents(**chosen)
-        number = f"all {counted.count}{'' if counted.exact else ' or more'} documents that match"
-        ids = []
-    elif ids:
-        number = f"{len(ids)} documents" if len(ids) > 1 else "1 document"
-    else:
+    matching = first(fields, "which") == "matching"
+    if not matching and not ids:
         return back(here, "Select documents first, or choose all that match.")
     if first(fields, "sure") != "yes":
-        given = [("verb", verb), ("which", first(fields, "which")), *query.items(), *(("id", one) for one in ids)]
-        title = f"{VERBS[verb][0]} {number}?"
-        return render(
-            request,
-            "confirm.html",
-            access,
-            question=title,
-            about="Deleted documents are no longer found by searches." if verb == "delete" else "",
-            action="/documents/act",
-            fields=given,
-            yes=title.rstrip("?"),
-            danger=verb == "delete",
-            back=here,
-        )
-    done = await act_on(access, verb, ids) if ids else await _act_on_matching(access, verb, chosen)
-    return back(here, f"{done} documents: {DONE[verb]}.")
+        return await _ask(request, access, verb, query, ids, matching=matching)
+    different = changes(fields)
+    if not matching:
+        done = await act_on(access, verb, ids, different)
+        return back(here, f"{done:,} documents: {DONE[verb]}." if done != 1 else f"1 document: {DONE[verb]}.")
+    refuse_part(access)
+    given = different.given() if verb == "retry" else {}
+    made = await access.scope.start_action(verb, _criteria(access, query), **given)
+    return back(f"/actions/{made.id}")
+
+
+async def _ask(
+    request: Request, access: Access, verb: str, query: Mapping[str, str], ids: list[str], *, matching: bool
+) -> Response:
+    if matching:
+        refuse_part(access)
+        counted = await access.scope.count_action(verb, _criteria(access, query))
+        several = "" if counted.count == 1 else "s"
+        number = f"all {counted.count:,}{'' if counted.exact else ' or more'} document{several} that match"
+        given = [("which", "matching"), *query.items()]
+    else:
+        number = f"{len(ids):,} documents" if len(ids) > 1 else "1 document"
+        given = [("which", "selected"), *query.items(), *(("id", one) for one in ids)]
+    title = f"{VERBS[verb][0]} {number}?"
+    return render(
+        request,
+        "confirm.html",
+        access,
+        question=title,
+        about=ABOUT[verb],
+        action="/documents/act",
+        fields=[("verb", verb), *given],
+        changes=verb == "retry",
+        yes=title.rstrip("?"),
+        danger=verb == "delete",
+        back=with_query("/documents", **query),
+    )
 
 
 def _chosen(access: Access, query: Mapping[str, str]) -> dict[str, Any]:
@@ -97,14 +129,11 @@ def _chosen(access: Access, query: Mapping[str, str]) -> dict[str, Any]:
         "collection": collection,
         "filter": parsed((query["filter"],)) if query["filter"].strip() else None,
         "parent": query["parent"] or None,
+        "reason": query["reason"] or None,
     }
 
 
-async def _act_on_matching(access: Access, verb: str, chosen: Mapping[str, Any]) -> int:
-    """Act on the documents that match now, oldest page last. A document that the verb moves out of the selection is not
-    met again, because the list continues behind it."""
-    done, after = 0, None
-    while page := await access.scope.list_documents(**chosen, limit=AT_ONCE, after=after):
-        done += len(await getattr(access.scope, verb)([one.id for one in page]))
-        after = page[-1].id
-    return done
+def _criteria(access: Access, query: Mapping[str, str]) -> Criteria:
+    """What an action chooses by. Without a filter, that is every name."""
+    chosen = _chosen(access, query)
+    return Criteria(**chosen if any(chosen.values()) else chosen | {"name": "*"})

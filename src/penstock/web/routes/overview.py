@@ -1,71 +1,52 @@
 """The first page: what is done, what waits, what is wrong."""
 
 import os
-from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
-from markupsafe import Markup
+from fastapi import APIRouter, Request, Response
 
-from penstock.api.callers import Access
+from penstock.errors import UsageError
 from penstock.ledger.reads import history
 from penstock.model.states import WORKING, DocumentStatus
 from penstock.web.access import Reads, refuse_part
+from penstock.web.charts import WINDOWS, charts
 from penstock.web.pages import PageRoute, render
-from penstock.web.plots import stacked
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
-WINDOWS = (("hour", 1), ("day", 24), ("week", 168))
-BARS = 60
 LIVE = frozenset({DocumentStatus.PENDING, *WORKING})
 
 
 @router.get("/")
-async def overview(request: Request, access: Reads, hours: Annotated[int, Query(ge=1, le=168)] = 1) -> Response:
+async def overview(request: Request, access: Reads, window: str = "hour") -> Response:
     refuse_part(access)
+    if window not in WINDOWS:
+        raise UsageError(f"window {window[:80]!r}: use one of {', '.join(WINDOWS)}")
     counts = await access.scope.status()
-    waiting = await access.scope.ledger.read(partial(history.oldest_waiting, access.owner))
-    usage = counts.usage
+    oldest = await access.scope.ledger.read(partial(history.oldest_waiting, access.owner))
+    usage, documents = counts.usage, counts.documents
+    waiting = documents.get(DocumentStatus.PENDING, 0)
+    working = sum(documents.get(status, 0) for status in WORKING)
     return render(
         request,
         "overview.html",
         access,
         counts=counts,
-        total=sum(counts.documents.values()),
-        working=sum(number for status, number in counts.documents.items() if status in LIVE),
-        ended=[(status, number) for status, number in counts.documents.items() if status not in LIVE],
+        total=sum(documents.values()),
+        waiting=waiting,
+        working=working,
+        ended=[(status, number) for status, number in documents.items() if status not in LIVE],
+        spent=usage.bought.cost,
         saved=usage.saved_by_cache.cost + usage.saved_by_resume.cost,
-        free=await access.scope.runtime.run_blocking("io", _free, str(access.scope.config.home_path)),
-        oldest=waiting,
-        windows=WINDOWS,
-        chosen=hours,
-        plot=await _plot(access, hours),
+        disk=await access.scope.runtime.run_blocking("io", _disk, str(access.scope.config.home_path)),
+        oldest=oldest,
+        windows=list(WINDOWS),
+        chosen=window,
+        plots=await charts(access, window, waiting, working),
     )
 
 
-async def _plot(access: Access, hours: int) -> Markup:
-    width = hours * 3_600 / BARS
-    now = access.scope.runtime.now()
-    until = (now // width + 1) * width
-    edges = [until - width * i for i in range(BARS, -1, -1)]
-    found = await access.scope.ledger.read(partial(history.ended, access.owner), edges)
-    ended = [found.get(i, {}) for i in range(BARS)]
-    shape = "%H:%M" if hours <= 24 else "%d %b"
-    labels = [datetime.fromtimestamp(edge, UTC).strftime(shape) for edge in edges[:-1]]
-    series = [
-        ("completed", "var(--good)", [bar.get("COMPLETED", 0) for bar in ended]),
-        ("failed", "var(--bad)", [bar.get("FAILED", 0) for bar in ended]),
-        (
-            "other ends",
-            "var(--none)",
-            [sum(bar.values()) - bar.get("COMPLETED", 0) - bar.get("FAILED", 0) for bar in ended],
-        ),
-    ]
-    return stacked("Documents that ended (UTC)", labels, series)
-
-
-def _free(home: str) -> int:
+def _disk(home: str) -> tuple[int, int]:
+    """The bytes that are free, and those that there are."""
     found = os.statvfs(home)
-    return found.f_bavail * found.f_frsize
+    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize

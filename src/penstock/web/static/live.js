@@ -59,6 +59,11 @@
     if (document.hidden) { close(); say("○ paused"); } else { open(); changed(); }
   });
   addEventListener("pagehide", close);
+  // Some parts change without an event of a document.
+  setInterval(() => {
+    const every = Number(document.querySelector("#live[data-poll]")?.dataset.poll) * 1000;
+    if (every && !document.hidden && performance.now() - last >= every) changed();
+  }, 1000);
   if (!document.hidden) open();
 
   // A link to another part of the same page, such as a chunk: only that part is loaded.

@@ -35,6 +35,7 @@ from penstock.ledger.database.migrations import (
     m0030_stores,
     m0031_live,
     m0032_held,
+    m0037_samples,
 )
 
 MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
@@ -70,5 +71,6 @@ MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0030_stores.statements,
     m0031_live.statements,
     m0032_held.statements,
+    m0037_samples.statements,
 )
 LATEST = len(MIGRATIONS)

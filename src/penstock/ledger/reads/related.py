@@ -1,0 +1,44 @@
+"""Documents by what belongs to them: the document that contains them, or the reason of their dead letter."""
+
+from penstock.ledger.database.connection import Connection
+from penstock.ledger.database.statements import Statement
+from penstock.ledger.engine.documents import OF_OWNER, Counted, Examined, listed_row, page_of
+from penstock.model.nouns import Owner
+
+_NEWEST = "ORDER BY d.id DESC LIMIT :count"
+_INSIDE = {
+    goes_on: Statement(OF_OWNER + "AND d.parent_id = :parent " + "AND d.id < :before " * goes_on + _NEWEST)
+    for goes_on in (False, True)
+}
+# The status has an index: a document with an open dead letter is FAILED.
+_FAILED = (
+    "AND d.status = 'FAILED' AND EXISTS (SELECT 1 FROM dead_letters l WHERE l.document_id = d.id "
+    "AND l.state = 'OPEN' AND l.event_id IS NULL AND l.reason = :reason) "
+)
+_OF_REASON = {
+    goes_on: Statement(OF_OWNER + _FAILED + "AND d.id < :before " * goes_on + _NEWEST) for goes_on in (False, True)
+}
+_COUNT = Statement(
+    "SELECT count(*) FROM (SELECT 1 FROM documents d WHERE d.owner = :owner AND d.deleted_at IS NULL "
+    f"{_FAILED} LIMIT :most) AS found"
+)
+
+
+def inside(owner: Owner, connection: Connection, parent: str, *, before: str, count: int) -> Examined:
+    """The documents directly inside another one, newest first."""
+    given = {"before": before} if before else {}
+    rows = connection.run(_INSIDE[bool(before)], owner=owner, parent=parent, count=count, **given)
+    return page_of([listed_row(row) for row in rows], count)
+
+
+def failed_for(owner: Owner, connection: Connection, reason: str, *, before: str, count: int) -> Examined:
+    """The documents that failed for this reason, newest first."""
+    given = {"before": before} if before else {}
+    rows = connection.run(_OF_REASON[bool(before)], owner=owner, reason=reason, count=count, **given)
+    return page_of([listed_row(row) for row in rows], count)
+
+
+def count_failed_for(owner: Owner, connection: Connection, reason: str, most: int) -> Counted:
+    """Count the documents that failed for this reason, but no more than `most`."""
+    found: int = connection.run(_COUNT, owner=owner, reason=reason, most=most + 1)[0][0]
+    return Counted(min(found, most), found <= most)
