@@ -67,7 +67,7 @@ def lines(title: str, axis: Axis, series: Sequence[Series]) -> Markup:
             path.append(f"{'L' if pen_is_down else 'M'}{x:.1f} {y:.1f}")
             pen_is_down = True
             # A line of one point cannot be seen.
-            drawn.append(f'<circle class="s{one.look}" cx="{x:.1f}" cy="{y:.1f}" r="1.6"/>')
+            drawn.append(f'<circle class="s{one.look}" cx="{x:.1f}" cy="{y:.1f}" r="2.2"/>')
         if path:
             dash = f' stroke-dasharray="{DASHES[n % len(DASHES)]}"' if n % len(DASHES) else ""
             name = escape(one.name)

@@ -90,7 +90,12 @@
     try { await follow(link.href, link.dataset.part, page === now); } catch { location.reload(); }
   });
   addEventListener("popstate", () => location.reload());
-  addEventListener("DOMContentLoaded", reveal);
+  addEventListener("DOMContentLoaded", () => {
+    reveal();
+    // On a narrow screen, the bar of pages is wider than the screen.
+    const nav = document.querySelector("header nav"), here = nav?.querySelector("[aria-current]");
+    if (here && nav.scrollWidth > nav.clientWidth) nav.scrollLeft = here.offsetLeft - nav.offsetLeft - 40;
+  });
 
   const rows = () => [...document.querySelectorAll("[data-row]")];
   const select = (index, scroll = true) => {
