@@ -33,8 +33,9 @@ check: install ## Lint, format, types and the direction of imports
 
 # Four processes for two cores: most tests wait for other processes and for timers longer than they compute.
 # Temporary files are in memory where there is plenty: on a disk the tests mostly wait for fsync.
+# Bytecode is written, also where the environment forbids it: to compile all tests takes each process ten seconds.
 test: install ## Run the tests that every change must pass
-	$(IN_MEMORY) $(BIN)/pytest --numprocesses=4 --dist=worksteal $(ARGS)
+	$(IN_MEMORY) PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --numprocesses=4 --dist=worksteal $(ARGS)
 
 crash: install ## Kill workers at every failpoint, many times over (long)
 	PENSTOCK_LONG=1 $(BIN)/pytest tests/crash tests/simulation tests/ledger/test_ledger_unknown_outcome.py \

@@ -1,4 +1,5 @@
-"""Real parts for every test: a PostgreSQL server for the session, a fresh database for each test, ledgers and apps."""
+"""Real parts for every test: servers that all processes of the tests share, a fresh database for each test, ledgers and
+apps."""
 
 import os
 import signal
@@ -8,11 +9,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-from tests.kit import cli, s3
+from tests.kit import cli, shared
 from tests.kit import vector_databases as vector_database
 from tests.kit.ledger import TABLES, Desk
-from tests.kit.postgres import a_server, create_database, execute, migrate
-from tests.kit.s3 import S3Server
+from tests.kit.postgres import create_database, execute
+from tests.kit.s3 import S3Address
 
 from penstock.app import App, open_app
 from penstock.ledger.database.database import Database
@@ -40,18 +41,38 @@ os.environ.setdefault("PENSTOCK_SMALL_BYTES", "0")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+_shared = pytest.StashKey[shared.SharedServers]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The process that starts others for the tests starts the servers for all of them."""
+    if not hasattr(config, "workerinput") and config.getoption("numprocesses", None):
+        config.stash[_shared] = shared.SharedServers()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _shared in config.stash:
+        config.stash[_shared].close()
+
+
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[str]:
+def servers() -> Iterator[shared.Servers]:
+    """Those of this process, if it has no others to share them with."""
+    own = shared.Servers()
+    yield own
+    own.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_server(servers: shared.Servers) -> str:
     """The URL of a server that lives as long as the tests."""
-    with a_server() as server:
-        yield server.url
+    return shared.get(servers, "postgres")
 
 
 @pytest.fixture(scope="session")
-def s3_server() -> Iterator[S3Server]:
+def s3_server(servers: shared.Servers) -> S3Address:
     """An S3 server that lives as long as the tests."""
-    with s3.serving() as server:
-        yield server
+    return S3Address(shared.get(servers, "s3"))
 
 
 @pytest.fixture(scope="session")
@@ -74,16 +95,9 @@ def vector_databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calla
 
 
 @pytest.fixture(scope="session")
-def template(postgres_server: str) -> str:
-    """The name of a database that holds an empty ledger and that nobody opens: others are made as copies of it."""
-    migrate(create_database(postgres_server, "template"))
-    return "template"
-
-
-@pytest.fixture(scope="session")
-def ledger_database(postgres_server: str, template: str) -> str:
-    """A migrated database, which most tests use in turn."""
-    return create_database(postgres_server, template=template)
+def ledger_database(postgres_server: str) -> str:
+    """A migrated database, which most tests of this process use in turn."""
+    return create_database(postgres_server, template=shared.TEMPLATE)
 
 
 @pytest.fixture
@@ -99,9 +113,9 @@ def postgres(ledger_database: str) -> str:
 
 
 @pytest.fixture
-def fresh_postgres(postgres_server: str, template: str) -> str:
+def fresh_postgres(postgres_server: str) -> str:
     """The URL of a database of its own that holds an empty ledger: nobody has ever analysed it."""
-    return create_database(postgres_server, template=template)
+    return create_database(postgres_server, template=shared.TEMPLATE)
 
 
 @pytest.fixture(scope="session")
@@ -111,9 +125,9 @@ def index_database(postgres_server: str) -> str:
 
 
 @pytest.fixture
-def make_postgres(postgres_server: str, template: str) -> Callable[[], str]:
+def make_postgres(postgres_server: str) -> Callable[[], str]:
     """Each call makes such a database and tells its URL."""
-    return lambda: create_database(postgres_server, template=template)
+    return lambda: create_database(postgres_server, template=shared.TEMPLATE)
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ import hashlib
 import os
 import stat
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from tests.kit import azurite as azurite_server
-from tests.kit.azurite import CONTAINER, Azurite
-from tests.kit.s3 import BUCKET, S3Server, serving
+from tests.kit import azurite, shared
+from tests.kit.azurite import CONTAINER
+from tests.kit.s3 import BUCKET
 
 from penstock.blobs.base import Blobs, Copied, Stored
 from penstock.blobs.local import TEMPORARY, LocalBlobs
@@ -79,29 +79,20 @@ if NAMED in os.environ:
     STORES["named"] = in_named_bucket
 
 
-@pytest.fixture(scope="session")
-def open_server() -> Iterator[S3Server]:
-    with serving(anonymous=True) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
-    with azurite_server.serving(tmp_path_factory.mktemp("azurite")) as server:
-        yield server
-
-
 @pytest.fixture(params=sorted(STORES))
-def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, Runtime], Blobs]:
+def store(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, servers: shared.Servers
+) -> Callable[[Path, Runtime], Blobs]:
     if request.param == "s3":
         server = request.getfixturevalue("s3_server")
         server.store(BUCKET).put("first", b"The bucket exists.")
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
     if request.param == "gs":
-        monkeypatch.setenv(EMULATOR, request.getfixturevalue("open_server").endpoint)
+        monkeypatch.setenv(EMULATOR, shared.get(servers, "s3", anonymous=True))
     if request.param == "az":
-        for name, value in request.getfixturevalue("azurite").environment.items():
+        azurite.refuse_missing()
+        for name, value in azurite.environment_of(shared.get(servers, "azurite")).items():
             monkeypatch.setenv(name, value)
     return STORES[request.param]
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import pytest
 from tests.kit import s3, web
-from tests.kit.s3 import S3Server
+from tests.kit.s3 import S3Address
 
 from penstock.config_http import HttpConfig
 from penstock.errors import SourceChanged, SourceError, UsageError
@@ -129,7 +129,7 @@ class WebShelf:
 class BucketShelf:
     """A prefix in a bucket of a real S3 server."""
 
-    server: S3Server
+    server: S3Address
 
     def __init__(self, place: Path, runtime: Runtime) -> None:
         self._prefix = s3.Prefix(self.server)

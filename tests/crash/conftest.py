@@ -1,5 +1,6 @@
 """One process to fork from, and homes on both kinds of ledger, for all crash tests."""
 
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -17,10 +18,12 @@ def player() -> Iterator[Player]:
 
 @pytest.fixture(scope="session")
 def databases(postgres_server: str) -> MakeDatabase:
-    """Makes a database, as a copy of another where one is named; returns its URL."""
+    """Makes a database, as a copy of another where one is named; returns its URL. Other processes use this server too:
+    their names begin otherwise."""
+    first = f"crash_{os.getpid()}"
 
     def make(name: str, template: str | None) -> str:
-        return create_database(postgres_server, f"crash_{name}", template=f"crash_{template}" if template else "")
+        return create_database(postgres_server, f"{first}_{name}", template=f"{first}_{template}" if template else "")
 
     return make
 

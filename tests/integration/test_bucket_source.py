@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import StartApp
 from tests.kit import s3
 from tests.kit.apps import found, only
-from tests.kit.s3 import S3Server
+from tests.kit.s3 import S3Address
 
 from penstock.app import App
 from penstock.config_http import HttpConfig
@@ -33,7 +33,7 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 @pytest.fixture
-def shelf(s3_server: S3Server, clean: pytest.MonkeyPatch) -> s3.Prefix:
+def shelf(s3_server: S3Address, clean: pytest.MonkeyPatch) -> s3.Prefix:
     for name, value in s3_server.environment.items():
         clean.setenv(name, value)
     return s3.Prefix(s3_server)

@@ -25,6 +25,8 @@ from penstock.worker import periodic, pool
 
 Files = Callable[..., Path]
 
+LISTENERS = "FROM pg_stat_activity WHERE query = 'LISTEN penstock' AND datname = current_database()"
+
 
 @pytest.fixture
 def never_poll(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +94,7 @@ async def test_a_worker_that_ends_at_once_leaves_no_connection(postgres: str, ru
     with pytest.raises(asyncio.CancelledError):
         await opening
     async with await psycopg.AsyncConnection.connect(postgres, autocommit=True) as other:
-        listening = "SELECT count(*) FROM pg_stat_activity WHERE query = 'LISTEN penstock'"
+        listening = f"SELECT count(*) {LISTENERS}"
 
         async def gone() -> bool:
             return await (await other.execute(listening)).fetchone() == (0,)
@@ -238,7 +240,7 @@ async def test_a_worker_that_lost_its_ears_opens_them_again(postgres: str, runti
     await asyncio.wait_for(ears.change(), 5)
     waiting = asyncio.create_task(ears.change())
     async with await psycopg.AsyncConnection.connect(postgres, autocommit=True) as other:
-        await other.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query = 'LISTEN penstock'")
+        await other.execute(f"SELECT pg_terminate_backend(pid) {LISTENERS}")
         with pytest.raises(StorageError):
             await asyncio.wait_for(waiting, 5)
         await ears.open()

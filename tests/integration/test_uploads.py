@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import StartApp
-from tests.kit.s3 import BUCKET, S3Server
+from tests.kit.s3 import BUCKET, S3Address
 
 from penstock.app import App
 from penstock.errors import ChecksumDiffers, LockHeld, NotFound, StorageError, TooMuch, UsageError, WrongOffset
@@ -257,7 +257,9 @@ async def test_hostile_names_are_refused(app: App, name: str) -> None:
         await app.create_upload(1, name=name)
 
 
-async def test_an_upload_to_a_bucket(start_app: StartApp, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_upload_to_a_bucket(
+    start_app: StartApp, s3_server: S3Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in s3_server.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(uploads, "PART", 1 << 20)

@@ -36,6 +36,15 @@ def command() -> str | None:
     return os.environ.get(NAMED) or shutil.which(COMMAND) or (str(installed) if installed.exists() else None)
 
 
+def environment_of(endpoint: str) -> dict[str, str]:
+    """The variables that a user of a server sets."""
+    return {
+        "AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT,
+        "AZURE_STORAGE_ACCOUNT_KEY": KEY,
+        "AZURE_STORAGE_ENDPOINT": endpoint,
+    }
+
+
 class Azurite:
     """`stop` and `start` may be called again and again. The address and the objects stay. It is never killed: then it
     loses objects that it had acknowledged in the seconds before."""
@@ -49,12 +58,7 @@ class Azurite:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that a user of this server sets."""
-        return {
-            "AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT,
-            "AZURE_STORAGE_ACCOUNT_KEY": KEY,
-            "AZURE_STORAGE_ENDPOINT": self.endpoint,
-        }
+        return environment_of(self.endpoint)
 
     def start(self) -> None:
         words = ["--location", str(self._folder), "--blobPort", str(self._port), "--silent", "--disableTelemetry"]
@@ -103,12 +107,17 @@ class Azurite:
             self._process = None
 
 
-@contextmanager
-def serving(folder: Path) -> Iterator[Azurite]:
-    """Skips the test, with the reason, where Azurite is not installed."""
+def refuse_missing() -> str:
+    """The command. Skips the test, with the reason, where Azurite is not installed."""
     executable = command()
     if executable is None:
         pytest.skip(MISSING)
+    return executable
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Azurite]:
+    executable = refuse_missing()
     server = Azurite(folder, executable)
     try:
         server.start()

@@ -28,23 +28,13 @@ BUCKET = "shelves"
 LONGEST_START_S = 120.0
 
 
-class S3Server:
-    """`kill` and `start` may be called again and again. The address stays the same."""
+class S3Address:
+    """Where a server is, and what opens it."""
 
-    def __init__(self, folder: Path, *, anonymous: bool = False) -> None:
+    def __init__(self, endpoint: str, *, anonymous: bool = False) -> None:
         """`anonymous`: it asks for no credentials. Then it answers the requests of GCS too, with its one bucket."""
-        self._folder = folder
+        self.endpoint = endpoint
         self._anonymous = anonymous
-        self._process: subprocess.Popen[bytes] | None = None
-        self._ports = _free_ports(8)
-        self.endpoint = f"http://127.0.0.1:{self._ports[0]}"
-        identity = {
-            "name": KEY_ID,
-            "credentials": [{"accessKey": KEY_ID, "secretKey": SECRET}],
-            "actions": ["Admin", "Read", "List", "Tagging", "Write"],
-        }
-        (folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
-        (folder / "data").mkdir()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -55,6 +45,39 @@ class S3Server:
             "AWS_REGION": REGION,
             "AWS_ENDPOINT_URL": self.endpoint,
         }
+
+    def store(self, bucket: str) -> Any:
+        """Access to a bucket, which exists when the first object is put into it."""
+        from obstore.store import S3Store
+
+        return S3Store(bucket, **self._options())
+
+    def _options(self) -> Mapping[str, Any]:
+        return {
+            "endpoint": self.endpoint,
+            **({"skip_signature": True} if self._anonymous else {"access_key_id": KEY_ID, "secret_access_key": SECRET}),
+            "region": REGION,
+            "virtual_hosted_style_request": False,
+            "client_options": {"allow_http": True},
+            "retry_config": {"max_retries": 0},
+        }
+
+
+class S3Server(S3Address):
+    """`kill` and `start` may be called again and again. The address stays the same."""
+
+    def __init__(self, folder: Path, *, anonymous: bool = False) -> None:
+        self._ports = _free_ports(8)
+        super().__init__(f"http://127.0.0.1:{self._ports[0]}", anonymous=anonymous)
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        identity = {
+            "name": KEY_ID,
+            "credentials": [{"accessKey": KEY_ID, "secretKey": SECRET}],
+            "actions": ["Admin", "Read", "List", "Tagging", "Write"],
+        }
+        (folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
+        (folder / "data").mkdir()
 
     def start(self) -> None:
         names = [f"{part}.port{kind}" for part in ("s3", "filer", "master", "volume") for kind in ("", ".grpc")]
@@ -114,27 +137,11 @@ class S3Server:
             self._process.wait()
             self._process = None
 
-    def store(self, bucket: str) -> Any:
-        """Access to a bucket, which exists when the first object is put into it."""
-        from obstore.store import S3Store
-
-        return S3Store(bucket, **self._options())
-
-    def _options(self) -> Mapping[str, Any]:
-        return {
-            "endpoint": self.endpoint,
-            **({"skip_signature": True} if self._anonymous else {"access_key_id": KEY_ID, "secret_access_key": SECRET}),
-            "region": REGION,
-            "virtual_hosted_style_request": False,
-            "client_options": {"allow_http": True},
-            "retry_config": {"max_retries": 0},
-        }
-
 
 class Prefix:
     """A place of its own in the bucket of a server."""
 
-    def __init__(self, server: S3Server) -> None:
+    def __init__(self, server: S3Address) -> None:
         self.server = server
         self.name = f"t{uuid.uuid4().hex}"
         self._store = server.store(BUCKET)
