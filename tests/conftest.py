@@ -37,6 +37,10 @@ tables that are empty."""
 # are off, except in tests that ask for them (`small_blobs`) and in tests/acceptance.
 os.environ.setdefault("PENSTOCK_SMALL_BYTES", "0")
 
+# For the processes that tests start: see there.
+_SITE = str(Path(__file__).parent / "kit" / "site")
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_SITE, os.environ.get("PYTHONPATH"))))
+
 # A shell that starts the tests in the background has them ignore interrupts, and so would whatever they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -35,6 +35,8 @@ class MilvusServer:
                 [*command, "--data-dir", str(self._folder / "data"), "--host", "127.0.0.1", "--port", str(self.port)],
                 stdout=log,
                 stderr=log,
+                # It needs pandas, which other processes of the tests do not find.
+                env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
             )
         until = time.monotonic() + LONGEST_START_S
         while time.monotonic() < until:
