@@ -12,6 +12,7 @@ import struct
 import subprocess
 import termios
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -266,3 +267,26 @@ def test_the_end_of_the_demo_names_a_command_that_the_shell_finds(
     assert demo._activate() == ""
     (bin / "penstock").unlink()
     assert demo._command() == f"{bin / 'python'} -m penstock.cli.main"
+
+
+def test_the_demo_is_shown_in_the_dashboard_until_it_is_stopped(cli: Cli, tmp_path: Path) -> None:
+    running = cli.start("demo", "--serve", "--home", tmp_path / "demo")
+    printed = b""
+    deadline = time.monotonic() + 120
+    while b"Ctrl-C ends it" not in printed:
+        assert time.monotonic() < deadline, printed
+        assert running.stdout is not None
+        piece = os.read(running.stdout.fileno(), 65_536)
+        assert piece, printed
+        printed += piece
+    urls = re.findall(rb"http://127\.0\.0\.1:\d+", printed)
+    assert len(urls) == 2
+    assert urls[0] == urls[1]
+    with urllib.request.urlopen(urls[0].decode(), timeout=30) as answer:
+        page = answer.read().decode()
+    assert "No worker is running" not in page
+    assert re.search(r">7</a></strong><span>accepted", page)
+    running.send_signal(signal.SIGINT)
+    assert finish(running).code == 0
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(urls[0].decode(), timeout=5)

@@ -92,7 +92,7 @@ async def test_an_action_on_all_that_match_asks_with_their_number_and_shows_its_
     assert "No worker is running: the action waits" in waiting
     await app.run_actions()
     done = (await browser.get(path)).text
-    assert "Delete 2 documents" in done
+    assert "2 of 2" in done
     assert "<strong>2</strong><span>changed" in done
     assert "data-poll" not in done
     assert "Delete 2 documents" in (await browser.get("/actions")).text

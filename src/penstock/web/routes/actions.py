@@ -5,7 +5,6 @@ from fastapi import APIRouter, Request, Response
 from penstock.verbs.actions import ActionView
 from penstock.web.access import Reads, Writes, refuse_part
 from penstock.web.pages import PageRoute, back, render
-from penstock.web.words import title_of_action
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -28,7 +27,7 @@ async def action(request: Request, access: Reads, action_id: str) -> Response:
         "action.html",
         access,
         a=found,
-        heading=title_of_action(found),
+        heading=f"{found.verb.capitalize()} documents",
         done=_done(found),
         is_open=found.state in ("CHOOSING", "WORKING"),
         is_waiting=not await access.service.app.list_workers(),
