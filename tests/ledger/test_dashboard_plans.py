@@ -1,11 +1,13 @@
 """What pages ask of a large ledger walks an index."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.ledger.test_query_plans import Connect, explain, load_generations, scans
 from tests.ledger.test_query_plans import connect as connect
 
+from penstock.ledger.database.statements import Statement
 from penstock.ledger.engine import samples
 from penstock.ledger.reads import history, related, stats
 from penstock.model.states import StepStatus
@@ -16,7 +18,7 @@ LARGE = {"documents", "d", "generations", "g"}
 _PAGE = {"owner": "anna", "count": 100}
 _STEPS = {"owner": "anna", "kind": "", "stuck_s": -1.0, "count": 100}
 _WINDOW = {"owner": "anna", "width": 60, "first": 0}
-ASKED = {
+ASKED: dict[str, tuple[Statement, dict[str, Any]]] = {
     "documents of a reason": (related._OF_REASON[False], {**_PAGE, "reason": "bad"}),
     "more documents of a reason": (related._OF_REASON[True], {**_PAGE, "reason": "bad", "before": "d5"}),
     "how many of a reason": (related._COUNT, {"owner": "anna", "reason": "bad", "most": 100}),

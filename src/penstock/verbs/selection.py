@@ -4,9 +4,10 @@ import fnmatch
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 from penstock.errors import UsageError
@@ -94,8 +95,8 @@ def selection(
 
 
 async def pages(scope: Scope, chosen: Selection) -> AsyncIterator[list[Listed]]:
-    """Yield the matching documents, newest first. A page may be empty: it stands for up to `_page_size` documents that
-    were looked at."""
+    """Yield the matching documents, newest first. A page may be empty: it stands for the documents that were looked at,
+    as many as `_page_sizes` says."""
     read = partial(
         documents.examined,
         scope.owner,
@@ -109,16 +110,19 @@ async def pages(scope: Scope, chosen: Selection) -> AsyncIterator[list[Listed]]:
     elif chosen.reason:
         read = partial(related.failed_for, scope.owner, reason=chosen.reason)
     last: str | None = chosen.before
-    while last is not None:
-        page = await scope.ledger.read(read, before=last, count=_page_size(chosen))
+    for size in _page_sizes(chosen):
+        if last is None:
+            return
+        page = await scope.ledger.read(read, before=last, count=size)
         yield [entry for entry in page.documents if _matches(chosen, entry)]
         last = page.last
 
 
-def _page_size(chosen: Selection) -> int:
-    """The number of documents that one statement looks at. The database passes on only some of them if it knows a part
-    of their metadata or of their name."""
-    return 10 * PAGE if (chosen.parts or chosen.part_of_name) and not chosen.related else PAGE
+def _page_sizes(chosen: Selection) -> Iterator[int]:
+    """The number of documents that each statement looks at: the first one few, because they may be all that is wanted.
+    The database passes on only some of them if it knows a part of their metadata or of their name."""
+    yield PAGE
+    yield from repeat(10 * PAGE if (chosen.parts or chosen.part_of_name) and not chosen.related else PAGE)
 
 
 def _matches(chosen: Selection, entry: Listed) -> bool:
@@ -145,11 +149,11 @@ async def counted(scope: Scope, chosen: Selection, most: int = COUNTED) -> Count
         return await scope.ledger.read(partial(documents.counted, scope.owner), most=most, **where)
     if chosen == Selection(reason=chosen.reason):
         return await scope.ledger.read(partial(related.count_failed_for, scope.owner), chosen.reason, most)
-    found, examined = 0, 0
+    found, examined, sizes = 0, 0, _page_sizes(chosen)
     async for page in pages(scope, chosen):
         if examined >= most:
             return Counted(found, False)
-        found, examined = found + len(page), examined + _page_size(chosen)
+        found, examined = found + len(page), examined + next(sizes)
     return Counted(found, True)
 
 

@@ -25,6 +25,8 @@ TONES = {
     "DONE": "good",
     "DELIVERED": "good",
     "active": "good",
+    "ACTIVE": "good",
+    "DISABLED": "none",
     "FAILED": "bad",
     "dead": "bad",
     "ERROR": "bad",
@@ -101,6 +103,11 @@ def iso(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
+def moment(seconds: float) -> str:
+    """A time with its date, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
 def clock(seconds: float) -> str:
     """The time of the day, in UTC."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M:%S UTC")
@@ -148,6 +155,7 @@ FILTERS = {
     "duration": duration,
     "iso": iso,
     "clock": clock,
+    "moment": moment,
     "snippet": snippet,
     "parts": score_parts,
     "title_of_action": title_of_action,

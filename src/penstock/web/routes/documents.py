@@ -24,7 +24,7 @@ from penstock.web.pages import PageRoute, back, first, form, render, with_query
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 LISTED = 100
-FILTERED = 1_000
+FILTERED = 500
 """How many documents a count with a filter by metadata looks at, before the action asks for the whole number."""
 FIELDS = ("name", "status", "collection", "reason", "filter", "parent")
 

@@ -32,6 +32,11 @@
       pause = Math.min(MOST_MS, Math.max(LEAST_MS, SHARE * (last - began)));
       const old = document.getElementById("live");
       if (!fresh || !old || busy() || fresh.innerHTML === old.innerHTML) return;
+      // What was opened stays open.
+      old.querySelectorAll("details").forEach((one, i) => {
+        const other = fresh.querySelectorAll("details")[i];
+        if (other && one.open) other.open = true;
+      });
       const index = rows().findIndex((row) => row.getAttribute("data-selected") === "true");
       const focused = old.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
       old.replaceWith(fresh);
