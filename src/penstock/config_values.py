@@ -14,8 +14,9 @@ from penstock.redaction import masked
 from penstock.yaml_file import Place, YamlFile, suggestion
 
 PREFIX = "PENSTOCK_"
-NO_SETTINGS = ("PENSTOCK_CONFIG", "PENSTOCK_PASSWORD")
-"""Variables that are not settings: the settings file, and the password of documents."""
+NO_SETTINGS = ("PENSTOCK_CONFIG", "PENSTOCK_KEY", "PENSTOCK_PASSWORD", "PENSTOCK_SERVER")
+"""Variables that are not settings: the settings file, the password of documents, and the server of a client with its
+key."""
 _SHOW = "`penstock config show` lists all settings"
 _LONGEST = 60
 

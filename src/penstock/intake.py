@@ -112,6 +112,13 @@ class Intake:
                 await asyncio.gather(ahead, return_exceptions=True)
         await self.seal(spec)
 
+    async def offer(self, spec: RunSpec, reads: Sequence[Read]) -> list[Submitted]:
+        """Submit documents by their hashes alone. `needs_bytes` of an answer says that the ledger does not have these
+        bytes, and that nothing was submitted."""
+        answers = await self._enter(spec, reads)
+        await self.seal(spec)
+        return answers
+
     async def seal(self, spec: RunSpec) -> None:
         """Close the group to new runs: it ends when its last run ends."""
         if spec.group is not None and not self._sealed:

@@ -7,13 +7,18 @@ from pathlib import Path
 import pytest
 from tests.acceptance import pages
 from tests.acceptance.pages import ROOT, agree
+from tests.kit.service import serving
 
 import penstock
 from penstock import App, load_config, open_app
+from penstock.client import AsyncClient, Client
+from penstock.client.operations import Operations
 from penstock.demo.samples import write_samples
 
 PAGES = ["README.md", *sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/**/*.md"))]
-SESSIONS = [page for page in PAGES if pages.session(page)]
+CLIENT = "docs/how-to/client.md"
+"""Its examples need a server."""
+SESSIONS = [page for page in PAGES if pages.session(page) and page != CLIENT]
 
 PAPERS = ("inspection.pdf", "shift-log.txt")
 DATABASE = "postgresql://penstock@db.example/penstock"
@@ -49,6 +54,20 @@ async def test_the_library_page_runs_as_shown(folder: Path, monkeypatch: pytest.
     monkeypatch.chdir(folder)
     async with open_app(home="./.penstock") as app:
         await pages.run_python("docs/library.md", {"app": app})
+
+
+async def test_the_client_page_runs_as_shown(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    with serving(tmp_path / "served", PENSTOCK_EMBEDDER="wordllama") as served:
+        with Client(served.url) as client:
+            await pages.run_python(CLIENT, {"client": client})
+        pages.run_session(CLIENT, folder, {"http://127.0.0.1:8440": served.url})
+
+
+def test_the_client_page_names_every_method() -> None:
+    text = (ROOT / CLIENT).read_text(encoding="utf-8")
+    methods = {name for kind in (AsyncClient, Operations) for name in vars(kind) if not name.startswith("_")}
+    assert {name for name in methods - {"close", "url"} if f"`{name}`" not in text} == set()
 
 
 def test_the_library_page_shows_every_verb_and_every_public_name() -> None:

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -50,6 +51,13 @@ class Served:
     def stop(self, seconds: float = 10) -> int:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(seconds)
+
+
+def free_port() -> str:
+    """A port to start a server on again and again."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
 
 
 @contextmanager

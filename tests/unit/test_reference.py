@@ -43,7 +43,9 @@ def test_every_option_is_on_the_page() -> None:
             for parameter in command.params
             if isinstance(parameter, click.Option) and not parameter.hidden
         }
-        shared = {"--home", "--config", "--owner", "--json", "--quiet", "--verbose", "--log"}
+        shared = {
+            f"--{name}" for name in ("home", "config", "owner", "server", "key-file", "json", "quiet", "verbose", "log")
+        }
         assert names - set(re.findall(r"^\| `(-[^`]+)`", section, re.M)) == shared
 
 

@@ -19,6 +19,7 @@ from penstock.api.routes import (
     groups,
     health,
     keys,
+    offers,
     ops,
     resumable,
     search,
@@ -32,8 +33,8 @@ from penstock.metrics.registry import Registry
 PREFIX = "/api/v1"
 
 ROUTERS = (
-    uploads.router, documents.router, search.router, groups.router, dead_letters.router, catalog.router, keys.router,
-    ops.router, resumable.router, events.router, actions.router, *SOLIPLEX,
+    uploads.router, offers.router, documents.router, search.router, groups.router, dead_letters.router,
+    catalog.router, keys.router, ops.router, resumable.router, events.router, actions.router, *SOLIPLEX,
 )  # fmt: skip
 """The routers under PREFIX, one for each noun."""
 

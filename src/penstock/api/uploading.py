@@ -2,20 +2,14 @@
 
 from collections.abc import AsyncIterator
 
+import msgspec
+
 from penstock.api.bodies import head_of, joined, larger
 from penstock.api.callers import Access
 from penstock.api.problems import Problem
 from penstock.intake_items import Receipt
+from penstock.verbs import receipts
 from penstock.verbs.accepting import SMALL, Named, Order, accept_stream
-
-OUTCOMES = {
-    "submitted": "created",
-    "changed": "updated",
-    "held": "held",
-    "updated": "updated",
-    "resumed": "resumed",
-    "skipped": "unchanged",
-}
 
 
 async def take(access: Access, order: Order, one: Named, pieces: AsyncIterator[bytes]) -> Receipt:
@@ -38,15 +32,8 @@ def refused(receipt: Receipt) -> Problem:
 
 def shown(receipt: Receipt) -> dict[str, object]:
     """A receipt as callers see it."""
-    return {
-        "id": receipt.id,
-        "source": receipt.source,
-        "name": receipt.name,
-        "outcome": OUTCOMES.get(receipt.outcome, "refused"),
-        "status": receipt.status,
-        "size": receipt.size,
-        "problem": receipt.problem,
-    }
+    found: dict[str, object] = msgspec.to_builtins(receipts.shown(receipt))
+    return found
 
 
 def status_of(receipt: Receipt) -> int:

@@ -34,6 +34,8 @@ SHARED = (
         "--config", metavar="FILE", shell_complete=completion.files, help="Settings file  [default: ./penstock.yaml]"
     ),
     click.option("--owner", metavar="NAME", help="Owner of the documents."),
+    click.option("--server", metavar="URL", help="Use this server instead of a home."),
+    click.option("--key-file", metavar="FILE", help="File with the API key for the server."),
     click.option("--json", is_flag=True, help="Print one JSON object."),
     click.option("--quiet", "-q", is_flag=True, help="Print only the result and errors."),
     click.option("--verbose", "-v", is_flag=True, help="Also print what the engine logs."),
@@ -47,6 +49,8 @@ class Call:
     home: str | None = None
     config: str | None = None
     owner: str | None = None
+    server: str | None = None
+    key_file: str | None = None
     json: bool = False
     quiet: bool = False
     verbose: bool = False
@@ -55,18 +59,27 @@ class Call:
 
     def take(self, values: dict[str, Any]) -> None:
         """Move the shared options out of `values`; an option that is not given keeps its value."""
-        for option in ("home", "config", "owner", "json", "quiet", "verbose", "log"):
+        for option in ("home", "config", "owner", "server", "key_file", "json", "quiet", "verbose", "log"):
             given = values.pop(option)
             if given not in (None, False):
                 setattr(self, option, given)
         if self.verbose or self.log is not None:
             _log_all(verbose=self.verbose, as_json=self.log == "json")
 
+    @property
+    def server_url(self) -> str | None:
+        """The server to use. None: a home."""
+        return self.server or (None if self.home is not None else os.environ.get("PENSTOCK_SERVER") or None)
+
     def settings(self) -> "Config":
         from pathlib import Path
 
         from penstock.config import load_config
 
+        if self.server_url is not None:
+            from penstock.cli.server import refusal
+
+            raise refusal(self)
         flags = {"home": self.home, "owner": self.owner}
         return load_config(flags, file=Path(self.config) if self.config is not None else None)
 
@@ -87,6 +100,13 @@ class Call:
 
     @asynccontextmanager
     async def scope(self, *, new: bool = False) -> "AsyncIterator[OwnerScope]":
+        """The verbs of an owner, in the home or on a server."""
+        if self.server_url is not None:
+            from penstock.cli.server import scope_of
+
+            async with scope_of(self) as there:
+                yield there
+            return
         async with self.app(new=new) as app:
             yield self.scoped(app)
 

@@ -134,7 +134,8 @@ async def replay(
     lines += [f"  {document}" for document in done.replayed]
     if len(done.replayed) < done.count and not dry_run:
         lines.append("  …")
-    hints = ["Run `penstock run` to process them."] if done.count + done.events and not dry_run else []
+    waits = done.count + done.events and not dry_run and call.server_url is None
+    hints = ["Run `penstock run` to process them."] if waits else []
     return Answer(msgspec.to_builtins(done), "\n".join(lines), hints=[*done.notes, *hints])
 
 

@@ -40,6 +40,9 @@ async def status(call: Call, document: str | None, watch: bool) -> Answer:
 
     if watch and call.json:
         raise UsageError("--watch cannot be used with --json")
+    if call.server_url is not None and not watch:
+        async with call.scope() as scope:
+            return await _status(scope, document)
     async with call.app() as app:
         if watch:
             from penstock.cli.watch import watch as watch_status
@@ -164,7 +167,8 @@ async def retry(
             notes=notes,
         ),
     )
-    hints = [*notes, "Run `penstock run` to process them."] if answer.data["retried"] else []
+    run = [] if call.server_url is not None else ["Run `penstock run` to process them."]
+    hints = [*notes, *run] if answer.data["retried"] else []
     return replace(answer, data={**answer.data, "notes": notes}, hints=hints)
 
 

@@ -33,6 +33,7 @@ WAITS = {
     "limit": "a provider's limit",
     "lock": "the index lock",
     "parser": "a parser",
+    "server": "the server",
     "slot": "a free slot",
 }
 DOING = {
@@ -41,6 +42,7 @@ DOING = {
     "chunk": "chunking page",
     "embed": "embedding",
     "index": "indexing",
+    "upload": "uploading MB",
 }
 
 

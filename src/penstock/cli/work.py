@@ -15,7 +15,7 @@ from penstock.cli.call import Call, body
 from penstock.cli.metadata import assignments, metadata_options
 from penstock.cli.output import Answer, count, cut, duration, note, visible
 from penstock.cli.passwords import chosen, passwords
-from penstock.cli.plan import estimated, plan
+from penstock.cli.plan import estimated, plan, planned
 from penstock.cli.progress import ProgressDisplay
 from penstock.cli.selection import listed
 from penstock.cli.usage import dollars
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?")
 
+_RUN_AGAIN = ": run the same `penstock ingest`, or `penstock run`, to continue."
 REMARKS = 5
 """Up to this many failed documents are listed one by one."""
 LONGEST = 240
@@ -49,8 +50,13 @@ BUDGET = click.option("--budget", metavar="TIME", help="Stop after this time, as
 
 
 def choices(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that choose what is submitted."""
+    """Add the options that choose what is submitted, and how long it goes on."""
     for option in (
+        click.option("--watch", is_flag=True, help="Keep on: ingest new and changed files until Ctrl-C or SIGTERM."),
+        click.option("--no-wait", is_flag=True, help="Only submit; `penstock run` processes the documents."),
+        click.option(
+            "--hold", is_flag=True, help="Accept the documents, to be started later by `penstock batch start`."
+        ),
         click.option(
             "--estimate", is_flag=True, help="Only estimate pages, chunks, tokens, cost and time; nothing is bought."
         ),
@@ -94,9 +100,6 @@ def choices(function: Callable[..., Any]) -> Callable[..., Any]:
 @BUDGET
 @MAX_COST
 @STRICT
-@click.option("--hold", is_flag=True, help="Accept the documents, to be started later by `penstock batch start`.")
-@click.option("--no-wait", is_flag=True, help="Only submit; `penstock run` processes the documents.")
-@click.option("--watch", is_flag=True, help="Keep on: ingest new and changed files until Ctrl-C or SIGTERM.")
 @body
 async def ingest(
     call: Call,
@@ -123,19 +126,23 @@ async def ingest(
     files are skipped. Folders are read recursively, without hidden files and without links that lead out of the folder.
     """
     files, standard_input = _sort((*paths, *listed(lists)), name, key, options["manifest"])
+    options |= {"metadata": assignments(meta)[0], "wait": not no_wait}
     if watch:
         given = {"--dry-run": dry_run, "--estimate": estimate, "--max-cost": max_cost is not None, "--strict": strict}
         _refuse_with_watch({**given, "--budget": budget, "--key": key, "--hold": hold, "-": name})
+    if call.server_url is not None:
+        alone = {"--watch": watch, "--estimate": estimate, "--max-cost": max_cost is not None, "--budget": budget}
+        alone |= {"--key": key, "--password": password, "--password-file": password_file}
+        options |= {"dry_run": dry_run, "strict": strict, "name": name, "hold": hold}
+        return await _ingest_there(call, files, standard_input, alone, **options)
     if dry_run or estimate:
         return await (estimated if estimate else plan)(call, files, standard_input, options)
-    word = chosen(password, password_file, standard_input=standard_input)
-    options |= {"metadata": assignments(meta)[0]}
+    options["password"] = chosen(password, password_file, standard_input=standard_input)
     if watch:
-        return await _watch(call, files, password=word, wait=not no_wait, **options)
+        return await _watch(call, files, **options)
     data = io.BufferedReader(StandardInput(call)) if standard_input else None
-    options |= {"data": data, "name": name, "key": key, "budget_s": parse_duration(budget)}
-    options |= {"max_cost": max_cost, "hold": hold}
-    return await _ingest(call, files, strict, password=word, wait=not no_wait, **options)
+    options |= {"data": data, "name": name, "key": key, "budget_s": parse_duration(budget), "max_cost": max_cost}
+    return await _ingest(call, files, strict, hold=hold, **options)
 
 
 async def _ingest(call: Call, files: list[str], strict: bool, **options: Any) -> Answer:
@@ -145,7 +152,28 @@ async def _ingest(call: Call, files: list[str], strict: bool, **options: Any) ->
             summary = await call.scoped(app).ingest(files, report=None if call.quiet else progress, **options)
         finally:
             progress.close()
-    return _answer(call, summary, strict=strict)
+    return answer_of(call, summary, strict=strict)
+
+
+async def _ingest_there(
+    call: Call,
+    files: list[str],
+    standard_input: bool,
+    alone: dict[str, Any],
+    *,
+    strict: bool,
+    dry_run: bool,
+    prune: bool,
+    **options: Any,
+) -> Answer:
+    """Ingest on a server. `alone`: options that only a home has."""
+    from penstock.cli import uploading
+
+    uploading.refuse(alone | {"--prune": prune})
+    if dry_run:
+        return planned(await uploading.plan(call, files, standard_input, options))
+    data = io.BufferedReader(StandardInput(call)) if standard_input else None
+    return answer_of(call, await uploading.ingest(call, files, data, options), strict=strict)
 
 
 async def _watch(call: Call, files: list[str], **options: Any) -> Answer:
@@ -159,7 +187,7 @@ async def _watch(call: Call, files: list[str], **options: Any) -> Answer:
             note("Watching; stop with Ctrl-C or SIGTERM.")
         report = None if call.quiet else note
         summary = await call.scoped(app).watch(files, report=report, on_problem=problem, **options)
-    return _answer(call, summary)
+    return answer_of(call, summary)
 
 
 def _refuse_with_watch(given: dict[str, Any]) -> None:
@@ -188,7 +216,7 @@ async def run(call: Call, budget: str | None, max_cost: float | None, strict: bo
             summary = await app.run(budget_s=seconds, max_cost=max_cost, report=report)
         finally:
             progress.close()
-    return _answer(call, summary, strict=strict)
+    return answer_of(call, summary, strict=strict)
 
 
 class StandardInput(io.RawIOBase):
@@ -243,7 +271,7 @@ def _sort(paths: tuple[str, ...], name: str | None, key: str | None, manifest: s
     return files, standard_input
 
 
-def _answer(call: Call, summary: "Summary", *, strict: bool = False) -> Answer:
+def answer_of(call: Call, summary: "Summary", *, strict: bool = False) -> Answer:
     import msgspec
 
     hints = [f"refused: {visible(problem)}" for problem in summary.problems[:REFUSED]]
@@ -289,7 +317,10 @@ def _answer(call: Call, summary: "Summary", *, strict: bool = False) -> Answer:
         hints.append(f"Embeddings have cost {dollars(summary.cost)}, and the next ones would exceed --max-cost.")
     if call.signals.received is not None and not call.signals.is_service:
         summary.interrupted = True
-        hints.append("Accepted documents are kept: run the same `penstock ingest`, or `penstock run`, to continue.")
+        onward = ", and the server goes on: the same command follows it." if call.server_url is not None else _RUN_AGAIN
+        hints.append(f"Accepted documents are kept{onward}")
+    elif summary.pending and call.server_url is not None:
+        hints.append("The server processes them: `penstock status` shows how far it is.")
     elif summary.pending or summary.budget_spent:
         hints.append(f"{_left(summary)}: run `penstock run` to continue.")
     return Answer(msgspec.to_builtins(summary), summary_line(summary), _code(call, summary, strict), hints=hints)

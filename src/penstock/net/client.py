@@ -6,7 +6,7 @@ Import this module where it is used, not at the top of a module: httpx2 takes 0.
 import asyncio
 import logging
 import ssl
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -161,11 +161,12 @@ class Client:
         url: str,
         *,
         headers: Mapping[str, str] | None = None,
-        content: bytes | None = None,
+        content: bytes | AsyncIterable[bytes] | None = None,
         limits: Limits = Limits(),
         redirects: int = 0,
     ) -> AsyncIterator[Stream]:
-        """As `request`, but the response is read piece by piece. `redirects`: how many to follow, for GET and HEAD
+        """As `request`, but the response is read piece by piece, and so may be `content`, which is sent as it comes: in
+        chunks, unless the headers name its length. `redirects`: how many to follow, for GET and HEAD
         only."""
         check_url(url)
         with _typed_errors(limits):
@@ -181,7 +182,7 @@ class Client:
         method: str,
         url: str,
         headers: Mapping[str, str] | None,
-        content: bytes | None,
+        content: bytes | AsyncIterable[bytes] | None,
         limits: Limits,
         redirects: int,
     ) -> httpx2.Response:

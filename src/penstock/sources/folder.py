@@ -118,6 +118,14 @@ class FolderSource:
             raise SourceError(error.strerror or str(error)) from error
 
 
+def open_found(found: Found) -> BinaryIO:
+    """Open a file that `discover` has found. Raises SourceError."""
+    try:
+        return _open(found.place)
+    except OSError as error:
+        raise SourceError(error.strerror or str(error)) from error
+
+
 CHANGING = "it keeps changing while it is read: try again when its writer is done"
 
 

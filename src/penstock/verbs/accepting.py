@@ -61,11 +61,11 @@ def named(source: str | None, name: str | None, metadata: object = None) -> Name
 
 def checked(scope: Scope, order: Order) -> Order:
     """Validate an order before any bytes are read."""
-    _spec(scope, order)
+    order_spec(scope, order)
     return order
 
 
-def _spec(scope: Scope, order: Order) -> RunSpec:
+def order_spec(scope: Scope, order: Order) -> RunSpec:
     return run_spec(
         scope,
         order.collection,
@@ -82,7 +82,7 @@ def _spec(scope: Scope, order: Order) -> RunSpec:
 async def accept(scope: Scope, order: Order, items: Sequence[SubmitItem]) -> dict[str, Receipt]:
     """Submit documents, whose sources differ. Return the receipt of each by its source URI."""
     scope.ledger.database.refuse_read_only()
-    where, spec = chosen_collection(scope, order.collection), _spec(scope, order)
+    where, spec = chosen_collection(scope, order.collection), order_spec(scope, order)
     await finish_drops_of(scope.ledger, scope.owner, where)
     spec = await fitted(scope, spec)
     away = await scope.ledger.read(partial(forgotten.sources, scope.owner), where)

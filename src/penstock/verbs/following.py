@@ -77,6 +77,12 @@ async def changes(
                 yield _change(one, now.history)
 
 
+async def present(scope: Scope) -> str:
+    """The id of the present end of the feed: continuing after it, nothing is missed that happens from now on."""
+    now = await scope.resources.feed.present()
+    return _id(Position(now.at), now.history)
+
+
 def _parsed(after: str) -> tuple[int, Position]:
     found = _ID.fullmatch(after)
     return (int(found[1]), Position(float(found[2]), found[3])) if found else (-1, Position(0.0))

@@ -2,17 +2,26 @@
 
 from collections import Counter
 from functools import partial
+from typing import Protocol
 
 import msgspec
 
 from penstock.extractors import formats, media
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import dead_letters, documents
-from penstock.model.nouns import Document, DocumentId, Owner
+from penstock.model.nouns import DocumentId, Owner
 from penstock.model.states import DocumentStatus
 
 STATUS_BATCH = 2000
 REMARKS = 5
+
+
+class Described(Protocol):
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def media_type(self) -> str | None: ...
 
 
 class FailureNote(msgspec.Struct, frozen=True):
@@ -93,10 +102,7 @@ async def explain(
             if letter is not None and letter.document_id is not None:
                 document, name = letter.document_id, letter.name or ""
                 summary.remarks.append(FailureNote(document, name, DocumentStatus.FAILED, reason, letter.error))
-    for end, reason, why in (
-        (DocumentStatus.NOT_INDEXABLE, "no_text", _no_text),
-        (DocumentStatus.UNSUPPORTED, "unsupported_type", _unsupported),
-    ):
+    for end, (reason, why) in TEXTLESS_REASONS.items():
         textless = [document for document, status in statuses.items() if status == end]
         reasons[reason] += len(textless)
         for document in textless[:REMARKS]:
@@ -110,7 +116,7 @@ async def explain(
     summary.reasons = dict(reasons.most_common())
 
 
-def _no_text(document: Document) -> str:
+def _no_text(document: Described) -> str:
     if document.size == 0:
         return "the file is empty"
     if formats.of(document.media_type).printed or (document.media_type or "").startswith("image/"):
@@ -118,7 +124,14 @@ def _no_text(document: Document) -> str:
     return "no text in it"
 
 
-def _unsupported(document: Document) -> str:
+def _unsupported(document: Described) -> str:
     if document.media_type in (None, media.BINARY):
         return "not supported: neither text nor any format that is known"
     return f"not supported: {formats.of(document.media_type).label}"
+
+
+TEXTLESS_REASONS = {
+    DocumentStatus.NOT_INDEXABLE: ("no_text", _no_text),
+    DocumentStatus.UNSUPPORTED: ("unsupported_type", _unsupported),
+}
+"""For documents without text, the reason, and a sentence if no step has left a note."""

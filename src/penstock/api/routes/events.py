@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 from penstock.api.callers import Access, Reads
 from penstock.api.problems import Problem
 from penstock.verbs.as_json import as_data, encode
-from penstock.verbs.following import Change
+from penstock.verbs.following import Change, present
 
 router = APIRouter(prefix="/events", tags=["events"])
 
@@ -51,25 +51,29 @@ async def follow_events(
         # Deleted ones too: their deletion is a change.
         document = document.upper()
     where = access.collection(collection) if collection is not None else None
-    changes = access.scope.changes(after=last_event_id or after, collection=where, group=group, document=document)
+    start = last_event_id or after
+    # A client whose connection is lost before the first change continues here.
+    place = await present(access.scope) if start is None else None
+    changes = access.scope.changes(after=start, collection=where, group=group, document=document)
     # The first look is made here: an argument that is not valid is a problem, not a broken stream.
     first = asyncio.ensure_future(anext(changes, None))
     with suppress(TimeoutError):
         async with asyncio.timeout(0.05):
             await asyncio.shield(first)
     return StreamingResponse(
-        _lines(access, changes, first),
+        _lines(access, changes, first, place),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
 
 
 async def _lines(
-    access: Access, changes: AsyncIterator[Change], first: "asyncio.Future[Change | None]"
+    access: Access, changes: AsyncIterator[Change], first: "asyncio.Future[Change | None]", place: str | None
 ) -> AsyncIterator[bytes]:
     task = first
     try:
-        yield f"retry: {RETRY_MS}\n: the changes of {access.owner} follow\n\n".encode()
+        here = f"id: {place}\n" if place is not None else ""
+        yield f"retry: {RETRY_MS}\n{here}: the changes of {access.owner} follow\n\n".encode()
         while True:
             done, _ = await asyncio.wait([task], timeout=KEEP_ALIVE_S)
             if not done:

@@ -26,7 +26,7 @@ EXTENSIONS = "creation,creation-with-upload,checksum,expiration,termination"
 BYTES = "application/offset+octet-stream"
 LONGEST_METADATA = 16 << 10
 KNOWN = ("filename", "name", "filetype", "type", "relativePath", "source", "collection", "metadata", "batch",
-         "workflow", "params", "hold")  # fmt: skip
+         "workflow", "params", "hold", "priority")  # fmt: skip
 _TUS_HEADER = {
     "name": "Tus-Resumable", "in": "header", "required": True,
     "schema": {"type": "string", "enum": ["1.0.0"]}, "example": "1.0.0",
@@ -84,15 +84,17 @@ async def create_upload(request: Request, access: Ingests) -> Response:
     path = given.get("source") or given.get("relativePath")
     name = (given.get("filename") or given.get("name") or path or "upload").replace("\\", "/").rpartition("/")[2]
     one = named(path or name or "upload", name or "upload", _object(given.get("metadata")))
-    order = Order(access.collection(given.get("collection")), given.get("workflow"), given.get("params"), 0,
-                  given.get("batch"), False, _flag("hold", given.get("hold")))  # fmt: skip
+    order = Order(
+        access.collection(given.get("collection")), given.get("workflow"), given.get("params"),
+        _priority(given.get("priority")), given.get("batch"), False, _flag("hold", given.get("hold")),
+    )  # fmt: skip
     if not all(is_definition_id(name) for name in (order.workflow, order.params) if name is not None):
         raise Problem("invalid", "name a workflow or a parameter set by its id", headers=VERSION)
     checked(access.scope, order)
     try:
         made = await access.scope.create_upload(
             size, name=one.name, source=one.source, collection=order.collection, metadata=dict(one.metadata),
-            workflow=order.workflow, params=order.params, batch=order.batch, hold=order.hold,
+            workflow=order.workflow, params=order.params, priority=order.priority, batch=order.batch, hold=order.hold,
             client={"Upload-Metadata": text},
         )  # fmt: skip
     except TooMuch as error:
@@ -242,6 +244,13 @@ def _flag(name: str, given: str | None) -> bool:
     if given not in (None, "true", "false"):
         raise Problem("invalid", f"{name}: use true or false", headers=VERSION)
     return given == "true"
+
+
+def _priority(given: str | None) -> int:
+    try:
+        return int((given or "0")[:20])
+    except ValueError:
+        raise Problem("invalid", "priority: expected a number", headers=VERSION) from None
 
 
 def _decoded(what: str, value: str) -> bytes:
