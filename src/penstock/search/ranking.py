@@ -147,6 +147,8 @@ class _Ranking(NamedTuple):
     """Whether the index may have more rows."""
     share: float = 1.0
     """The share of the fetched rows that can be shown."""
+    enough: bool = True
+    """Whether there are as many hits as wanted, or as there are."""
 
 
 async def _rankings(
@@ -157,16 +159,28 @@ async def _rankings(
     if not table.filtered or table.narrowed:
         return await asyncio.gather(*(_top(table, traits, query, depth, visible) for query in queries))
     # Some more, so that the hits of a filter that many documents match are found at once.
-    first = await _top(table, traits, queries[0], depth, visible, min(4 * depth, table.unfiltered))
+    least = min(4 * depth, table.unfiltered)
+    first = await _top(table, traits, queries[0], depth, visible, least, once=True)
+    # If they are not enough, the first query is repeated beside the others.
+    again = () if first.enough else queries[:1]
     least = _enough(depth, first.share)
-    others = (_top(table, traits, query, depth, visible, least) for query in queries[1:])
-    return [first, *await asyncio.gather(*others)]
+    found = await asyncio.gather(*(_top(table, traits, q, depth, visible, least) for q in (*again, *queries[1:])))
+    return found if again else [first, *found]
 
 
-async def _top(table: Tables, traits: Traits, query: Query, depth: int, visible: Visible, least: int = 0) -> _Ranking:
+async def _top(
+    table: Tables,
+    traits: Traits,
+    query: Query,
+    depth: int,
+    visible: Visible,
+    least: int = 0,
+    *,
+    once: bool = False,
+) -> _Ranking:
     """The best active rows, at most `depth`. `least`: the number of rows to begin with, if the index does not apply the
-    filter. Rows of equal scores are ordered by their ids, so one row more is fetched, and further ones if that has the
-    same score."""
+    filter. `once`: do not fetch more, even if there are too few. Rows of equal scores are ordered by their ids, so one
+    row more is fetched, and further ones if that has the same score."""
     most = traits.max_hits
     count = max(depth + 1, 0 if table.narrowed else least)
     while True:
@@ -178,9 +192,10 @@ async def _top(table: Tables, traits: Traits, query: Query, depth: int, visible:
         documents = await visible(sorted({GenerationId(hit.generation) for hit in fetched}))
         hits = [hit for hit in fetched if hit.generation in documents]
         more = len(fetched) >= count and count != most
-        if not more or (len(hits) >= depth and not _is_cut_in_a_tie(fetched, hits[depth - 1], depth)):
+        enough = len(hits) >= depth and not _is_cut_in_a_tie(fetched, hits[depth - 1], depth)
+        if not more or enough or once:
             share = len(hits) / max(len(fetched), 1)
-            return _Ranking(hits[:depth], documents, more or len(hits) > depth, share)
+            return _Ranking(hits[:depth], documents, more or len(hits) > depth, share, enough or not more)
         count = max(2 * count, _enough(depth, len(hits) / len(fetched)))
 
 
