@@ -24,9 +24,11 @@ from tests.kit.damage import (
 )
 
 from penstock.app import App, open_app
-from penstock.errors import LeaseLost, NotFound
+from penstock.errors import DiskFull, LeaseLost, NotFound
 from penstock.indexes.base import Fence
 from penstock.indexes.lance import LanceTable
+from penstock.ledger.database import compaction
+from penstock.ledger.database.sqlite import SqliteConnection
 
 KEY = "index:default/default/1"
 
@@ -342,4 +344,50 @@ async def test_an_index_that_cannot_be_made_again_is_not_given_up(app: App, home
         assert await finds(app, "topic3", "3.txt")
         assert await finds(app, "topic4", "4.txt")
     await app.vacuum()
+    assert (await app.check()).ok
+
+
+def fill_and_free(home: Path, megabytes: int) -> None:
+    """Leave free space in the ledger."""
+    sql(home, "CREATE TABLE ballast (data BLOB)")
+    for _ in range(megabytes):
+        sql(home, "INSERT INTO ballast VALUES (zeroblob(1000000))")
+    sql(home, "DROP TABLE ballast")
+
+
+async def test_vacuum_writes_the_ledger_again_without_its_free_space(
+    app: App, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (await app.list_documents(), await app.check())
+    assert (await app.vacuum()).ledger is None
+    fill_and_free(home, 3)
+    assert (await app.vacuum("default")).ledger is None
+    with monkeypatch.context() as patch:
+        patch.setattr(compaction, "LARGEST", 1 << 20)
+        assert (await app.vacuum()).ledger is None
+    # Somebody reads an older snapshot, and others write.
+    async with app.hold_index() as held:
+        async for _ in app.show(await document_id(app, "3.txt"), "chunks"):
+            report = await app.vacuum(wait_s=0)
+            break
+        held.raise_if_lost()
+    assert report.ledger is not None
+    assert report.ledger.bytes_before - report.ledger.bytes_after > 2_900_000
+    assert os.path.getsize(home / "ledger.db") == report.ledger.bytes_after
+    await app.delete([await document_id(app, "3.txt")])
+    assert len(await app.list_documents()) == len(before[0]) - 1
+    assert (await app.check()).ok
+
+
+async def test_a_ledger_on_a_full_disk_stays_as_it_is(app: App, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill_and_free(home, 2)
+    script = SqliteConnection.script
+
+    def fail(connection: SqliteConnection, text: str) -> object:
+        if text == "VACUUM":
+            raise DiskFull("the disk is full")
+        return script(connection, text)
+
+    monkeypatch.setattr(SqliteConnection, "script", fail)
+    assert (await app.vacuum()).ledger is None
     assert (await app.check()).ok

@@ -113,7 +113,7 @@ async def prune(call: Call, older_than: str | None, dry_run: bool) -> Answer:
 @click.option("--force", is_flag=True, help="Take locks from their holders.")
 @body
 async def vacuum(call: Call, collection: str | None, wait: str, force: bool) -> Answer:
-    """Compact indexes: purge, merge files, and store a checksum for `check`.
+    """Compact indexes: purge, merge files, and store a checksum for `check`. Without --collection, the ledger too.
 
     Safe while workers and searches run. Workers wait briefly, and replaced files are kept for ten minutes for running
     searches. With --force, the holder of a lock can no longer write, its steps return to the queue, and
@@ -144,6 +144,9 @@ async def vacuum(call: Call, collection: str | None, wait: str, force: bool) -> 
             else "held by another process"
         )
         lines.append(f"busy: {visible(_named(held.collection, held.version))} is {who}")
+    if report.ledger is not None:
+        sizes = bytes_size(report.ledger.bytes_before), bytes_size(report.ledger.bytes_after)
+        lines.append("ledger: {} before, {} after".format(*sizes))
     hints = []
     if any(one.bytes_old for one in report.collections):
         hints.append("OLD is kept for up to ten minutes, because the index is being read; a later vacuum removes it.")

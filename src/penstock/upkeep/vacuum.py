@@ -13,6 +13,7 @@ import msgspec
 
 from penstock.errors import LeaseLost, LockHeld
 from penstock.indexes.base import Fence, IndexTable, TableId, maintained
+from penstock.ledger.database.compaction import CompactedLedger
 from penstock.ledger.engine import generations
 from penstock.ledger.engine.locks import index_key
 from penstock.ledger.reads.stats import ListedLock, locks
@@ -69,14 +70,17 @@ class BusyTable(msgspec.Struct, frozen=True):
 
 
 class VacuumReport(msgspec.Struct, frozen=True):
-    """`busy`: tables that were not changed because another process held their lock, and the holders."""
+    """`busy`: tables that were not changed because another process held their lock, and the holders. `ledger`: the size
+    of an embedded ledger; None if it was not written again."""
 
     collections: list[Vacuumed]
     busy: list[BusyTable]
     elapsed_s: float
+    ledger: CompactedLedger | None = None
 
 
-async def vacuum(stores: Stores, places: Sequence[TablePlace], hold: Hold) -> VacuumReport:
+async def vacuum(stores: Stores, places: Sequence[TablePlace], hold: Hold, *, whole: bool) -> VacuumReport:
+    """`whole`: the ledger too."""
     runtime = stores.ledger.database.runtime
     began = runtime.clock()
     done: list[Vacuumed] = []
@@ -92,7 +96,8 @@ async def vacuum(stores: Stores, places: Sequence[TablePlace], hold: Hold) -> Va
                 done.append(await _vacuum(stores, place, held))
         except LockHeld:
             busy.append(await _busy(stores, place, key))
-    return VacuumReport(done, busy, round(runtime.clock() - began, 3))
+    ledger = await stores.ledger.compact() if whole else None
+    return VacuumReport(done, busy, round(runtime.clock() - began, 3), ledger)
 
 
 async def _vacuum(stores: Stores, place: TablePlace, held: TableLock) -> Vacuumed:

@@ -42,9 +42,9 @@ async def vacuum(
     force: bool = False,
     by: str | None = None,
 ) -> "VacuumReport":
-    """Purge and compact the indexes of one collection or of all, and store their checksums. Wait at most `wait_s`
-    seconds for each lock (None: without limit); `busy` lists the indexes that stayed locked. With `force`, release the
-    lock first, like `release_lock`."""
+    """Purge and compact the indexes of one collection or of all, and store their checksums. If of all, an embedded
+    ledger is written again without its free space. Wait at most `wait_s` seconds for each lock (None: without limit);
+    `busy` lists the indexes that stayed locked. With `force`, release the lock first, like `release_lock`."""
     wait_s, by = arguments.seconds("wait_s", wait_s), arguments.maybe("by", by)
     return await scope.resources.maintenance.vacuum(scope.owner, collection, wait_s, force=force, by=by)
 

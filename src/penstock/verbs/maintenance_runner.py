@@ -108,7 +108,7 @@ class MaintenanceRunner:
                 async with self._hold(heartbeat, key, wait_s, "vacuum") as held:
                     yield held
 
-            return await vacuum(self.stores(owner), places, take)
+            return await vacuum(self.stores(owner), places, take, whole=collection is None)
 
     @asynccontextmanager
     async def hold_index(self, owner: Owner, collection: str, max_wait: float | None) -> AsyncIterator[HeldLock]:

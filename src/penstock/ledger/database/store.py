@@ -10,6 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from penstock.errors import DiskFull, LedgerAway
 from penstock.ledger.database import versions
 from penstock.ledger.database.commit_counter import CommitCounter
+from penstock.ledger.database.compaction import CompactedLedger, compact
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.database import Database
 from penstock.ledger.database.histories import NOTICE, Seen, SetBack, is_behind
@@ -95,6 +96,15 @@ class Ledger:
         reading or writing, nothing happens: the log is removed when the last process closes the ledger."""
         if self.database.dialect == "sqlite":
             await self._runtime.run_blocking("read", lambda: self._with(_truncate))
+
+    async def compact(self) -> CompactedLedger | None:
+        """Write the file of an embedded ledger again without its free space, if that is worth it."""
+        if self.database.dialect == "postgres" or self.database.read_only:
+            return None
+        path = self.database.path
+        return await self._runtime.run_blocking(
+            "read", lambda: self._with(lambda connection: compact(path, connection))
+        )
 
     def notify_others(self) -> None:
         """Notify the workers of other processes, where no write does it."""
