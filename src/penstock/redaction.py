@@ -16,7 +16,8 @@ _SECRET = r"\w*(?:password|passwd|secret|token)|api_?key|scram_\w+_key"
 _USER_INFO = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:/?#@'\"]*):[^\s'\"]*@", re.IGNORECASE)
 _WHOLE = re.compile(r"\A([a-z][a-z0-9+.-]*://[^\s:/?#@'\"]*):.*@", re.IGNORECASE | re.DOTALL)
 """The same for a text that begins with a URL, which may then contain spaces and quotes by mistake."""
-_PORT = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:/?#@'\"]*:)(?!\d+(?:[/?#\s'\"]|$))[^\s/?#@'\"]+(?!@)", re.IGNORECASE)
+_HOST = r"(?:\[[0-9a-f:.]+\]|(?!\[[0-9a-f:.]+\])[^\s:/?#@'\"]*)"
+_PORT = re.compile(rf"(\b[a-z][a-z0-9+.-]*://{_HOST}:)(?!\d+(?:[/?#\s'\"]|$))[^\s/?#@'\"]+(?!@)", re.IGNORECASE)
 """A password in the place of the port, because the host is missing."""
 _SIGNATURE = r"sig|signature|x-(?:amz|goog)-(?:signature|credential|security-token)|access_?key(?:_?id)?|auth"
 """Parameters of signed URLs. As keywords outside of a URL they are ordinary words."""

@@ -22,6 +22,10 @@ from penstock.redaction import make_folder, masked, masked_for, tighten
         ("give it with `penstock retry ID --password …`", "give it with `penstock retry ID --password …`"),
         ("the password that was given does not open it", "the password that was given does not open it"),
         ("postgresql://u:two words'x@h/d", "postgresql://u:…@h/d"),
+        ("http://[::1]:8080/a: no answer", "http://[::1]:8080/a: no answer"),
+        ("http://[::ffff:10.0.0.1]/a", "http://[::ffff:10.0.0.1]/a"),
+        ("http://[::1]:sesame/a", "http://[::1]:…/a"),
+        ("http://u:sesame@[::1]/a", "http://u:…@[::1]/a"),
     ],
 )
 def test_no_password_is_said(said: str, shown: str) -> None:
