@@ -76,7 +76,10 @@ async def test_i1_what_is_younger_than_a_day_stays(app: App, home: Path) -> None
         (folder / name).write_bytes(b"just stored")
     sql(home, "INSERT INTO artifacts (owner, fingerprint, kind, state, created_at, updated_at) "
         "SELECT owner, 'f', 'extract', 'COMPLETE', created_at, updated_at FROM artifacts LIMIT 1")  # fmt: skip
-    assert await app.prune() == went(waiting=2)
+    # `check` and `prune` agree.
+    assert len((await app.check()).garbage) == 3
+    assert await app.prune() == went(waiting=3)
+    assert await app.prune(dry_run=True) == went(waiting=3)
     assert len(list(folder.iterdir())) == 2
     for path in folder.iterdir():
         os.utime(path, (1, 1))

@@ -29,7 +29,7 @@ ENGINE = {
     "work", "liveness", "audit", "audit_index", "checksums", "repairs", "retention", "store", "writer", "notifier",
     "database", "statements", "connection", "sqlite", "postgres", "groups", "outbox", "gauges", "lifecycle",
     "steps_vacuum", "claims", "leasing", "postgres_statements", "histories", "commit_counter", "outage_wait",
-    "evictions", "retired_versions",
+    "evictions", "retired_versions", "compaction",
     "versions", "targets", "refusals", "backup_guard", "backup_tables", "limits", "pacing",
     "small_blobs", "blobs", "requests", "read_only", "reserve",
 }  # fmt: skip

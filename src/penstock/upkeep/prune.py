@@ -80,7 +80,7 @@ class Pruned(msgspec.Struct):
     answers: int = 0
     """Answers of paid calls that were not used for long."""
     waiting: int = 0
-    """Unreferenced blobs that are too young to be removed."""
+    """Unreferenced artifacts and blobs that are too young to be removed."""
     uploads: int = 0
     """Resumable uploads that have expired."""
     trials: int = 0
@@ -217,6 +217,8 @@ class Prune:
         end, older_s = await self._ledger.read(audit.last_artifact), self._ages.unnamed_s
         for start in range(0, end, WINDOW):
             unused = await self._ledger.read(repairs.forgettable, start, start + WINDOW, older_s)
+            young = await self._ledger.read(repairs.forgettable, start, start + WINDOW, 0.0)
+            self.pruned.waiting += len(set(young).difference(unused))
             for i in range(0, len(unused), audit.PAGE):
                 request = repairs.Forget(tuple(unused[i : i + audit.PAGE]), older_s)
                 forgotten = await self._write(repairs.FORGET, request)
