@@ -32,6 +32,7 @@ from penstock.upkeep.report import CheckReport
 from penstock.upkeep.restore import Restored
 from penstock.upkeep.vacuum import Vacuumed
 from penstock.verbs.collections import CollectionView, Dropped
+from penstock.verbs.consuming import Consumed
 from penstock.verbs.dead_letters import DeadLetters
 from penstock.verbs.estimate import Estimate
 from penstock.verbs.groups import BatchStart
@@ -134,6 +135,7 @@ SHAPES: dict[str, dict[str, Shape]] = {
     },
     "run": {"": SUMMARY},
     "worker": {"": {"processes": None, "restarts": None, "metrics_port": None, **SUMMARY}},
+    "consume": {"": dict.fromkeys(Consumed.__struct_fields__)},
     "serve": {"": SUMMARY},
     "status": {"": COUNTS, "ID": STATUS},
     "list": {"": {"documents": [DOCUMENT], "after": None, "more": None, "total": None, "exact": None}},

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -27,7 +27,8 @@ from penstock.model.callers import LOCAL
 from penstock.redaction import tighten
 from penstock.runtime import Failpoints, Runtime
 from penstock.upkeep.restore_marker import refuse_half_restored
-from penstock.verbs import actions, arguments, jobs, uploads, views, working
+from penstock.verbs import actions, arguments, consuming, jobs, uploads, views, working
+from penstock.verbs.consuming import Consumed
 from penstock.verbs.jobs import Job, Report, Summary
 from penstock.verbs.owner import OwnerScope
 from penstock.verbs.resources import Resources
@@ -96,6 +97,29 @@ class App(OwnerScope):
         `extract=2,embed=4,index=1,*=4`. When the disk is full or fails, or the PostgreSQL server is away, the worker
         waits and reports this to `report`."""
         return await working.work(self.resources, arguments.maybe("pools", pools), report, self._sweep)
+
+    async def consume(
+        self,
+        url: str,
+        *,
+        owner: str | None = None,
+        places: Sequence[str] = (),
+        collection: str | None = None,
+        workflow: str | None = None,
+        params: str | None = None,
+        priority: int = 0,
+        queue_limit: int = consuming.QUEUE,
+        until_empty: bool = False,
+        report: Callable[[str], None] = lambda text: None,
+        on_lag: Callable[[int], None] = lambda lag: None,
+    ) -> Consumed:
+        """Follow the messages of a stream (`kafka://HOST:PORT/TOPIC`, `sqs://QUEUE`) until the app is stopped, or until
+        the stream is empty: submit the objects that they name, and delete the documents of objects that were removed.
+        Workers process the documents. `owner` is the only owner that messages may name; `places` are the buckets or
+        prefixes (`s3://BUCKET/PREFIX`) that they may name. While more than `queue_limit` steps wait, no messages are
+        taken. `on_lag` is called with the number of messages that the stream still has."""
+        order = consuming.Wanted(owner, tuple(places), collection, workflow, params, priority, queue_limit, until_empty)
+        return await consuming.consume(self, self.for_owner, url, order, report, on_lag)
 
     async def _sweep(self) -> None:
         await asyncio.gather(uploads.sweep_uploads(self), actions.follow_actions(self))

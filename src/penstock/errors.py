@@ -34,7 +34,9 @@ PenstockError
 ├── TornSegment             a segment is missing or does not match its hash: rewind its producer
 ├── BlobMissing             the blob store has no such blob
 ├── SourceError             a file that was to be submitted cannot be read
-│   └── SourceChanged       it changed while it was read: read it again
+│   ├── SourceChanged       it changed while it was read: read it again
+│   ├── SourceAway          its server does not answer, although we waited
+│   └── SourceDenied        its server refuses our credentials
 └── StorageError            disk full, no permission, database locked
     ├── IndexBroken         an index table is damaged: `penstock check --repair`
     ├── LedgerAway          see Away
@@ -242,6 +244,14 @@ class SourceError(PenstockError):
 
 class SourceChanged(SourceError):
     """The document changed while it was read: the bytes were not those of one moment."""
+
+
+class SourceAway(SourceError):
+    """The server of the document does not answer, although we waited for it. Another attempt may succeed later."""
+
+
+class SourceDenied(SourceError):
+    """The server refuses our credentials, or there are none."""
 
 
 class StorageError(PenstockError):

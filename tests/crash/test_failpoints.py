@@ -61,10 +61,12 @@ UNREACHED |= dict.fromkeys(("ledger.book.before", "ledger.book.after"), _QUERY)
 _UPLOAD = (
     "only for resumable uploads: tests/integration/test_uploads.py dies there, test_service_live.py kills the server"
 )
+_STREAM = "only for messages of streams: tests/acceptance/test_consume_command.py kills it there"
 _ACTION = "only for actions on many documents: tests/integration/test_actions.py dies between their writes"
 _SERVICE = "one row of the service, which the caller sends again: no test kills it there yet"
 _OF_THE_SERVICE = {
     _UPLOAD: ("create_upload", "hold_upload", "add_parts", "let_upload_go", "end_upload", "remove_upload"),
+    _STREAM: ("refuse_message", "retried_message"),
     _ACTION: ("start_action", "take_action", "choose", "act", "discard_of", "let_action_go", "end_action"),
     _SERVICE: (
         *("create_key", "revoke_key", "used_key", "audit", "enter_request", "renew_request", "store_answer"),

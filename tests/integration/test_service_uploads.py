@@ -278,7 +278,7 @@ def test_a_damaged_form_is_a_problem_or_a_form(place: int, rubbish: bytes) -> No
 async def test_a_disk_that_is_nearly_full_refuses_before_the_body_is_read(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "_free_of", lambda folder: 100)
+    monkeypatch.setattr(limits, "free_bytes", lambda folder: 100)
     read = False
 
     async def body() -> AsyncIterator[bytes]:

@@ -29,6 +29,7 @@ from penstock.ledger.engine import (
     leasing,
     limits,
     locks,
+    messages,
     metadata,
     outbox,
     refusals,
@@ -171,6 +172,18 @@ async def remember(desk: Desk) -> Any:
     await desk.ledger.write(deletions.DELETE, await delete_and_forget(desk))
     assert await desk.one("SELECT source FROM forgotten") == "/a"
     return (ANNA, "default", "/a")
+
+
+@scenario(messages.REFUSE_MESSAGE)
+async def refuse_message(desk: Desk) -> Any:
+    return messages.RefusedMessage(ANNA, "kafka://h/t", "kafka://h/t: t/0/1", "{}", "bad_event", "it is empty")
+
+
+@scenario(messages.RETRIED_MESSAGE)
+async def retried_message(desk: Desk) -> Any:
+    await desk.ledger.write(messages.REFUSE_MESSAGE, await refuse_message(desk))
+    [letter] = await desk.ledger.read(lambda c: dead_letters.newest(ANNA, c, 1))
+    return messages.RetriedMessage(ANNA, letter.id)
 
 
 @scenario(revisions.REVISE)

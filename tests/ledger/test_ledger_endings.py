@@ -7,6 +7,7 @@ from tests.kit.ledger import ANNA, BERT, EXPIRED_S, Desk, output
 
 from penstock.ledger.database import workers
 from penstock.ledger.engine import dead_letters, documents, leasing, releases
+from penstock.ledger.engine.dead_letters import Alike
 from penstock.ledger.engine.documents import Origin
 from penstock.ledger.reads import stats
 from penstock.model.nouns import Step, WorkerId
@@ -232,8 +233,8 @@ async def test_dead_letters_are_read_page_by_page(desk: Desk) -> None:
     assert await pages("odd", first + 2) == [[first + 1]], "what came later is not looked at"
     origin = Origin("default", "snapshot", "today", 3, "FAILED")
     waiting = await desk.ledger.read(lambda c: dead_letters.waiting(ANNA, c, ""))
-    assert sorted(waiting, key=str) == [("even", origin, 3), ("odd", origin, 2)]
-    assert await desk.ledger.read(lambda c: dead_letters.waiting(ANNA, c, "odd")) == [("odd", origin, 2)]
+    assert sorted(waiting, key=str) == [Alike("even", origin, False, 3), Alike("odd", origin, False, 2)]
+    assert await desk.ledger.read(lambda c: dead_letters.waiting(ANNA, c, "odd")) == [Alike("odd", origin, False, 2)]
     named = await desk.ledger.read(lambda c: dead_letters.named(ANNA, c, [first, first, last, last + 1, 999]))
     assert [(letter.id, letter.reason, letter.origin) for letter in named] == [
         (first, "even", origin), (last, "even", origin),

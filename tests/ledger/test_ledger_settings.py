@@ -5,6 +5,7 @@ import pytest
 from tests.kit.ledger import ANNA, Desk
 
 from penstock.ledger.engine import dead_letters, documents, groups, restarts
+from penstock.ledger.engine.dead_letters import Alike
 from penstock.model.nouns import DocumentId, Step
 from penstock.model.settings import join
 from penstock.model.states import DocumentStatus
@@ -85,4 +86,4 @@ async def test_origins_name_the_media_type(desk: Desk) -> None:
     pdf = await ended(desk, "/pdf", PDF, "FAILED")
     origin = documents.Origin("default", "snapshot", OLD, 0, "FAILED", PDF)
     assert await desk.ledger.read(lambda c: documents.origins(ANNA, c, [pdf])) == {pdf: origin}
-    assert await desk.ledger.read(lambda c: dead_letters.waiting(ANNA, c, "")) == [("bad", origin, 1)]
+    assert await desk.ledger.read(lambda c: dead_letters.waiting(ANNA, c, "")) == [Alike("bad", origin, False, 1)]

@@ -21,7 +21,7 @@ FOR_USERS = {
     "deletions", "restarts", "index_versions", "searchable", "adoptions", "metadata",
     "collections", "forgotten", "children",
     "revisions", "usage", "reindexes", "switches", "api_keys", "audit_log", "feed", "uploads", "numbers", "clients",
-    "run_lists", "history", "actions", "related", "samples",
+    "run_lists", "history", "actions", "related", "samples", "messages",
 }  # fmt: skip
 """Modules whose functions are called for a user: `owner` comes first."""
 ENGINE = {
@@ -31,7 +31,7 @@ ENGINE = {
     "steps_vacuum", "claims", "leasing", "postgres_statements", "histories", "commit_counter", "outage_wait",
     "evictions", "retired_versions", "compaction",
     "versions", "targets", "refusals", "backup_guard", "backup_tables", "limits", "pacing",
-    "small_blobs", "blobs", "requests", "read_only", "reserve",
+    "small_blobs", "blobs", "requests", "read_only", "reserve", "queue",
 }  # fmt: skip
 """Modules whose statements cross owners: the engine's own."""
 CROSSING = {

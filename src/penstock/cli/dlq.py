@@ -54,9 +54,11 @@ async def show(call: Call, number: int) -> Answer:
         "name": letter.name,
         "source": letter.source,
         "collection": letter.collection,
-        "workflow": letter.workflow + (f" with {letter.params}" if letter.params else ""),
+        "workflow": (letter.workflow + (f" with {letter.params}" if letter.params else "")) or None,
         "parameters": _given(letter.parameters) or None,
-        "step": letter.step if letter.event is None else None,
+        "step": letter.step if letter.event is None and letter.message is None else None,
+        "stream": letter.message.stream if letter.message is not None else None,
+        "place": letter.message.place if letter.message is not None else None,
         "event": f"{letter.event.kind} {letter.event.id}" if letter.event is not None else None,
         "handler": letter.handler,
         "reason": letter.reason,
@@ -66,6 +68,8 @@ async def show(call: Call, number: int) -> Answer:
         "error": letter.error,
     }
     lines = labelled(fields)
+    if letter.message is not None:
+        lines += ["", *(visible(line) for line in letter.message.body.splitlines())]
     if letter.traceback:
         lines += ["", *(visible(line) for line in letter.traceback.rstrip().splitlines())]
     return Answer(with_times(msgspec.to_builtins(letter)), "\n".join(lines))
@@ -126,15 +130,16 @@ async def replay(
             password=word,
             dry_run=dry_run,
         )
-    parts = [count(done.count, "document")] if done.count or not done.events else []
+    parts = [count(done.count, "document")] if done.count or not (done.events or done.messages) else []
     parts += [count(done.events, "event")] if done.events else []
+    parts += [count(done.messages, "message")] if done.messages else []
     lines = [f"{' and '.join(parts)} {'would be ' if dry_run else ''}queued again", *_reasons(done.by_reason)]
     ways = {"continued where it failed": done.resumed, "in a new run": done.started}
     lines += [f"  {n:,} {way}" for way, n in ways.items() if n]
     lines += [f"  {document}" for document in done.replayed]
     if len(done.replayed) < done.count and not dry_run:
         lines.append("  …")
-    waits = done.count + done.events and not dry_run and call.server_url is None
+    waits = done.count + done.events + done.messages and not dry_run and call.server_url is None
     hints = ["Run `penstock run` to process them."] if waits else []
     return Answer(msgspec.to_builtins(done), "\n".join(lines), hints=[*done.notes, *hints])
 

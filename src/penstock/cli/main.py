@@ -13,6 +13,7 @@ from penstock import __version__
 from penstock.cli import (
     bench,
     collections,
+    consume,
     demo,
     dlq,
     documents,
@@ -54,6 +55,7 @@ for _command in (
         work.ingest,
         work.run,
         worker.worker,
+        consume.consume,
         serve.serve,
         documents.status,
         documents.list_documents,

@@ -66,6 +66,8 @@ COUNTERS = {
     "event_delivered": Metric("Events delivered to a handler or webhook.", ("event",)),
     "event_error": Metric("Failed deliveries that will be tried again.", ("event",)),
     "event_failed": Metric("Deliveries that ended as a dead letter.", ("event",)),
+    "stream_messages": Metric("Messages of streams that `penstock consume` has confirmed."),
+    "stream_refused": Metric("Messages of streams that became dead letters."),
     "ledger_commits": Metric("Transactions committed by the ledger's writer."),
 }
 HISTOGRAMS = {
@@ -85,6 +87,7 @@ GAUGES = {
     "spent_dollars": Metric(
         "Cost of provider calls so far, in US dollars: bought, query; and what was saved: cached, resumed.", ("kind",)
     ),
+    "stream_lag": Metric("Messages that a stream still has for `penstock consume`, by its metrics only.", ("stream",)),
     "disk_free_bytes": Metric("Free space of the local disk that holds ledger, blobs or index.", ("place",)),
     "disk_reserve_bytes": Metric("Free space below which `penstock serve` accepts no upload."),
 }

@@ -55,4 +55,11 @@ ADVICE: dict[str, str] = {
     "timeout": "the dead letter names the step: raise the timeout or let the step report progress, then retry",
     "error": "report a bug; retry after an update",
     "unknown": "retry",
+    "bad_event": "correct what sends it, then discard",
+    "object_missing": "upload the object, then replay",
+    "object_unreadable": "correct what the dead letter names, then replay",
+    "access_denied": "allow it, then replay",
+    "place_not_allowed": "correct what sends it, or allow the place, then replay",
+    "wrong_owner": "correct what sends it",
+    "unexpected": "report it, then replay",
 }

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from penstock.config_http import HttpConfig
-from penstock.errors import Away, ConfigError, PenstockError, RateLimited, SourceChanged, SourceError, UsageError
+from penstock.errors import (
+    Away,
+    ConfigError,
+    PenstockError,
+    RateLimited,
+    SourceChanged,
+    SourceDenied,
+    SourceError,
+    UsageError,
+)
 from penstock.redaction import MASK, masked
 
 if TYPE_CHECKING:
@@ -95,6 +104,8 @@ class Bucket(NamedTuple):
         kind, message = self.trouble(error)
         if kind is Kind.CHANGED:
             return SourceChanged(message)
+        if kind is Kind.DENIED:
+            return SourceDenied(message)
         if kind is Kind.LIMITED:
             return RateLimited(message)
         return Away(message) if kind in (Kind.AWAY, Kind.CUT) else SourceError(message)

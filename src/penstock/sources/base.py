@@ -67,6 +67,14 @@ class Revised(Protocol):
 
 
 @runtime_checkable
+class Findable(Protocol):
+    """A source that can look at one document by its URI, such as the object of a bucket that a message names."""
+
+    async def find(self, uri: str) -> Found | None:
+        """The document as it is now; None if there is none. Raises Away or SourceError."""
+
+
+@runtime_checkable
 class Closable(Protocol):
     """A source that holds connections."""
 

@@ -146,6 +146,10 @@ class BucketSource:
         except Exception as error:
             raise self._bucket.source_error(error) from None
 
+    async def find(self, uri: str) -> Found | None:
+        there = await self._head(uri.removeprefix(f"{self._bucket!r}/"))
+        return None if there is None else self._found(there)
+
     def _found(self, listed: "ObjectMeta") -> Found:
         key = listed["path"]
         revision = _revision(listed, self._runtime.now())

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 from penstock.config_http import HttpConfig
-from penstock.errors import Away, SourceError
+from penstock.errors import Away, SourceAway
 from penstock.runtime import Runtime
 from penstock.sources.robots import Rules
 
@@ -69,10 +69,10 @@ class Patience:
         self._host.away = None
 
     async def wait(self, error: Away) -> None:
-        """Sleep before another attempt. Raises SourceError if the time is over, or another document has found that the
+        """Sleep before another attempt. Raises SourceAway if the time is over, or another document has found that the
         host is away."""
         if self._host.away is not None:
-            raise SourceError(self._host.away)
+            raise SourceAway(self._host.away)
         asked = error.retry_after
         backoff = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**self._failures) * (0.5 + self._runtime.random() / 2)
         self._failures += 1
@@ -81,7 +81,7 @@ class Patience:
         if waited + pause > self._limit:
             asks = f", and asks to wait {asked:.0f} s" if asked else ""
             self._host.away = f"{error}{asks} (waited {waited:.0f} s)"
-            raise SourceError(self._host.away)
+            raise SourceAway(self._host.away)
         if asked:
             self._host.hold(asked)
         await self._runtime.sleep(pause)

@@ -23,6 +23,7 @@ from penstock.errors import Permanent
 DEPTH = 5
 """Messages in messages, such as S3 in SNS in SQS."""
 BAD_EVENT = "bad_event"
+"""The reason of a dead letter."""
 _BUCKETS = "/buckets/"
 _HIDDEN = (".uploads/", ".system/", ".versions/")
 """Folders of a bucket in which seaweedfs keeps parts of its own."""
@@ -45,6 +46,9 @@ class ObjectEvent(msgspec.Struct, frozen=True):
     owner: str | None = None
     """The owner that the message names."""
     metadata: dict[str, Any] = {}
+    required: bool = False
+    """The sender says that the object is there: it is an error if it is not. A notification may come after its object
+    was removed."""
 
 
 def parse(body: bytes | str) -> list[ObjectEvent]:
@@ -201,7 +205,7 @@ def _upload(message: Mapping[str, Any]) -> ObjectEvent:
     if owner is not None and not _is_text(owner):
         raise Permanent("the `owner_id` of the event is no text", reason=BAD_EVENT)
     kept = {name: message[name] for name in _KEPT if isinstance(message.get(name), str | int | float)}
-    return ObjectEvent(str(path), order=_order(None, at), owner=owner, metadata=kept)
+    return ObjectEvent(str(path), order=_order(None, at), owner=owner, metadata=kept, required=True)
 
 
 def _order(sequencer: object, at: object) -> str:

@@ -19,7 +19,7 @@ from penstock.ledger.engine import actions, cancellations, dead_letters, deletio
 from penstock.ledger.engine.actions import Act, Action, Held
 from penstock.model.nouns import DocumentId
 from penstock.verbs import arguments
-from penstock.verbs.documents import change
+from penstock.verbs.changing import change
 from penstock.verbs.replays import replayer
 from penstock.verbs.scope import Scope, record
 from penstock.verbs.selection import Selection, counted, pages, selection

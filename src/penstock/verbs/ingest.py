@@ -21,7 +21,7 @@ from penstock.sources.stoppable import stoppable
 from penstock.sources.stream import StreamSource
 from penstock.upkeep.drop import finish_drops_of
 from penstock.verbs import arguments, jobs
-from penstock.verbs.documents import change
+from penstock.verbs.changing import change
 from penstock.verbs.ingest_plan import IngestPlan, make_plan
 from penstock.verbs.jobs import Job, OnReceipt, Report, Summary
 from penstock.verbs.manifests import Manifest

@@ -4,7 +4,7 @@ The same run continues if nothing has changed that affects its output. Otherwise
 artifacts that would be equal.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from penstock.errors import NotFound
 from penstock.intake import RunSpec, submission
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import dead_letters, documents, restarts, submissions, work
-from penstock.ledger.engine.dead_letters import ReplayableLetter
+from penstock.ledger.engine.dead_letters import Alike, ReplayableLetter
 from penstock.ledger.engine.documents import Origin
 from penstock.model import settings
 from penstock.model.nouns import DocumentId, Owner, RunId, Workflow
@@ -22,6 +22,7 @@ from penstock.model.states import TEXTLESS
 from penstock.runtime import Runtime
 from penstock.verbs import arguments
 from penstock.verbs.changes import Changes
+from penstock.verbs.message_letters import follow_letters
 from penstock.verbs.scope import Scope
 from penstock.workflows.load import decode
 
@@ -43,6 +44,8 @@ class Replay(msgspec.Struct):
     """The number of new runs, started because something that affects their output has changed."""
     events: int = 0
     """The number of events that are delivered again. `count` counts documents only."""
+    messages: int = 0
+    """The number of messages of streams that were followed. Those that fail again stay open."""
     by_reason: dict[str, int] = {}
     notes: list[str] = []
     dry_run: bool = False
@@ -62,15 +65,28 @@ Reorder = Callable[[Origin, Workflow, Changes], tuple[RunSpec, str | None]]
 """Makes the RunSpec for another run of a document with this origin and workflow, and a note for the user or None."""
 
 
+Follow = Callable[[Sequence[int]], Awaitable[set[int]]]
+"""Follows the messages of these letters again, and returns the letters that are closed now."""
+
+
 class Replayer:
     """One call of `retry` or `replay`."""
 
-    def __init__(self, owner: Owner, ledger: Ledger, runtime: Runtime, reorder: Reorder, changes: Changes) -> None:
+    def __init__(
+        self,
+        owner: Owner,
+        ledger: Ledger,
+        runtime: Runtime,
+        reorder: Reorder,
+        changes: Changes,
+        follow: Follow,
+    ) -> None:
         self._owner = owner
         self._ledger = ledger
         self._runtime = runtime
         self._reorder = reorder
         self._changes = changes
+        self._follow = follow
         self._run_specs: dict[Origin, RunSpec] = {}
         self.answer = Replay()
 
@@ -88,17 +104,18 @@ class Replayer:
         """Replay dead letters by number, by reason, or all of them."""
         self.answer.dry_run = dry_run
         # Validate first: if a value is not valid for one of the workflows, nothing is changed.
-        for word, origin, count in await self._waiting(letters, reason):
-            spec = await self._run_spec(origin) if origin is not None else None
+        for alike in await self._waiting(letters, reason):
+            spec = await self._run_spec(alike.origin) if alike.origin is not None else None
             if dry_run:
-                self._tell(word, origin, spec, count)
+                self._tell(alike, spec)
         if not dry_run:
             async for page in _pages(self._owner, self._ledger, letters, reason):
-                await self._events([letter for letter in page if letter.origin is None])
+                await self._events([letter for letter in page if letter.origin is None and not letter.is_message])
+                await self._messages([letter for letter in page if letter.is_message])
                 done = await self._again({x.document_id: x.origin for x in page if x.origin is not None})
                 for letter in page:
                     if letter.origin is not None and letter.document_id in done:
-                        self._tell(letter.reason, letter.origin, await self._run_spec(letter.origin), 1)
+                        self._tell(_alike(letter), await self._run_spec(letter.origin))
                         self.answer.replayed += [letter.document_id] if self.answer.count <= LISTED else []
         return self.answer
 
@@ -107,22 +124,31 @@ class Replayer:
             replay = dead_letters.EventReplay(self._owner, tuple(letter.id for letter in letters))
             await self._ledger.write(dead_letters.REPLAY_EVENTS, replay)
             for letter in letters:
-                self._tell(letter.reason, None, None, 1)
+                self._tell(_alike(letter), None)
 
-    async def _waiting(self, letters: Sequence[int] | None, reason: str | None) -> list[tuple[str, Origin | None, int]]:
+    async def _messages(self, letters: Sequence[ReplayableLetter]) -> None:
+        if letters:
+            closed = await self._follow([letter.id for letter in letters])
+            for letter in letters:
+                if letter.id in closed:
+                    self._tell(_alike(letter), None)
+
+    async def _waiting(self, letters: Sequence[int] | None, reason: str | None) -> list[Alike]:
         if letters is None:
             return await self._ledger.read(lambda c: dead_letters.waiting(self._owner, c, reason or ""))
-        return [(letter.reason, letter.origin, 1) for letter in await _named(self._owner, self._ledger, letters)]
+        return [_alike(letter) for letter in await _named(self._owner, self._ledger, letters)]
 
-    def _tell(self, reason: str, origin: Origin | None, spec: RunSpec | None, count: int) -> None:
-        answer = self.answer
-        if origin is None or spec is None:
+    def _tell(self, alike: Alike, spec: RunSpec | None) -> None:
+        answer, count = self.answer, alike.count
+        if alike.is_message:
+            answer.messages += count
+        elif alike.origin is None or spec is None:
             answer.events += count
         else:
             answer.count += count
-            answer.resumed += count if _goes_on(origin, spec) else 0
-            answer.started += 0 if _goes_on(origin, spec) else count
-        answer.by_reason[reason] = answer.by_reason.get(reason, 0) + count
+            answer.resumed += count if _goes_on(alike.origin, spec) else 0
+            answer.started += 0 if _goes_on(alike.origin, spec) else count
+        answer.by_reason[alike.reason] = answer.by_reason.get(alike.reason, 0) + count
 
     async def _run_spec(self, origin: Origin) -> RunSpec:
         origin = _any_format(origin)
@@ -158,7 +184,7 @@ def replayer(
         arguments.maybe(what, text)
     changes = Changes(workflow, params, arguments.values(values), password)
     reorder = partial(scope.resources.run_specs.again, scope.owner)
-    return Replayer(scope.owner, scope.ledger, scope.runtime, reorder, changes)
+    return Replayer(scope.owner, scope.ledger, scope.runtime, reorder, changes, partial(follow_letters, scope))
 
 
 async def discard(
@@ -202,6 +228,10 @@ async def _named(owner: Owner, ledger: Ledger, letters: Sequence[int]) -> list[R
     if missing:
         raise NotFound(f"no open dead letter {min(missing)}: `penstock dlq list` shows them")
     return found
+
+
+def _alike(letter: ReplayableLetter) -> Alike:
+    return Alike(letter.reason, letter.origin, letter.is_message, 1)
 
 
 def _goes_on(origin: Origin, spec: RunSpec) -> bool:

@@ -21,7 +21,7 @@ from penstock.model import settings as run_settings
 from penstock.model.nouns import DocumentId, RunId, WorkflowRef
 from penstock.stages.base import Ports
 from penstock.verbs import jobs
-from penstock.verbs.documents import change
+from penstock.verbs.changing import change
 from penstock.verbs.jobs import Job, Report, Summary
 from penstock.verbs.run_specs import RunSpecs
 from penstock.verbs.scope import Scope

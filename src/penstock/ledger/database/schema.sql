@@ -299,34 +299,6 @@ CREATE TABLE deliveries (
 
 CREATE INDEX deliveries_due ON deliveries (not_before) WHERE status = 'PENDING';
 
-CREATE TABLE "dead_letters" (
-  id INTEGER PRIMARY KEY AUTOINCREMENT,
-  owner TEXT NOT NULL,
-  document_id TEXT REFERENCES documents (id),
-  run_id TEXT REFERENCES runs (id),
-  step TEXT NOT NULL,
-  kind TEXT NOT NULL,
-  reason TEXT NOT NULL,
-  error TEXT NOT NULL,
-  traceback TEXT,
-  page INTEGER,
-  attempts INTEGER NOT NULL,
-  state TEXT NOT NULL CHECK (state IN ('OPEN', 'REPLAYED', 'DISCARDED')),
-  created_at REAL NOT NULL,
-  closed_at REAL,
-  event_id BIGINT REFERENCES events (id),
-  handler INTEGER,
-  CHECK ((run_id IS NULL) <> (event_id IS NULL))
-);
-
-CREATE UNIQUE INDEX dead_letters_open ON dead_letters (run_id) WHERE state = 'OPEN';
-
-CREATE INDEX dead_letters_owner ON dead_letters (owner, id) WHERE state = 'OPEN';
-
-CREATE INDEX dead_letters_event ON dead_letters (event_id) WHERE event_id IS NOT NULL;
-
-CREATE UNIQUE INDEX dead_letters_open_event ON dead_letters (event_id, handler) WHERE state = 'OPEN' AND event_id IS NOT NULL;
-
 CREATE INDEX steps_timed ON steps (timeout_at)
   WHERE status = 'RUNNING' AND timeout_at IS NOT NULL;
 
@@ -351,12 +323,6 @@ CREATE INDEX generations_kept ON generations (collection, flipped_at, id) WHERE 
 CREATE INDEX generations_purged ON generations (id) WHERE state = 'PURGED';
 
 CREATE INDEX runs_generation ON runs (generation_id);
-
-CREATE INDEX dead_letters_run ON dead_letters (run_id);
-
-CREATE INDEX dead_letters_closed ON dead_letters (id) WHERE state <> 'OPEN';
-
-CREATE INDEX dead_letters_document ON dead_letters (document_id);
 
 CREATE TABLE histories (
   first_generation BIGINT PRIMARY KEY,
@@ -728,5 +694,43 @@ CREATE TABLE queue_samples (
   saved BIGINT NOT NULL,
   PRIMARY KEY (owner, width, slot)
 );
+
+CREATE TABLE "dead_letters" (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  owner TEXT NOT NULL,
+  document_id TEXT REFERENCES documents (id),
+  run_id TEXT REFERENCES runs (id),
+  step TEXT NOT NULL,
+  kind TEXT NOT NULL,
+  reason TEXT NOT NULL,
+  error TEXT NOT NULL,
+  traceback TEXT,
+  page INTEGER,
+  attempts INTEGER NOT NULL,
+  state TEXT NOT NULL CHECK (state IN ('OPEN', 'REPLAYED', 'DISCARDED')),
+  created_at REAL NOT NULL,
+  closed_at REAL,
+  event_id BIGINT REFERENCES events (id),
+  handler INTEGER,
+  place TEXT,
+  body TEXT,
+  CHECK ((run_id IS NOT NULL AND event_id IS NULL AND place IS NULL) OR (run_id IS NULL AND event_id IS NOT NULL AND place IS NULL) OR (run_id IS NULL AND event_id IS NULL AND place IS NOT NULL))
+);
+
+CREATE UNIQUE INDEX dead_letters_open ON dead_letters (run_id) WHERE state = 'OPEN';
+
+CREATE INDEX dead_letters_owner ON dead_letters (owner, id) WHERE state = 'OPEN';
+
+CREATE INDEX dead_letters_event ON dead_letters (event_id) WHERE event_id IS NOT NULL;
+
+CREATE UNIQUE INDEX dead_letters_open_event ON dead_letters (event_id, handler) WHERE state = 'OPEN' AND event_id IS NOT NULL;
+
+CREATE INDEX dead_letters_run ON dead_letters (run_id);
+
+CREATE INDEX dead_letters_closed ON dead_letters (id) WHERE state <> 'OPEN';
+
+CREATE INDEX dead_letters_document ON dead_letters (document_id);
+
+CREATE UNIQUE INDEX dead_letters_place ON dead_letters (owner, place) WHERE place IS NOT NULL;
 
 INSERT INTO positions VALUES (0);

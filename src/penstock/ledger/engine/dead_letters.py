@@ -33,14 +33,23 @@ class LetterEvent(msgspec.Struct, frozen=True):
     id: str
 
 
+class LetterMessage(msgspec.Struct, frozen=True):
+    """The message that could not be used."""
+
+    stream: str
+    place: str
+    """Where it is in the stream."""
+    body: str
+
+
 class DeadLetter(msgspec.Struct, frozen=True):
     id: int
     document_id: str | None
-    """None: an event of a group."""
+    """None: an event of a group, or a message of a stream."""
     name: str | None
     source: str | None
     step: str
-    """Of an event: its handler."""
+    """Of an event: its handler. Of a message: its stream."""
     kind: str
     reason: str
     error: str
@@ -54,9 +63,10 @@ class DeadLetter(msgspec.Struct, frozen=True):
     params: str | None = None
     parameters: Json = {}
     event: LetterEvent | None = None
-    """None: a run failed."""
     handler: str | None = None
     """The handler of the event."""
+    message: LetterMessage | None = None
+    """The message, if neither a run nor an event failed."""
 
 
 class ReplayableLetter(msgspec.Struct, frozen=True):
@@ -66,12 +76,14 @@ class ReplayableLetter(msgspec.Struct, frozen=True):
     document_id: DocumentId
     reason: str
     origin: Origin | None
-    """None: the letter is of an event."""
+    """None: the letter is of an event or a message."""
+    is_message: bool = False
 
 
 _LETTER = (
     "SELECT l.id, l.document_id, d.name, d.source, l.step, l.kind, l.reason, l.error, l.traceback, l.page, "
-    "l.attempts, l.created_at, d.collection, s.body, e.kind, e.run_id, e.group_id, e.id FROM dead_letters l "
+    "l.attempts, l.created_at, d.collection, s.body, e.kind, e.run_id, e.group_id, e.id, l.place, l.body "
+    "FROM dead_letters l "
     "LEFT JOIN documents d ON d.id = l.document_id LEFT JOIN runs x ON x.id = l.run_id "
     "LEFT JOIN events e ON e.id = l.event_id LEFT JOIN snapshots s ON s.hash = coalesce(x.snapshot, e.snapshot) "
     "WHERE l.owner = :owner AND l.state = 'OPEN' "
@@ -82,7 +94,7 @@ _OPEN = (
     "WHERE l.owner = :owner AND l.state = 'OPEN' "
 )
 _OF_REASON = _OPEN + "AND (:reason = '' OR l.reason = :reason) "
-_BURIED = f"SELECT l.id, l.document_id, l.reason, {_ORIGIN} FROM "
+_BURIED = f"SELECT l.id, l.document_id, l.reason, l.place IS NOT NULL, {_ORIGIN} FROM "
 _PAGE = Statement(
     f"{_BURIED} dead_letters l {_OF_REASON} AND l.id > :after AND l.id <= :until ORDER BY l.id LIMIT :count"
 )
@@ -90,7 +102,8 @@ _NAMED = Statement(
     f"{_BURIED} {{rows}} JOIN dead_letters l ON l.id = r.letter {_OPEN} ORDER BY l.id", rows="letter bigint"
 )
 _WAITING = Statement(
-    f"SELECT l.reason, count(*), {_ORIGIN} FROM dead_letters l {_OF_REASON} GROUP BY l.reason, {_ORIGIN}"
+    f"SELECT l.reason, count(*), l.place IS NOT NULL, {_ORIGIN} FROM dead_letters l {_OF_REASON} "
+    f"GROUP BY l.reason, l.place IS NOT NULL, {_ORIGIN}"
 )
 _LAST = Statement("SELECT coalesce(max(id), 0) FROM dead_letters WHERE owner = :owner AND state = 'OPEN'")
 _LIST = Statement(_LETTER + "ORDER BY l.id DESC LIMIT :count")
@@ -137,10 +150,13 @@ _DELIVER_AGAIN = Statement(
 
 
 def _letter(row: Row) -> DeadLetter:
+    if row[18] is not None:
+        message = LetterMessage(row[4], row[18].removeprefix(f"{row[4]}: "), row[19])
+        return msgspec.structs.replace(DeadLetter(*row[:12]), message=message)
     workflow = msgspec.json.decode(row[13], type=Workflow)
     fields = [*row[:13], workflow.id, workflow.asked.params if workflow.asked else None]
     letter = DeadLetter(*fields)
-    kind, run, group, number = row[14:]
+    kind, run, group, number = row[14:18]
     if number is None:
         given = {step.name: step.parameters for step in workflow.steps if step.parameters}
         return msgspec.structs.replace(letter, parameters=given)
@@ -170,7 +186,7 @@ def by_reason(owner: Owner, connection: Connection) -> list[tuple[str, int, floa
 
 
 def _replayable(row: Row) -> ReplayableLetter:
-    return ReplayableLetter(row[0], row[1], row[2], _origin(row[3:]))
+    return ReplayableLetter(row[0], row[1], row[2], _origin(row[4:]), bool(row[3]))
 
 
 def _origin(row: Row) -> Origin | None:
@@ -190,9 +206,19 @@ def named(owner: Owner, connection: Connection, letters: Sequence[int]) -> list[
     return [_replayable(row) for row in rows]
 
 
-def waiting(owner: Owner, connection: Connection, reason: str) -> list[tuple[str, Origin | None, int]]:
-    """How many are open, by reason and by what their runs were started with; None: of events."""
-    return [(row[0], _origin(row[2:]), row[1]) for row in connection.run(_WAITING, owner=owner, reason=reason)]
+class Alike(msgspec.Struct, frozen=True):
+    """Open letters that a replay treats alike."""
+
+    reason: str
+    origin: Origin | None
+    is_message: bool
+    count: int
+
+
+def waiting(owner: Owner, connection: Connection, reason: str) -> list[Alike]:
+    """How many are open, by reason and by what their runs were started with."""
+    rows = connection.run(_WAITING, owner=owner, reason=reason)
+    return [Alike(row[0], _origin(row[3:]), bool(row[2]), row[1]) for row in rows]
 
 
 def last(owner: Owner, connection: Connection) -> int:

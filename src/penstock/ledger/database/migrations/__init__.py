@@ -36,6 +36,7 @@ from penstock.ledger.database.migrations import (
     m0031_live,
     m0032_held,
     m0037_samples,
+    m0038_messages,
 )
 
 MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
@@ -72,5 +73,6 @@ MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0031_live.statements,
     m0032_held.statements,
     m0037_samples.statements,
+    m0038_messages.statements,
 )
 LATEST = len(MIGRATIONS)
