@@ -9,7 +9,7 @@ IN_MEMORY = $(shell [ -w /dev/shm ] && [ "$$(df -Pm /dev/shm | awk 'NR == 2 { pr
 	awk '/MemAvailable/ { exit $$2 < 8000000 }' /proc/meminfo && echo TMPDIR=/dev/shm)
 
 .DEFAULT_GOAL := help
-.PHONY: help install check test crash bench bench-peers demo lock clean
+.PHONY: help install check test crash fuzz bench bench-peers demo lock clean
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -40,6 +40,9 @@ test: install ## Run the tests that every change must pass
 crash: install ## Kill workers at every failpoint, many times over (long)
 	PENSTOCK_LONG=1 $(BIN)/pytest tests/crash tests/simulation tests/ledger/test_ledger_unknown_outcome.py \
 		tests/integration/test_server.py --timeout=3600 $(ARGS)
+
+fuzz: install ## Send generated requests to every operation of the API (long)
+	PENSTOCK_LONG=1 $(BIN)/pytest tests/acceptance/test_fuzz.py --timeout=3600 $(ARGS)
 
 bench: install ## Measure, and print a table
 	$(BIN)/python -m benchmarks $(ARGS)

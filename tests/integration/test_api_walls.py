@@ -58,7 +58,7 @@ class Operation:
     def example(self, schema: dict[str, Any], text: str | None) -> Any:
         """A value that fits; with `text`, each text in it is this one."""
         schema = self.resolved(schema)
-        if schema.get("properties"):
+        if schema.get("properties") and "example" not in schema:
             return {name: self.example(one, text) for name, one in schema["properties"].items()}
         given = next((schema[name] for name in ("examples", "example", "default") if schema.get(name)), None)
         if isinstance(given, list) and "examples" in schema:
@@ -124,8 +124,12 @@ class Wall:
         """`values`: one text for everything, or texts by parameter."""
 
         def value(name: str) -> str:
-            return values if isinstance(values, str) else values.get(name, next(iter(values.values())))
+            if isinstance(values, str):
+                return values
+            # A path whose part is no number does not exist, for anybody.
+            return values.get("number", "1") if name in numbers else values.get(name, next(iter(values.values())))
 
+        numbers = {p["name"] for p in one.parameters("path") if p.get("schema", {}).get("type") == "integer"}
         path = re.sub(r"\{(\w+)(?::\w+)?\}", lambda m: quote(value(m[1]).encode("utf-8", "replace"), safe=""), one.path)
         named = one.parameters("query") if in_query else [p for p in one.parameters("query") if p.get("required")]
         pairs = [(p["name"], value(p["name"]).encode("utf-8", "replace")) for p in named if p["name"] != "wait"]

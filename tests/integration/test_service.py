@@ -56,6 +56,30 @@ async def test_errors_are_problems(client: httpx2.AsyncClient) -> None:
     problem(await client.delete("documents"), 405)
 
 
+async def test_a_wrong_method_names_all_methods_of_the_path(client: httpx2.AsyncClient) -> None:
+    for path, allowed in (
+        ("documents", "GET, HEAD, PUT, POST"),
+        ("documents/x", "GET, HEAD, PATCH, DELETE"),
+        ("dead-letters/replay", "POST"),
+    ):
+        refused = await client.request("OPTIONS", path)
+        problem(refused, 405)
+        assert refused.headers["allow"] == allowed
+
+
+async def test_head_has_the_head_of_the_answer_to_get(client: httpx2.AsyncClient) -> None:
+    made = (await client.put("documents", params={"source": "a.txt"}, content=b"x" * 3_000)).json()["id"]
+    for path in (f"documents/{made}/raw", f"documents/{made}", "http://127.0.0.1/healthz"):
+        whole, head = await client.get(path), await client.head(path)
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["content-length"] == whole.headers["content-length"]
+        assert head.headers["content-type"] == whole.headers["content-type"]
+    # A stream ends with its head.
+    assert (await client.head("events")).headers["content-type"].startswith("text/event-stream")
+    assert (await client.head("documents/none")).status_code == 404
+    assert (await client.head("uploads/none", headers={"Tus-Resumable": "1.0.0"})).status_code == 404
+
+
 async def test_an_unexpected_error_shows_no_traceback(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,6 +9,8 @@ from penstock.api.answers import problems
 from penstock.api.callers import Authority
 from penstock.api.edge import Edge
 from penstock.api.idempotency import Idempotency
+from penstock.api.methods import Heads
+from penstock.api.openapi import describe
 from penstock.api.problems import add_handlers
 from penstock.api.routes import (
     actions,
@@ -49,6 +51,8 @@ def make_api(app: App, *, authority: Authority | None = None, registry: Registry
     api = FastAPI(title="Penstock", version=__version__, redirect_slashes=False, docs_url=None, redoc_url=None)
     api.state.service = service
     add_handlers(api)
+    describe(api)
+    api.add_middleware(Heads, routes=api.routes)
     if service.settings.origins:
         api.add_middleware(
             CORSMiddleware,

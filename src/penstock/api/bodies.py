@@ -18,7 +18,6 @@ from penstock.runtime import Runtime
 _DIGEST = re.compile(r"\s*([a-z0-9-]+)=:([A-Za-z0-9+/=]*):(?:;[^,]*)?\s*")
 _ALGORITHMS = {"sha-256": "sha256", "sha-512": "sha512"}
 _CLOSE = {"Connection": "close"}
-PIECE = 1 << 20
 
 
 class Gone(Problem):
@@ -98,18 +97,6 @@ async def verified(pieces: AsyncIterator[bytes], digests: dict[str, bytes], runt
     for name, one in sums.items():
         if one.digest() != digests[name]:
             raise Problem("invalid", "the bytes do not have the digest that Content-Digest names: send them again")
-
-
-async def larger(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Join pieces into ones of about a megabyte."""
-    held = bytearray()
-    async for piece in pieces:
-        held += piece
-        if len(held) >= PIECE:
-            yield bytes(held)
-            held.clear()
-    if held:
-        yield bytes(held)
 
 
 async def head_of(pieces: AsyncIterator[bytes], most: int) -> tuple[bytes, bool]:

@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from penstock import errors
+from penstock.api.methods import allowed
 from penstock.redaction import masked
 from penstock.verbs.as_json import encode
 
@@ -91,7 +92,7 @@ def _of_ours(error: errors.PenstockError) -> Problem:
     match error:
         case errors.Ambiguous():
             return Problem("conflict", error.message)
-        case errors.NotFound():
+        case errors.NotFound() | errors.NoDefinition():
             return Problem("not_found", said)
         case errors.NotAuthenticated():
             return Problem("unauthorized", said)
@@ -154,6 +155,8 @@ def log_unexpected(error: BaseException, request_id: str) -> None:
 async def _handle(request: Request, error: Exception) -> Response:
     problem = problem_of(error)
     request_id = request.scope.get("penstock.request_id")
+    if problem.code == "method_not_allowed":
+        problem.headers["Allow"] = ", ".join(allowed(request))
     if problem.code == "internal":
         log_unexpected(error, str(request_id))
     return answer_of(problem, request_id)

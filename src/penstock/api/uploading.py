@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from penstock.api.bodies import head_of, joined, larger
+from penstock.api.bodies import head_of, joined
 from penstock.api.callers import Access
 from penstock.api.problems import Problem
 from penstock.intake_items import Receipt
@@ -17,7 +17,7 @@ async def take(access: Access, order: Order, one: Named, pieces: AsyncIterator[b
     head, is_all = await head_of(pieces, SMALL)
     if is_all:
         return await access.service.gatherer.accept(access.scope, order, one, head)
-    return await accept_stream(access.scope, order, one, larger(joined(head, pieces)))
+    return await accept_stream(access.scope, order, one, joined(head, pieces))
 
 
 def refused(receipt: Receipt) -> Problem:

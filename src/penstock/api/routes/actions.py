@@ -1,32 +1,29 @@
 """Bulk actions on documents."""
 
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from penstock.api.answers import answer
+from penstock.api.answers import answer, described
 from penstock.api.callers import Access, Reads, Writes
+from penstock.api.fields import Collection, DocumentIdText, Filter, Text, Values
 from penstock.api.problems import Problem
-from penstock.verbs.actions import Criteria
+from penstock.model.states import DocumentStatus
+from penstock.verbs.actions import ActionView, Criteria
 
 router = APIRouter(prefix="/actions", tags=["actions"])
-
-EXAMPLE = {
-    "id": "01M7GZQJXCK1BXB2ZYP1YTP0G8", "verb": "retry", "state": "WORKING", "total": 9812, "changed": 200,
-    "unchanged": 0, "failed": 0, "failures": [], "created_at": "2026-11-18T09:00:00Z", "finished_at": None,
-}  # fmt: skip
 
 
 class Chosen(BaseModel):
     """The documents that meet all criteria."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
-    status: str | None = Field(None, examples=["FAILED"])
-    collection: str | None = None
-    name: str | None = Field(None, description="A pattern of names, such as `*.pdf`.")
-    metadata: dict[str, Any] | None = Field(None, description="A filter, as for a search.")
+    status: DocumentStatus | None = Field(None, examples=["FAILED"], strict=False)
+    collection: Collection | None = None
+    name: Text | None = Field(None, description="A pattern of names, such as `*.pdf`.")
+    metadata: Filter | None = Field(None, description="A filter, as for a search.")
 
 
 class ActionRequest(BaseModel):
@@ -34,13 +31,20 @@ class ActionRequest(BaseModel):
 
     model_config = ConfigDict(
         extra="forbid",
-        json_schema_extra={"example": {"verb": "retry", "filter": {"status": "FAILED"}, "dry_run": True}},
+        strict=True,
+        json_schema_extra={
+            "example": {"verb": "retry", "filter": {"status": "FAILED"}, "dry_run": True},
+            "oneOf": [
+                {"required": ["filter"], "properties": {"filter": {"type": "object"}, "ids": {"type": "null"}}},
+                {"required": ["ids"], "properties": {"ids": {"type": "array"}, "filter": {"type": "null"}}},
+            ],
+        },
     )
 
-    verb: str = Field(description="retry, cancel, delete or discard")
+    verb: Literal["retry", "cancel", "delete", "discard"]
     filter: Chosen | None = None
-    ids: list[str] | None = Field(None, min_length=1, max_length=10_000)
-    values: dict[str, dict[str, Any]] | None = Field(None, description="For retry: other values, by step and name.")
+    ids: list[DocumentIdText] | None = Field(None, min_length=1, max_length=10_000)
+    values: Values | None = Field(None, description="For retry: other values, by step and name.")
     dry_run: bool = False
 
 
@@ -50,11 +54,8 @@ class ActionRequest(BaseModel):
     status_code=202,
     response_class=Response,
     responses={
-        200: {
-            "description": "A dry run.",
-            "content": {"application/json": {"example": {"count": 9812, "exact": True}}},
-        },
-        202: {"description": "A worker does it.", "content": {"application/json": {"example": EXAMPLE}}},
+        **described({"verb": str, "count": int, "exact": bool, "dry_run": bool}),
+        **described(ActionView, 202),
     },
 )
 async def start_action(access: Writes, asked: ActionRequest) -> Response:
@@ -75,21 +76,21 @@ async def start_action(access: Writes, asked: ActionRequest) -> Response:
     return answer(made, 202, {"Location": f"/api/v1/actions/{made.id}"})
 
 
-@router.get("", operation_id="list_actions", response_class=Response)
+@router.get("", operation_id="list_actions", responses=described({"actions": [ActionView]}))
 async def list_actions(access: Reads, limit: Annotated[int, Query(ge=1, le=500)] = 100) -> Response:
     """List actions, newest first."""
     _refuse_limited(access)
     return answer({"actions": await access.scope.list_actions(limit=limit)})
 
 
-@router.get("/{action_id}", operation_id="get_action", response_class=Response)
+@router.get("/{action_id}", operation_id="get_action", responses=described(ActionView))
 async def get_action(access: Reads, action_id: str) -> Response:
     """Return an action, with its progress and the first failures."""
     _refuse_limited(access)
     return answer(await access.scope.action(action_id))
 
 
-@router.post("/{action_id}/cancel", operation_id="cancel_action", response_class=Response)
+@router.post("/{action_id}/cancel", operation_id="cancel_action", responses=described(ActionView))
 async def cancel_action(access: Writes, action_id: str) -> Response:
     """End an action. What it has done stays."""
     _refuse_limited(access)

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from penstock.api.answers import answer, described
 from penstock.api.callers import Reads, Writes
+from penstock.api.fields import TEXT, WHOLE
 from penstock.api.problems import Problem
 from penstock.api.routes.groups import whole
 from penstock.ledger.engine.dead_letters import DeadLetter
@@ -15,18 +16,28 @@ from penstock.verbs.replays import Discard, Replay
 
 router = APIRouter(prefix="/dead-letters", tags=["dead letters"])
 
-Number = Annotated[int, Path(ge=1, le=2**63 - 1)]
+Number = Annotated[int, Path(ge=1, le=2**53 - 1)]
 
 
 class Chosen(BaseModel):
     """Dead letters by number, or by reason."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"reason": "encrypted", "dry_run": True}})
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        json_schema_extra={
+            "example": {"reason": "encrypted", "dry_run": True},
+            "oneOf": [
+                {"required": ["letters"], "properties": {"letters": {"type": "array"}, "reason": {"type": "null"}}},
+                {"required": ["reason"], "properties": {"reason": {"type": "string"}, "letters": {"type": "null"}}},
+            ],
+        },
+    )
 
-    letters: list[Annotated[int, Field(ge=1, le=2**63 - 1)]] | None = Field(
+    letters: list[Annotated[int, Field(ge=1, le=2**53 - 1), WHOLE]] | None = Field(
         default=None, min_length=1, max_length=10_000
     )
-    reason: str | None = Field(default=None, min_length=1, max_length=200)
+    reason: str | None = Field(default=None, min_length=1, max_length=200, pattern=TEXT)
     dry_run: bool = False
 
     def check(self) -> None:
@@ -41,7 +52,7 @@ async def list_dead_letters(access: Reads, limit: int = Query(100, ge=1, le=500)
     return answer(await access.scope.list_dead_letters(limit=limit))
 
 
-@router.get("/{letter}", operation_id="get_dead_letter", responses=described(DeadLetter))
+@router.get("/{letter:int}", operation_id="get_dead_letter", responses=described(DeadLetter))
 async def get_dead_letter(access: Reads, letter: Number) -> Response:
     """Return one dead letter with its error."""
     whole(access)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from penstock.api.answers import answer, described
 from penstock.api.bodies import byte_range
 from penstock.api.callers import Access, Reads, Writes
-from penstock.api.definitions import DefinitionId
+from penstock.api.fields import FILTER, Collection, DefinitionId, DocumentIdText, Text, Values, in_query
 from penstock.api.filtering import as_filter, narrowed
 from penstock.api.problems import Problem
 from penstock.ledger.engine import documents
@@ -35,7 +35,9 @@ Limit = Annotated[int, Query(ge=1, le=500)]
 class MetadataPatch(BaseModel):
     """Keys to set and keys to remove."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"set": {"year": 2020}, "remove": []}})
+    model_config = ConfigDict(
+        extra="forbid", strict=True, json_schema_extra={"example": {"set": {"year": 2020}, "remove": []}}
+    )
 
     set: dict[str, Any] = {}
     remove: list[str] = []
@@ -44,23 +46,25 @@ class MetadataPatch(BaseModel):
 class Retry(BaseModel):
     """What to change for the new attempt."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {}})
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"example": {}})
 
     workflow: DefinitionId | None = None
     params: DefinitionId | None = None
-    values: dict[str, dict[str, Any]] | None = None
+    values: Values | None = None
 
 
 @router.get("", operation_id="list_documents", responses=described({"documents": [DocumentView], "next": str | None}))
 async def list_documents(
     access: Reads,
     status: DocumentStatus | None = None,
-    collection: str | None = None,
-    name: Annotated[str | None, Query(description="A glob pattern of file names.")] = None,
-    parent: Annotated[str | None, Query(description="Only documents inside this one.")] = None,
-    filter: Annotated[str | None, Query(description="A filter as for a search, in JSON.")] = None,
+    collection: Collection | None = None,
+    name: Annotated[Text | None, Query(description="A glob pattern of file names.")] = None,
+    parent: Annotated[DocumentIdText | None, Query(description="Only documents inside this one.")] = None,
+    filter: Annotated[
+        str | None, Query(description="A filter as for a search, in JSON.", json_schema_extra=in_query(FILTER))
+    ] = None,
     limit: Limit = 100,
-    cursor: Annotated[str | None, Query(description="`next` of the page before.", max_length=26)] = None,
+    cursor: Annotated[DocumentIdText | None, Query(description="`next` of the page before.")] = None,
 ) -> Response:
     """List documents, newest first."""
     where, wanted = narrowed(access, collection, as_filter(filter))

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import StreamingResponse
 
 from penstock.api.callers import Access, Reads
+from penstock.api.fields import Collection, Text
 from penstock.api.problems import Problem
 from penstock.verbs.as_json import as_data, encode
 from penstock.verbs.following import Change, present
@@ -34,11 +35,11 @@ data: {"event":"changed","document":"01M7GZQJXCK1BXB2ZYP1YTP0G8","status":"COMPL
 )
 async def follow_events(
     access: Reads,
-    collection: Annotated[str | None, Query(description="Only documents of this collection.")] = None,
-    group: Annotated[str | None, Query(description="Only documents whose newest run is in this group.")] = None,
-    document: Annotated[str | None, Query(description="Only this document, by its id.")] = None,
-    after: Annotated[str | None, Query(description="Continue after this id, like `Last-Event-ID`.")] = None,
-    last_event_id: Annotated[str | None, Header(description="Sent by a browser that connects again.")] = None,
+    collection: Annotated[Collection | None, Query(description="Only documents of this collection.")] = None,
+    group: Annotated[Text | None, Query(description="Only documents whose newest run is in this group.")] = None,
+    document: Annotated[Text | None, Query(description="Only this document, by its id.")] = None,
+    after: Annotated[Text | None, Query(description="Continue after this id, like `Last-Event-ID`.")] = None,
+    last_event_id: Annotated[Text | None, Header(description="Sent by a browser that connects again.")] = None,
 ) -> Response:
     """Follow the changes of documents, by whichever process, as server-sent events. `changed` carries a document as it
     is now, `deleted` a deletion, `progress` how far a running document is (without an id), and `reset` says that the

@@ -1,13 +1,11 @@
 """Batches and groups: many documents at once."""
 
-from typing import Any
-
 from fastapi import APIRouter, Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from penstock.api.answers import answer, described
 from penstock.api.callers import Access, Reads, Writes
-from penstock.api.definitions import DefinitionId
+from penstock.api.fields import Collection, DefinitionId, Priority, Text, Values
 from penstock.api.problems import Problem, not_found
 from penstock.ledger.reads.batches import Batch, Group
 from penstock.verbs.groups import BatchStart, GroupView
@@ -18,13 +16,13 @@ router = APIRouter(tags=["batches and groups"])
 class Start(BaseModel):
     """The workflow to start for the documents of a batch."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"workflow": "default"}})
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"example": {"workflow": "default"}})
 
     workflow: DefinitionId | None = None
     params: DefinitionId | None = None
-    values: dict[str, dict[str, Any]] = {}
-    collection: str | None = None
-    priority: int = Field(default=0, ge=-1_000_000, le=1_000_000)
+    values: Values = {}
+    collection: Collection | None = None
+    priority: Priority = 0
     again: bool = False
 
 
@@ -55,7 +53,7 @@ async def start_batch(access: Writes, batch: str, start: Start | None = None) ->
 
 
 @router.get("/groups", operation_id="list_groups", responses=described({"groups": [Group]}))
-async def list_groups(access: Reads, batch: str | None = None, limit: int = Query(100, ge=1, le=500)) -> Response:
+async def list_groups(access: Reads, batch: Text | None = None, limit: int = Query(100, ge=1, le=500)) -> Response:
     """List groups of runs, newest first."""
     whole(access)
     return answer({"groups": await access.scope.list_groups(batch=batch, limit=limit)})

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from penstock.api.answers import answer, described
 from penstock.api.callers import Operates, Reads
+from penstock.api.fields import TEXT, Collection, Text
 from penstock.api.problems import Problem
 from penstock.api.routes.groups import whole
 from penstock.ledger.reads.stats import ListedStep
@@ -20,23 +21,25 @@ router = APIRouter(tags=["operations"])
 
 
 class Checking(BaseModel):
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"sample": 0.1}})
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"example": {"sample": 0.1}})
 
     repair: bool = False
     sample: float = Field(default=1.0, ge=0, le=1)
 
 
 class Maintaining(BaseModel):
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"dry_run": True}})
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"example": {"dry_run": True}})
 
-    collection: str | None = None
+    collection: Collection | None = None
     dry_run: bool = False
 
 
 class Releasing(BaseModel):
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"key": "index/default/default"}})
+    model_config = ConfigDict(
+        extra="forbid", strict=True, json_schema_extra={"example": {"key": "index/default/default"}}
+    )
 
-    key: str = Field(max_length=500)
+    key: str = Field(max_length=500, pattern=TEXT)
 
 
 @router.get("/status", operation_id="get_status", responses=described(Counts))
@@ -50,7 +53,7 @@ async def get_status(access: Reads) -> Response:
 async def list_steps(
     access: Operates,
     status: StepStatus | None = None,
-    kind: str | None = None,
+    kind: Text | None = None,
     stuck_s: float | None = Query(None, ge=0, le=10**9),
     limit: int = Query(100, ge=1, le=500),
 ) -> Response:

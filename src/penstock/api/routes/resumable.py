@@ -9,10 +9,10 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from penstock.api.answers import answer
+from penstock.api.answers import answer, problems
 from penstock.api.bodies import arriving, content_length
 from penstock.api.callers import Access, Ingests
-from penstock.api.definitions import is_definition_id
+from penstock.api.fields import is_definition_id
 from penstock.api.problems import Problem, not_found
 from penstock.api.uploading import refused, shown
 from penstock.errors import ChecksumDiffers, LeaseLost, LockHeld, TooMuch, WrongOffset
@@ -25,6 +25,7 @@ VERSION = {"Tus-Resumable": "1.0.0"}
 EXTENSIONS = "creation,creation-with-upload,checksum,expiration,termination"
 BYTES = "application/offset+octet-stream"
 LONGEST_METADATA = 16 << 10
+NUMBER = "^[0-9]{1,18}$"
 KNOWN = ("filename", "name", "filetype", "type", "relativePath", "source", "collection", "metadata", "batch",
          "workflow", "params", "hold", "priority")  # fmt: skip
 _TUS_HEADER = {
@@ -33,11 +34,16 @@ _TUS_HEADER = {
 }  # fmt: skip
 
 
-def _header(name: str, example: str, required: bool = True) -> dict[str, Any]:
-    return {"name": name, "in": "header", "required": required, "schema": {"type": "string"}, "example": example}
+def _header(name: str, example: str, pattern: str = NUMBER, required: bool = True) -> dict[str, Any]:
+    schema = {"type": "string", **({"pattern": pattern} if pattern else {})}
+    return {"name": name, "in": "header", "required": required, "schema": schema, "example": example}
 
 
-_BODY = {"requestBody": {"required": False, "content": {BYTES: {"schema": {"type": "string", "format": "binary"}}}}}
+_CONTENT = {BYTES: {"schema": {"type": "string", "format": "binary"}}}
+_BODY = {"requestBody": {"required": True, "content": _CONTENT}}
+_MAYBE_BODY = {"requestBody": {"required": False, "content": _CONTENT}}
+_PROBLEMS = problems(412, 423, 460)
+_WITH_VERSION: dict[str, Any] = {"responses": _PROBLEMS, "openapi_extra": {"parameters": [_TUS_HEADER]}}
 
 
 @router.options("", operation_id="upload_options", status_code=204, response_class=Response)
@@ -59,13 +65,14 @@ async def upload_options(request: Request) -> Response:
     operation_id="create_upload",
     status_code=201,
     response_class=Response,
+    responses=_PROBLEMS,
     openapi_extra={
         "parameters": [
             _TUS_HEADER,
             _header("Upload-Length", "65"),
-            _header("Upload-Metadata", "filename dHVyYmluZS50eHQ=", required=False),
+            _header("Upload-Metadata", "filename dHVyYmluZS50eHQ=", "", required=False),
         ],
-        **_BODY,
+        **_MAYBE_BODY,
     },
 )
 async def create_upload(request: Request, access: Ingests) -> Response:
@@ -104,7 +111,13 @@ async def create_upload(request: Request, access: Ingests) -> Response:
     return Response(None, 201, _headers(made) | {"Location": f"{request.url.path.rstrip('/')}/{made.id}"})
 
 
-@router.head("/{upload_id}", operation_id="look_at_upload", response_class=Response)
+@router.head(
+    "/{upload_id}",
+    operation_id="look_at_upload",
+    response_class=Response,
+    responses=_PROBLEMS,
+    openapi_extra={"parameters": [_TUS_HEADER]},
+)
 async def look_at_upload(request: Request, access: Ingests, upload_id: str) -> Response:
     """Say how many bytes are durable. `Penstock-Document` is the id of the document, once it is accepted."""
     _check_version(request)
@@ -139,6 +152,7 @@ async def get_upload(access: Ingests, upload_id: str) -> Response:
     operation_id="append_upload",
     status_code=204,
     response_class=Response,
+    responses=_PROBLEMS,
     openapi_extra={"parameters": [_TUS_HEADER, _header("Upload-Offset", "0")], **_BODY},
 )
 async def append_upload(request: Request, access: Ingests, upload_id: str) -> Response:
@@ -155,7 +169,14 @@ async def append_upload(request: Request, access: Ingests, upload_id: str) -> Re
     return Response(None, 204, _headers(found))
 
 
-@router.delete("/{upload_id}", operation_id="delete_upload", status_code=204, response_class=Response)
+@router.delete(
+    "/{upload_id}",
+    operation_id="delete_upload",
+    status_code=204,
+    response_class=Response,
+    responses=_PROBLEMS,
+    openapi_extra={"parameters": [_TUS_HEADER]},
+)
 async def delete_upload(request: Request, access: Ingests, upload_id: str) -> Response:
     """End an upload, and remove its bytes. A document that it became stays."""
     _check_version(request)

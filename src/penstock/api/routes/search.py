@@ -1,12 +1,13 @@
 """Search."""
 
-from typing import Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from penstock.api.answers import answer, described
 from penstock.api.callers import Searches
+from penstock.api.fields import WHOLE, Collection, Filter
 from penstock.api.problems import Problem, not_found
 from penstock.search.results import Explanation, Hit
 
@@ -17,16 +18,16 @@ class Question(BaseModel):
     """A search: the best `k` passages for a query."""
 
     model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"example": {"query": "how fast does the turbine turn?", "k": 5}}
+        extra="forbid", strict=True, json_schema_extra={"example": {"query": "how fast does the turbine turn?", "k": 5}}
     )
 
     query: str = Field(max_length=20_000)
-    k: int = Field(default=5, ge=1, le=100)
+    k: Annotated[int, Field(ge=1, le=100), WHOLE] = 5
     mode: Literal["hybrid", "vector", "text"] = "hybrid"
-    collections: list[str] | None = Field(default=None, min_length=1, max_length=100)
-    filter: dict[str, Any] | None = None
+    collections: list[Collection] | None = Field(default=None, min_length=1, max_length=100)
+    filter: Filter | None = None
     group: Literal["document"] | None = None
-    context: int = Field(default=0, ge=0, le=20)
+    context: Annotated[int, Field(ge=0, le=20), WHOLE] = 0
     min_score: float | None = Field(default=None, ge=0, le=1)
     rerank: str | None = Field(default=None, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]*$")
     cursor: str | None = Field(default=None, max_length=2_000)

@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from penstock.api.answers import answer
 from penstock.api.bodies import Gone, arriving, content_length, expected_digests, head_of, verified
 from penstock.api.callers import Access, Ingests
-from penstock.api.definitions import is_definition_id
+from penstock.api.fields import Collection, DefinitionId, Priority, Text, in_query
+from penstock.api.fields import Named as NamedText
 from penstock.api.multipart_files import MOST_FILES, Part, boundary_of, parts
 from penstock.api.problems import Problem, problem_of
 from penstock.api.uploading import refused, shown, status_of, take
@@ -38,17 +39,14 @@ RECEIPT_EXAMPLE = {
 # Not a plain function: FastAPI would run it in a thread.
 async def _order(
     access: Ingests,
-    collection: Annotated[str | None, Query(description="The collection. Default: the configured one.")] = None,
-    workflow: Annotated[str | None, Query(description="The workflow, by id.", max_length=200)] = None,
-    params: Annotated[str | None, Query(description="The parameter set, by id.", max_length=200)] = None,
-    priority: Annotated[int, Query(ge=-1_000_000, le=1_000_000, description="Higher ones come first.")] = 0,
-    batch: Annotated[str | None, Query(description="A name for documents submitted together.")] = None,
+    collection: Annotated[Collection | None, Query(description="The collection. Default: the configured one.")] = None,
+    workflow: Annotated[DefinitionId | None, Query(description="The workflow, by id.")] = None,
+    params: Annotated[DefinitionId | None, Query(description="The parameter set, by id.")] = None,
+    priority: Annotated[Priority, Query()] = 0,
+    batch: Annotated[Text | None, Query(description="A name for documents submitted together.")] = None,
     retry: Annotated[bool, Query(description="Try a failed document again although it is unchanged.")] = False,
     hold: Annotated[bool, Query(description="Accept the document, and wait until it is started.")] = False,
 ) -> Order:
-    for name in (workflow, params):
-        if name is not None and not is_definition_id(name):
-            raise Problem("invalid", f"{name[:100]!r}: name a workflow or a parameter set by its id")
     return checked(access.scope, Order(access.collection(collection), workflow, params, priority, batch, retry, hold))
 
 
@@ -58,12 +56,34 @@ Ordered = Annotated[Order, Depends(_order)]
 class JsonUpload(BaseModel):
     """A text, or the address of a document to fetch: exactly one of both."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        json_schema_extra={
+            "oneOf": [
+                {
+                    "required": ["text"],
+                    "properties": {"text": {"type": "string"}, "url": {"type": "null"}},
+                    "anyOf": [
+                        {"required": ["name"], "properties": {"name": {"type": "string"}}},
+                        {"required": ["source"], "properties": {"source": {"type": "string"}}},
+                    ],
+                },
+                {
+                    "required": ["url"],
+                    "properties": {
+                        "url": {"type": "string"},
+                        **{name: {"type": "null"} for name in ("text", "name", "source")},
+                    },
+                },
+            ]
+        },
+    )
 
     text: str | None = None
-    url: str | None = Field(default=None, max_length=2_000)
-    name: str | None = None
-    source: str | None = None
+    url: str | None = Field(default=None, max_length=2_000, pattern="^[hH][tT][tT][pP][sS]?://")
+    name: NamedText | None = None
+    source: NamedText | None = None
     metadata: dict[str, Any] = {}
 
 
@@ -77,7 +97,8 @@ class JsonUpload(BaseModel):
     },
     openapi_extra={
         "requestBody": {
-            "required": True,
+            # A document may be empty.
+            "required": False,
             "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
         }
     },
@@ -87,10 +108,15 @@ async def put_document(
     access: Ingests,
     order: Ordered,
     source: Annotated[
-        str, Query(min_length=1, description="The source URI, which identifies the document.", examples=["notes/a.txt"])
+        NamedText, Query(description="The source URI, which identifies the document.", examples=["notes/a.txt"])
     ],
-    name: Annotated[str | None, Query(description="The file name. Default: the end of the source URI.")] = None,
-    metadata: Annotated[str | None, Query(description="A JSON object.", max_length=LARGEST_METADATA)] = None,
+    name: Annotated[NamedText | None, Query(description="The file name. Default: the end of the source URI.")] = None,
+    metadata: Annotated[
+        str | None,
+        Query(
+            description="A JSON object.", max_length=LARGEST_METADATA, json_schema_extra=in_query({"type": "object"})
+        ),
+    ] = None,
 ) -> Response:
     """Store the body as the document with this source URI. When this answers, the document survives a power failure.
     Repeating the request is safe. `Content-Digest` is checked."""

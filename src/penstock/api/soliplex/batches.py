@@ -7,10 +7,12 @@ from fastapi import APIRouter
 
 from penstock.api.callers import Access
 from penstock.api.problems import not_found
+from penstock.api.soliplex.parameters import Word
 from penstock.api.soliplex.views import batch_rows, named, numbered, run_rows, step_rows, steps_of
-from penstock.api.soliplex.words import Values, Word, call
+from penstock.api.soliplex.words import Values, call
 from penstock.ledger.engine import clients
 from penstock.ledger.reads import batches, run_lists
+from penstock.verbs.arguments import PRIORITY
 
 router = APIRouter(prefix="/batch", tags=["soliplex"])
 PAGE = 500
@@ -38,7 +40,7 @@ async def create_batch(access: Access, given: Values) -> Any:
     Word("batch_id", "number", 1),
     Word("workflow_definition_id", "definition", "batch", needed=False, also="workflow_definiton_id"),
     Word("param_id", "definition", "default", needed=False),
-    Word("priority", "number", 0, needed=False),
+    Word("priority", "number", 0, needed=False, least=-PRIORITY, most=PRIORITY),
     Word("only_unparsed", "flag", False, needed=False),
     status=201,
 )  # fmt: skip

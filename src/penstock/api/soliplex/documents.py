@@ -8,12 +8,14 @@ from fastapi import APIRouter
 from penstock.api.callers import Access
 from penstock.api.problems import Problem, not_found
 from penstock.api.soliplex.batches import PAGE
+from penstock.api.soliplex.parameters import Word
 from penstock.api.soliplex.views import HASH, named, numbered, prefix, source_uri
-from penstock.api.soliplex.words import Values, Word, call
+from penstock.api.soliplex.words import Values, call
 from penstock.errors import BlobMissing
 from penstock.intake_items import Receipt
 from penstock.ledger.reads import run_lists
 from penstock.model.callers import KeyScope
+from penstock.verbs.arguments import PRIORITY
 
 router = APIRouter(prefix="/document", tags=["soliplex"])
 WEB = ("http://", "https://")
@@ -30,7 +32,7 @@ async def list_documents(access: Access, given: Values) -> Any:
     if given["source"] is not None:
         return await _of_source(access, given["source"])
     if given["batch_id"] is None:
-        raise Problem("bad_request", "name a source or a batch_id")
+        raise Problem("invalid", "name a source or a batch_id")
     batch = await named(access, "batch", given["batch_id"])
     rows: list[dict[str, Any]] = []
     after = ""
@@ -89,7 +91,7 @@ def _split(stored: str) -> tuple[str, str]:
     Word("batch_id", "number", 1),
     Word("mime_type", example="text/plain", needed=False),
     Word("doc_meta", "json", "{}", needed=False),
-    Word("priority", "number", 0, needed=False),
+    Word("priority", "number", 0, needed=False, least=-PRIORITY, most=PRIORITY),
     status=201,
 )  # fmt: skip
 async def ingest_document(access: Access, given: Values) -> Any:

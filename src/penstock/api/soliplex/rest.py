@@ -8,16 +8,18 @@ import msgspec
 from fastapi import APIRouter
 
 from penstock.api.callers import Access
+from penstock.api.fields import COLLECTION
 from penstock.api.problems import Problem, not_found
+from penstock.api.soliplex.parameters import Word
 from penstock.api.soliplex.views import named, run_rows
-from penstock.api.soliplex.words import Values, Word, call, times
+from penstock.api.soliplex.words import Values, call, times
 from penstock.ledger.engine import clients
 from penstock.ledger.reads import run_lists
 
 router = APIRouter(tags=["soliplex"])
 GROUP = Word("run_group_id", "number", 1)
 MOST = 10_000
-DATABASE = Word("db", example="default")
+DATABASE = Word("db", example="default", pattern=COLLECTION)
 BRANCH = "main"
 STATE_BYTES = 1 << 16
 
@@ -115,14 +117,12 @@ async def show_database(access: Access, given: Values) -> Any:
 
 
 @call(
-    router, "GET", "/lancedb/documents", "ops", DATABASE, Word("limit", "number", 100, needed=False),
-    Word("offset", "number", 0, needed=False),
+    router, "GET", "/lancedb/documents", "ops", DATABASE, Word("limit", "number", 100, needed=False, least=0, most=500),
+    Word("offset", "number", 0, needed=False, least=0, most=MOST),
 )  # fmt: skip
 async def list_database_documents(access: Access, given: Values) -> Any:
     """List the documents of a collection."""
     limit, offset = given["limit"] if given["limit"] is not None else 100, given["offset"] or 0
-    if not 0 <= limit <= 500 or not 0 <= offset <= MOST:
-        raise Problem("invalid", f"limit: at most 500; offset: at most {MOST:,}")
     name = (await access.scope.collection(given["db"])).name
     found = await access.scope.list_documents(collection=name, limit=limit + offset)
     rows = [

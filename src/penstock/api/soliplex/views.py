@@ -8,7 +8,8 @@ from urllib.parse import quote
 
 from penstock.api.callers import Access
 from penstock.api.problems import not_found
-from penstock.api.soliplex.words import LARGEST, id_of, times
+from penstock.api.soliplex.parameters import LARGEST
+from penstock.api.soliplex.words import id_of, times
 from penstock.ledger.engine import clients, numbers
 from penstock.ledger.engine.numbers import Numbering
 from penstock.ledger.reads import batches, run_lists

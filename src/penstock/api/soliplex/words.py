@@ -6,7 +6,7 @@ import json
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import IO, Annotated, Any, Literal
+from typing import IO, Annotated, Any
 from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -14,31 +14,15 @@ from multipart import MultipartError, MultipartSegment, PushMultipartParser, par
 
 from penstock.api.answers import answer
 from penstock.api.callers import Access, requires, service_of
-from penstock.api.definitions import is_definition_id
+from penstock.api.fields import is_definition_id
 from penstock.api.problems import Problem, not_found
+from penstock.api.soliplex.parameters import LARGEST, Word, schema_of
+from penstock.verbs import arguments
 
-Kind = Literal["text", "number", "flag", "json", "file", "definition"]
-TYPES: dict[Kind, dict[str, str]] = {
-    "text": {"type": "string"}, "number": {"type": "integer"}, "flag": {"type": "boolean"},
-    "json": {"type": "string"}, "file": {"type": "string", "format": "binary"}, "definition": {"type": "string"},
-}  # fmt: skip
 FIELDS_BYTES = 8 << 20
 """Maximum size of all fields of a request except for a file."""
-LARGEST = 2**63 - 1
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "")
 FORM, MULTIPART, JSON = "application/x-www-form-urlencoded", "multipart/form-data", "application/json"
-
-
-@dataclass(frozen=True)
-class Word:
-    """A parameter."""
-
-    name: str
-    kind: Kind = "text"
-    example: Any = "x"
-    needed: bool = True
-    also: str = ""
-    """Another name, which some clients use."""
 
 
 @dataclass
@@ -86,6 +70,7 @@ def call(
                 methods=[method],
                 status_code=status,
                 name=handler.__name__,
+                operation_id=f"soliplex_{handler.__name__}",
                 include_in_schema=place == 0,
                 openapi_extra=_documented(path, words, has_body),
                 response_model=None,
@@ -111,15 +96,27 @@ def _documented(path: str, words: tuple[Word, ...], has_body: bool) -> dict[str,
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}, "example": "1"} for name in named
     ]
-    schemas = {word.name: {**TYPES[word.kind], "example": word.example} for word in words}
     if not has_body:
         parameters += [
-            {"name": word.name, "in": "query", "required": word.needed, "schema": schemas[word.name]} for word in words
+            {"name": word.name, "in": "query", "required": word.needed, "schema": schema_of(word)} for word in words
         ]
         return {"parameters": parameters}
-    schema = {"type": "object", "properties": schemas, "required": [word.name for word in words if word.needed]}
+    needed = [word.name for word in words if word.needed]
     kinds = [MULTIPART] if any(word.kind == "file" for word in words) else [FORM, JSON]
-    body = {"required": False, "content": {kind: {"schema": schema} for kind in kinds}} if words else None
+    example = {word.name: word.example for word in words if word.needed or word.kind == "file"}
+    content = {
+        kind: {
+            "schema": {
+                "type": "object",
+                "properties": {word.name: schema_of(word, in_json=kind == JSON) for word in words},
+                "required": needed,
+            },
+            "example": example,
+        }
+        for kind in kinds
+    }
+    # They may be in the query too. The document names them only once.
+    body = {"required": bool(needed), "content": content} if words else None
     return {"parameters": parameters, **({"requestBody": body} if body else {})}
 
 
@@ -249,11 +246,14 @@ def _value(word: Word, given: Any) -> Any:
                 return given
             raise Problem("invalid", f"{word.name}: send a file")
         case "number":
-            return number(word.name, given)
+            found = number(word.name, given)
+            if not word.least <= found <= word.most:
+                raise Problem("invalid", f"{word.name}: use {word.least:,} to {word.most:,}")
+            return found
         case "flag":
             if isinstance(given, bool):
                 return given
-            if str(given).lower() in _TRUE + _FALSE:
+            if isinstance(given, str | int) and str(given).lower() in _TRUE + _FALSE:
                 return str(given).lower() in _TRUE
             raise Problem("invalid", f"{word.name}: use true or false")
         case "json":
@@ -264,8 +264,8 @@ def _value(word: Word, given: Any) -> Any:
                 return given
             raise Problem("invalid", f"{word.name}: name a workflow or a parameter set by its id")
         case "text":
-            if isinstance(given, str | int | float):
-                return str(given)
+            if isinstance(given, str | int | float) and not isinstance(given, bool):
+                return arguments.text(word.name, str(given))
             raise Problem("invalid", f"{word.name}: expected text")
 
 

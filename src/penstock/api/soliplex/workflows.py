@@ -10,6 +10,7 @@ from fastapi import APIRouter, Response
 from penstock.api.callers import Access
 from penstock.api.problems import Problem, not_found
 from penstock.api.soliplex.batches import runs_of
+from penstock.api.soliplex.parameters import Word
 from penstock.api.soliplex.views import (
     document_of,
     group_rows,
@@ -19,12 +20,13 @@ from penstock.api.soliplex.views import (
     step_rows,
     steps_of,
 )
-from penstock.api.soliplex.words import Values, Word, call, times
+from penstock.api.soliplex.words import Values, call, times
 from penstock.errors import NoDefinition
 from penstock.ledger.engine import documents
 from penstock.ledger.reads import run_lists
 from penstock.ledger.reads.run_lists import ListedRun
 from penstock.model.states import DocumentStatus, StepStatus
+from penstock.verbs.arguments import PRIORITY
 from penstock.yaml_file import SUFFIXES
 
 router = APIRouter(prefix="/workflow", tags=["soliplex"])
@@ -39,8 +41,12 @@ OF_STATUS: dict[str, tuple[DocumentStatus, ...]] = {
     "CANCELLED": (_D.CANCELLED,),
 }
 """The statuses that the document of a run can have, by the status of the run."""
-PAGES = (Word("page", "number", 1, needed=False), Word("rows_per_page", "number", 10, needed=False))
+PAGES = (
+    Word("page", "number", 1, needed=False, least=1, most=FURTHEST),
+    Word("rows_per_page", "number", 10, needed=False, least=1, most=MOST),
+)
 BATCH = Word("batch_id", "number", 1, needed=False)
+STATUS = Word("status", example="FAILED", choices=tuple(OF_STATUS))
 STEPS = Word("include_steps", "flag", False, needed=False)
 INFO = Word("include_doc_info", "flag", False, needed=False)
 
@@ -51,7 +57,7 @@ async def list_runs(access: Access, given: Values) -> Any:
     return await _listed(access, given, "")
 
 
-@call(router, "GET", "/by-status", "read", Word("status", example="FAILED"), BATCH, INFO, *PAGES)
+@call(router, "GET", "/by-status", "read", STATUS, BATCH, INFO, *PAGES)
 async def runs_by_status(access: Access, given: Values) -> Any:
     """List the runs with a status."""
     return await _listed(access, given, _status(given["status"], tuple(OF_STATUS)))
@@ -94,7 +100,7 @@ async def lifecycle(access: Access, given: Values) -> Any:
     Word("doc_id", example="sha256-abc123"),
     Word("workflow_definition_id", "definition", "batch", needed=False, also="workflow_definiton_id"),
     Word("param_id", "definition", "default", needed=False),
-    Word("priority", "number", 0, needed=False),
+    Word("priority", "number", 0, needed=False, least=-PRIORITY, most=PRIORITY),
     status=201,
 )  # fmt: skip
 async def start_run(access: Access, given: Values) -> Any:
@@ -118,7 +124,7 @@ async def retry(access: Access, given: Values) -> Any:
     return {"message": "Failed runs were queued again", "retried": await access.scope.retry_group(group)}
 
 
-@call(router, "GET", "/steps", "read", Word("status", example="FAILED"))
+@call(router, "GET", "/steps", "read", Word("status", example="FAILED", choices=tuple(StepStatus)))
 async def list_steps(access: Access, given: Values) -> Any:
     """List the newest steps with a status."""
     status = _status(given["status"], tuple(StepStatus))
@@ -228,8 +234,6 @@ def _status(given: str, known: tuple[str, ...]) -> str:
 
 async def _listed(access: Access, given: Values, status: str) -> Any:
     page, rows = given.get("page"), given.get("rows_per_page")
-    if (page is not None and page < 1) or (rows is not None and not 1 <= rows <= MOST):
-        raise Problem("invalid", f"page must be at least 1, and rows_per_page from 1 to {MOST}")
     size = rows or (10 if page is not None else MOST)
     wanted = (page or 1) * size
     if wanted > FURTHEST:
