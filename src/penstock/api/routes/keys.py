@@ -28,7 +28,7 @@ class NewKey(Body):
 
     name: str = Field("", max_length=200, pattern=TEXT, examples=["portal"])
     scopes: list[ScopeName] = Field(["search", "read"], min_length=1, max_length=10, examples=[["search", "read"]])
-    collections: list[Collection] | None = Field(None, max_length=100, examples=[["default"]])
+    collections: list[Collection] | None = Field(None, min_length=1, max_length=100, examples=[["default"]])
     expires_in: float | None = Field(None, gt=0, le=10**9, description="Seconds.", examples=[86400])
 
 
@@ -38,7 +38,7 @@ class NewToken(Body):
     scopes: list[Literal["search", "read"]] = Field(
         ["search", "read"], min_length=1, max_length=10, examples=[["read"]]
     )
-    collections: list[Collection] | None = Field(None, max_length=100, examples=[["default"]])
+    collections: list[Collection] | None = Field(None, min_length=1, max_length=100, examples=[["default"]])
     filter: Filter | None = Field(None, examples=[{"customer": "acme"}])
     expires_in: float = Field(3600, ge=1, le=86_400, description="Seconds.", examples=[600])
 

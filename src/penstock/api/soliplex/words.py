@@ -260,7 +260,7 @@ def _value(word: Word, given: Any) -> Any:
             return _json(word.name, given)
         case "definition":
             # A path would read a file of the server.
-            if isinstance(given, str) and is_definition_id(given):
+            if isinstance(given, str) and len(given) <= 200 and is_definition_id(given):
                 return given
             raise Problem("invalid", f"{word.name}: name a workflow or a parameter set by its id")
         case "text":
