@@ -15,6 +15,7 @@ from penstock.errors import ParserBreach
 from penstock.model.nouns import StepView
 from penstock.model.states import StepStatus
 from penstock.web.originals import KEPT, Drawing, Originals
+from penstock.web.routes.static import TYPES
 from penstock.web.steps import timeline
 
 PAGES = (
@@ -335,6 +336,12 @@ async def test_an_unexpected_error_is_a_page_that_tells_nothing(
     answer = await browser.get("/documents")
     assert answer.status_code == 500
     assert "secret-value" not in answer.text
+
+
+async def test_all_scripts_together_are_small(browser: httpx2.AsyncClient) -> None:
+    sizes = [len((await browser.get(f"/static/{name}")).content) for name in TYPES if name.endswith(".js")]
+    assert len(sizes) >= 2
+    assert sum(sizes) < 60_000
 
 
 async def test_an_unknown_static_file_is_not_found(browser: httpx2.AsyncClient) -> None:
