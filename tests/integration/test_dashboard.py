@@ -8,7 +8,7 @@ import pytest
 from tests.kit.dashboard import app as app
 from tests.kit.dashboard import browser as browser
 from tests.kit.dashboard import confirmed, hidden, ingest, send, told
-from tests.kit.pdfs import page, pdf
+from tests.kit.pdfs import Lock, page, pdf
 
 from penstock.app import App
 from penstock.errors import ParserBreach
@@ -145,6 +145,18 @@ async def test_all_that_failed_for_a_reason_run_again_with_other_values(app: App
     again = [await app.status(one.id) for one in await app.list_documents(name="broken*")]
     assert [one.status for one in again] == ["PENDING"] * 3
     assert {one.given["verb"] for one in await app.list_audit(action="action")} == {"retry"}
+
+
+async def test_a_locked_document_is_retried_with_its_password(app: App, browser: httpx2.AsyncClient) -> None:
+    locked = pdf(page("The dam is locked."), lock=Lock(b"word-of-the-dam"))
+    await app.ingest(data=locked, name="locked.pdf")
+    [listed] = await app.list_documents()
+    shown = (await browser.get(f"/documents/{listed.id}")).text
+    assert "Retry with the password" in shown
+    await send(browser, f"/documents/{listed.id}/retry", [("password", "word-of-the-dam")])
+    await app.run()
+    assert (await app.status(listed.id)).status == "COMPLETED"
+    assert "word-of-the-dam" not in repr(await app.list_audit())
 
 
 async def test_a_document_runs_again_with_other_values(app: App, browser: httpx2.AsyncClient) -> None:

@@ -46,19 +46,22 @@ def changes(fields: Mapping[str, list[str]]) -> Changes:
     return Changes(workflow or None, params or None, by_step(lines, ""))
 
 
-async def act_on(access: Access, verb: str, ids: Sequence[str], different: Changes | None = None) -> int:
-    """Apply a verb to documents. Return to how many it applied."""
+async def act_on(
+    access: Access, verb: str, ids: Sequence[str], different: Changes | None = None, password: str | None = None
+) -> int:
+    """Apply a verb to documents. Return to how many it applied. `password`: for a retry."""
     if verb not in DONE:
         raise UsageError(f"verb {verb[:80]!r}: use one of {', '.join(DONE)}")
     found = [(await access.document(one)).id for one in ids]
     given = different.given() if different is not None and verb in ("retry", "start") else {}
+    secret = {"password": password} if password and verb == "retry" else {}
     done = 0
     if verb == "start":
         for one in found:
             done += (await access.scope.start_document(one, **given)).started
     else:
         for i in range(0, len(found), AT_ONCE):
-            done += len(await getattr(access.scope, verb)(found[i : i + AT_ONCE], **given))
+            done += len(await getattr(access.scope, verb)(found[i : i + AT_ONCE], **given, **secret))
     for one in found:
         await access.scope.record(f"document.{verb}", one, given)
     return done

@@ -116,7 +116,7 @@ async def act_on_one(request: Request, access: Writes, document_id: str, verb: s
             danger=verb == "delete",
             back=here,
         )
-    done = await act_on(access, verb, [details.id], changes(fields))
+    done = await act_on(access, verb, [details.id], changes(fields), first(fields, "password") or None)
     told = f"{details.name}: {DONE[verb]}." if done else "Nothing to do: its status has changed."
     return back("/documents" if verb == "delete" else here, told)
 
