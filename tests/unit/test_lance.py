@@ -414,6 +414,8 @@ async def test_index_segments_stay_few_and_the_newest_are_merged(
     table: LanceTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upkeep, "TEXT_EVERY", 10)
+    await table.create(D)
+    await table.search(TextQuery("common"), 1)
     for generation in range(1, 14):
         await table.put([rows(generation, 10)], held, fresh=True)
         await table.optimize(held)
@@ -421,10 +423,80 @@ async def test_index_segments_stay_few_and_the_newest_are_merged(
     assert statistics["num_indexed_rows_per_delta"] == [80, 40, 10]
 
 
+async def test_a_table_that_nobody_searches_is_indexed_in_larger_steps(
+    table: LanceTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "TEXT_EVERY", 10)
+    monkeypatch.setattr(upkeep, "BULK_EVERY", 40)
+    monkeypatch.setattr(upkeep, "BULK_SEGMENTS", 3)
+
+    async def sizes(first: int, last: int) -> list[int]:
+        for generation in range(first, last + 1):
+            await table.put([rows(generation, 10)], held, fresh=True)
+            await table.optimize(held)
+        dataset = lance.dataset(str(table.path))
+        found = [dataset.stats.index_stats(name)["num_indexed_rows_per_delta"] for name in upkeep.TEXT]
+        assert found[0] == found[1]
+        return [size for size in found[0] if size]
+
+    assert await sizes(1, 11) == [40, 40]
+    assert len(await table.search(TextQuery("common"), 999)) == 110
+    assert await sizes(12, 13) == [120, 10], "it is searched now: small steps, and segments are merged"
+    os.utime(table.path / "searched", (1, 1))
+    assert await sizes(14, 17) == [120, 10, 40]
+    assert await sizes(18, 25) == [120, 90, 40]
+    assert len(await table.search(TextQuery("common"), 999)) == 250
+
+
+async def test_new_files_are_merged_before_they_get_into_the_indexes(
+    table: LanceTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "BULK_EVERY", 50)
+    monkeypatch.setattr(upkeep, "FILE_ROWS", 50)
+    made: list[list[int]] = []
+    for generation in range(1, 11):
+        await table.put([rows(generation, 10)], held, fresh=True)
+        await table.optimize(held)
+        made.append([fragment.count_rows() for fragment in lance.dataset(str(table.path)).get_fragments()])
+    assert made[3:6] == [[10, 10, 10, 10], [50], [50, 10]]
+    assert made[-1] == [50, 50]
+    assert len(await table.search(TextQuery("common"), 999)) == 100
+
+
+@pytest.mark.parametrize("name", ["words", "grams"])
+async def test_if_one_of_two_updates_fails_the_other_is_kept(
+    table: LanceTable, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Both run at the same time."""
+    update, refused = upkeep.update_index, [name]
+
+    def failing(dataset: Any, name: str, pace: upkeep.Pace) -> None:
+        if name in refused:
+            raise OSError(28, "No space left on device")
+        update(dataset, name, pace)
+
+    monkeypatch.setattr(upkeep, "update_index", failing)
+    await table.put([rows(1, 30)], held, fresh=True)
+    with pytest.raises(StorageError, match="No space left"):
+        await table.optimize(held, force=True)
+
+    def indexed() -> dict[str, int]:
+        dataset = lance.dataset(str(table.path))
+        return {one: dataset.stats.index_stats(one)["num_indexed_rows"] for one in upkeep.TEXT}
+
+    assert indexed() == {one: 0 if one == name else 30 for one in upkeep.TEXT}
+    assert len(await table.search(TextQuery("common"), 99)) == 30
+    refused.clear()
+    await table.optimize(held, force=True)
+    assert indexed() == {"words": 30, "grams": 30}
+
+
 async def test_when_no_work_follows_the_segments_of_text_indexes_are_merged(
     table: LanceTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upkeep, "TEXT_EVERY", 10)
+    await table.create(D)
+    await table.search(TextQuery("common"), 1)
     for generation in range(1, 14):
         await table.put([rows(generation, 10)], held, fresh=True)
         await table.optimize(held)

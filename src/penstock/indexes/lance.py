@@ -38,7 +38,7 @@ from penstock.indexes.base import (
 from penstock.indexes.highest import HighestGeneration
 from penstock.indexes.lance_checksum import Checksum
 from penstock.indexes.lance_reader import LanceReader
-from penstock.indexes.lance_readers import Readers
+from penstock.indexes.lance_readers import Readers, Searches
 from penstock.indexes.lance_writer import LanceWriter, Staged
 from penstock.runtime import Runtime, ThreadPool
 
@@ -76,6 +76,7 @@ class LanceTable:
         self._runtime = runtime
         self._reader = LanceReader(path, session)
         self._readers = Readers(path)
+        self._searches = Searches(path)
         self._writer = LanceWriter(path, top, writing)
         self._dimensions: int | None = None
 
@@ -126,13 +127,18 @@ class LanceTable:
         return await self._change("dedupe", lambda: self._writer.stage_dedupe(generations), fence)
 
     async def optimize(self, fence: Fence, *, force: bool = False, text_rows: int | None = None) -> None:
-        enough = text_rows or upkeep.TEXT_EVERY
-        for kind in await self._run("index", lambda: upkeep.due(self._writer.latest(), force, enough)):
-            if kind == "files":
-                await self._rewrite("optimize", upkeep.small_files, fence)
-            else:
-                update = functools.partial(upkeep.update_index, name=kind, settles=force or text_rows is not None)
-                await self._update(update, fence)
+        pace = await self._run("index", lambda: self._pace(force, text_rows))
+        due = await self._run("index", lambda: upkeep.due(self._writer.latest(), pace))
+        for kind in due:
+            if kind in upkeep.FILES:
+                await self._rewrite("optimize", upkeep.FILES[kind], fence)
+        if names := [kind for kind in due if kind not in upkeep.FILES]:
+            await self._update_indexes(names, pace, fence)
+
+    def _pace(self, force: bool, text_rows: int | None) -> upkeep.Pace:
+        is_searched = self._searches.are_recent(self._runtime.now())
+        every = upkeep.TEXT_EVERY if is_searched else upkeep.BULK_EVERY
+        return upkeep.Pace(text_rows or every, force, settles=force or text_rows is not None, bulk=not is_searched)
 
     async def compact(self, fence: Fence, *, thorough: bool = False) -> None:
         if await self._run("index", lambda: upkeep.lacks_columns(self._writer.latest())):
@@ -157,6 +163,7 @@ class LanceTable:
             await self._commit("restore", lambda: self._writer.restore(version))
 
     async def search(self, query: Query, k: int, where: Filter = EVERYTHING, *, whole: bool = True) -> list[IndexHit]:
+        self._searches.note(self._runtime.now())
         if isinstance(query, VectorQuery):
             vector = np.asarray(query.vector, dtype=np.float32)
             found = await self._read(lambda: self._reader.search_vector(vector, k, where))
@@ -235,6 +242,18 @@ class LanceTable:
             if rewritten is not None:
                 await fence()
                 await self._commit(name, lambda: self._writer.commit_compaction(rewritten))
+
+    async def _update_indexes(self, names: Sequence[str], pace: upkeep.Pace, fence: Fence) -> None:
+        """The index of grams takes as long as all others together, and one processor. So both are updated at once."""
+        changes = [
+            functools.partial(upkeep.update_indexes, names=some, pace=pace)
+            for some in ([one for one in names if one == "grams"], [one for one in names if one != "grams"])
+            if some
+        ]
+        beside = self._runtime.executor("upkeep")
+        async with self.reading():
+            await fence()
+            await self._commit("optimize", lambda: self._writer.update(*changes, beside=beside))
 
     async def _update(self, action: Callable[[Any], None], fence: Fence) -> None:
         async with self.reading():

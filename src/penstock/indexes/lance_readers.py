@@ -3,7 +3,9 @@ looks whether somebody does.
 
 A reader first takes the lock and then opens the latest version. So if the lock is free at one moment, every reader that
 begins later uses the version of that moment or a later one, and older versions can be removed without waiting. A writer
-holds the same lock from the version that it starts from until its commit."""
+holds the same lock from the version that it starts from until its commit.
+
+And whether somebody has searched lately: a writer updates the indexes of a table more often if it is searched."""
 
 import fcntl
 import os
@@ -60,3 +62,32 @@ class Readers:
             return os.open(self._path, os.O_RDONLY | os.O_CREAT, 0o644)
         except OSError:
             return None
+
+
+SEARCHED_S = 60.0
+"""How long a table counts as searched after a search."""
+NOTED_S = 5.0
+"""A process notes its searches at most so often."""
+
+
+class Searches:
+    """When a table was last searched, by any process: the time of an empty file in its folder."""
+
+    def __init__(self, table: Path) -> None:
+        self._path = table / "searched"
+        self._noted = -NOTED_S
+
+    def note(self, now: float) -> None:
+        """Record a search. Does nothing if the folder is missing or read-only."""
+        if abs(now - self._noted) < NOTED_S:
+            return
+        self._noted = now
+        with suppress(OSError):
+            os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o644))
+            os.utime(self._path, (now, now))
+
+    def are_recent(self, now: float) -> bool:
+        try:
+            return abs(now - self._path.stat().st_mtime) < SEARCHED_S
+        except OSError:
+            return False

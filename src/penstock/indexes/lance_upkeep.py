@@ -5,8 +5,8 @@ as they are not larger than the total merged so far. So a row is rewritten log n
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from penstock.indexes import lance_rows
 
@@ -20,6 +20,13 @@ FIRST_TEXT = "text"
 TEXT_EVERY = 4_000
 """Number of new rows after which the text index is updated. A text search reads rows outside the index one by one,
 which takes 15 ms per thousand rows."""
+BULK_EVERY = 32_000
+"""The same for a table that nobody has searched lately. Fewer and larger updates take half of the time."""
+BULK_SEGMENTS = 8
+"""The segments of a table that nobody searches are merged only if there are more of them."""
+NEW_FILES = 4
+"""Before an update of the text indexes, so many small files without index entries are merged. That is the best time:
+to merge files that are in the text indexes takes four times as long, because their entries are rewritten."""
 VECTOR_EVERY = 20_000
 """Number of new rows after which the vector index is updated. A search without the index takes 14 ms for this many."""
 VECTOR_SETTLED = 500
@@ -197,27 +204,49 @@ def partitions_for(rows: int) -> int:
     return max(16, min(256, math.isqrt(rows) // 2))
 
 
-def due(dataset: Any, force: bool, text_rows: int = TEXT_EVERY) -> list[str]:
-    """Which of the files and indexes need work. This takes 0.3 ms."""
+class Pace(NamedTuple):
+    """How much work must have gathered before it is done."""
+
+    text_rows: int = TEXT_EVERY
+    """Rows outside the text indexes."""
+    force: bool = False
+    """Add all rows to all indexes."""
+    settles: bool = False
+    """No work follows soon, so segments are merged for the sake of searches."""
+    bulk: bool = False
+    """Nobody searches, so segments are rarely merged."""
+
+
+def due(dataset: Any, pace: Pace) -> list[str]:
+    """Which of the files and indexes need work, in order. This takes 0.3 ms."""
     if dataset is None:
         return []
     rows = dataset.count_rows()
     described = {index.name: index for index in dataset.describe_indices()}
     indexed = {name: index.num_rows_indexed for name, index in described.items()}
     vector = rows - indexed.get(VECTOR, 0)
-    settles = force or text_rows < TEXT_EVERY
     found = []
-    if len(dataset.fragment_ids()) >= SMALL_FILES and small_files(dataset):
-        found.append("files")
     for name in (GENERATION, *TEXT, FIRST_TEXT):
         outside = rows - indexed.get(name, 0 if name == GENERATION else rows)
-        is_due = outside >= text_rows or (force and outside > 0 and name in indexed)
-        if is_due or (settles and name in TEXT and name in described and _is_split(dataset, described[name])):
+        is_due = outside >= pace.text_rows or (pace.force and outside > 0 and name in indexed)
+        if is_due or (pace.settles and name in TEXT and name in described and _is_split(dataset, described[name])):
             found.append(name)
-    enough = VECTOR_SETTLED if settles and VECTOR in indexed else VECTOR_EVERY
-    if vector >= enough or (force and vector > 0 and VECTOR in indexed):
+    enough = VECTOR_SETTLED if pace.settles and VECTOR in indexed else VECTOR_EVERY
+    if vector >= enough or (pace.force and vector > 0 and VECTOR in indexed):
         found.append(VECTOR)
+    if found and new_files(dataset):
+        found.insert(0, "new files")
+    elif len(dataset.fragment_ids()) >= SMALL_FILES and small_files(dataset):
+        found.insert(0, "files")
     return found
+
+
+def new_files(dataset: Any) -> list[int]:
+    """The small fragments that are in no index; an empty list if there are fewer than NEW_FILES."""
+    indexed = {one for index in dataset.describe_indices() for part in index.segments for one in part.fragment_ids}
+    parts = (fragment.metadata for fragment in dataset.get_fragments())
+    found = [part.id for part in parts if part.id not in indexed and part.physical_rows < FILE_ROWS]
+    return found if len(found) >= NEW_FILES else []
 
 
 def small_files(dataset: Any) -> list[int]:
@@ -228,14 +257,26 @@ def small_files(dataset: Any) -> list[int]:
     return [part.id for part in fragments[-count:]] if count >= SMALL_FILES else []
 
 
-def update_index(dataset: Any, name: str, *, settles: bool = False) -> None:
-    """Write the rows outside the index into a new segment, merged with the newest segments that are not larger.
-    `settles`: no work follows soon, so merge more for the sake of searches. Creates an index that does not exist."""
+FILES: dict[str, Callable[[Any], list[int]]] = {"files": small_files, "new files": new_files}
+"""Which fragments to merge, for each kind of work on files that `due` names."""
+
+
+def update_indexes(dataset: Any, names: Sequence[str], pace: Pace) -> None:
+    for name in names:
+        update_index(dataset, name, pace)
+
+
+def update_index(dataset: Any, name: str, pace: Pace) -> None:
+    """Write the rows outside the index into a new segment, merged with the newest segments that are not larger. Creates
+    an index that does not exist."""
     index = _described(dataset, name)
     if index is not None:
         sizes = _sizes(dataset, index)
-        count = max(tail(sizes), settled_tail(sizes) if settles and name in TEXT else 0)
-        dataset.optimize.optimize_indices(index_names=[name], num_indices_to_merge=count - 1)
+        waits = pace.bulk and len(sizes) <= BULK_SEGMENTS
+        settled = settled_tail(sizes) if pace.settles and name in TEXT else 0
+        dataset.optimize.optimize_indices(
+            index_names=[name], num_indices_to_merge=max(1 if waits else tail(sizes), settled) - 1
+        )
     elif name == GENERATION:
         dataset.create_scalar_index("generation", "BTREE", name=GENERATION, replace=True)
     else:

@@ -6,6 +6,7 @@ remapping of indexes in a compaction).
 """
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,11 +153,24 @@ class LanceWriter:
 
         self.update(lambda dataset: Compaction.commit(dataset, rewritten))
 
-    def update(self, action: Callable[[Any], Any]) -> None:
+    def update(
+        self, action: Callable[[Any], Any], *others: Callable[[Any], Any], beside: Executor | None = None
+    ) -> None:
+        """Run an action that commits by itself, then make its files durable, also those of a part that succeeded.
+        `others` run at the same time in the threads of `beside`, each on its own handle."""
         dataset = self.latest()
         before = files.everything(self._path)
-        action(dataset)
-        files.sync(self._path, {*(files.everything(self._path) - before), files.HINT})
+        running: list[Future[None]] = []
+        try:
+            for other in others:
+                assert beside is not None
+                running.append(beside.submit(other, open_dataset(self._path, self._session())))
+            action(dataset)
+        finally:
+            wait(running)
+            files.sync(self._path, {*(files.everything(self._path) - before), files.HINT})
+        for one in running:
+            one.result()
 
     def restore(self, version: int) -> None:
         self.update(lambda dataset: dataset.checkout_version(version).restore())
