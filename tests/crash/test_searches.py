@@ -5,7 +5,7 @@ import asyncio
 import random
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,6 +56,9 @@ class World:
     searches: int = 0
     seen: int = 0
     indexes: set[int] = field(default_factory=set)
+    during: int = 0
+    """Searches that showed a document while a re-index was building."""
+    building: bool = False
 
 
 async def search(app: App, world: World) -> None:
@@ -80,6 +83,7 @@ async def search(app: App, world: World) -> None:
         assert version >= least, "an older version came back"
         known.least = max(known.least, version)
     world.seen += 1
+    world.during += world.building
 
 
 async def read_on(app: App, world: World) -> None:
@@ -105,6 +109,7 @@ async def operate(app: App, world: World) -> None:
         known.epoch, known.submitted, known.least = known.epoch + 1, 0, 0
     else:
         await reindex(app, world)
+    world.building = (await app.reindex_status()).state == "building"
     world.indexes.add((await app.collection("default")).index_version)
 
 
@@ -150,11 +155,22 @@ def start(folder: Path, variables: dict[str, str]) -> "subprocess.Popen[bytes]":
         )
 
 
+STORES = ("Lance, SQLite", "Lance, PostgreSQL", "pgvector")
+
+
+@pytest.fixture(params=STORES)
+def stores(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    if request.param == "Lance, SQLite":
+        return {"database": f"sqlite:///{tmp_path / 'ledger.db'}"}
+    make: Callable[[], str] = request.getfixturevalue("make_postgres")
+    return {"database": make()} | ({"index": "pgvector"} if request.param == "pgvector" else {})
+
+
 @pytest.mark.parametrize("seed", range(3 if LONG else 1))
 async def test_i5_no_search_during_a_re_index_fails_or_shows_anything_but_whole_documents(
-    tmp_path: Path, database_url: str, seed: int
+    tmp_path: Path, stores: dict[str, Any], seed: int
 ) -> None:
-    await play(tmp_path, random.Random(20_261_118 + seed), {"database": database_url})
+    await play(tmp_path, random.Random(20_261_118 + seed), stores)
 
 
 async def play(folder: Path, chance: random.Random, settings: dict[str, Any]) -> None:
@@ -176,6 +192,7 @@ async def play(folder: Path, chance: random.Random, settings: dict[str, Any]) ->
             await settle(app, world, reading)
         assert world.searches > OPERATIONS
         assert world.seen > 0
+        assert world.during > 0, "no search was made during a re-index"
         assert world.indexes - {1}, "no re-index has ended"
 
 
@@ -185,7 +202,9 @@ async def settle(app: App, world: World, reading: "asyncio.Task[None]") -> None:
 
     async def over() -> bool:
         assert not reading.done(), reading.result()
-        return (await app.reindex_status()).state in ("none", "done")
+        state = (await app.reindex_status()).state
+        world.building = state == "building"
+        return state in ("none", "done")
 
     await until(over, 60)
     await app.reindex(values={"chunk": {"size": 200}}, again=True, wait=False)

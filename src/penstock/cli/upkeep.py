@@ -1,7 +1,8 @@
 """Maintenance commands: `check`, `prune`, `vacuum`, `backup` and `restore`."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -64,10 +65,18 @@ async def check(call: Call, repair: bool, sample: str | None) -> Answer:
     lines.append(("ok" if report.ok else count(len(report.problems), "problem")) + part)
     hints = []
     if report.garbage:
-        hints.append(f"{count(len(report.garbage), 'leftover')}, clearable after 24 h: penstock prune")
+        hints.append(f"{count(_total(report.garbage), 'leftover')}, clearable after 24 h: penstock prune")
     if not report.ok and not repair:
         hints.append("To repair: penstock check --repair")
     return Answer(data, "\n".join(lines), 0 if report.ok else 1, hints=hints)
+
+
+def _total(entries: Sequence["CheckEntry"]) -> int:
+    """How many objects these entries are about. If a kind has more than are listed, its last entry has their number."""
+    totals: Counter[str] = Counter()
+    for entry in entries:
+        totals[entry.kind] = max(totals[entry.kind] + 1, entry.count or 0)
+    return totals.total()
 
 
 @click.command()
