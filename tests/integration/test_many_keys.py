@@ -18,14 +18,14 @@ MOST_MB = 15
 
 def run(home: Path, count: int, *words: str) -> tuple[dict[str, Any], float, many_objects.ManyObjects]:
     """What a command says, its highest memory in megabytes, and the bucket."""
-    with many_objects.serving(count, "penstock/default/segments") as bucket:
+    with many_objects.serving(count, "penstock/default/segments") as bucket, (home / "hints").open("wb") as hints:
         settings = {"BLOBS": f"s3://{many_objects.BUCKET}/penstock", "EMBEDDER": "fake"}
         process = subprocess.Popen(
             command(*words, "--json", "--home", str(home)),
             cwd=REPOSITORY,
             env={**environment(**settings), **bucket.environment},
             stdout=subprocess.PIPE,
-            stderr=(home / "hints").open("wb"),
+            stderr=hints,
         )
         assert process.stdout is not None
         said = process.stdout.read()
