@@ -38,7 +38,7 @@ class ManyObjects:
         }
 
     def page(self, prefix: str, token: int, most: int) -> str:
-        keys = []
+        keys: list[str] = []
         if f"{self.folder}/".startswith(prefix):
             while token < self.count and len(keys) < most:
                 if not self.deleted[token]:
