@@ -20,8 +20,9 @@ FIRST_TEXT = "text"
 TEXT_EVERY = 4_000
 """Number of new rows after which the text index is updated. A text search reads rows outside the index one by one,
 which takes 15 ms per thousand rows."""
-BULK_EVERY = 32_000
-"""The same for a table that nobody has searched lately. Fewer and larger updates take half of the time."""
+BULK_EVERY = 25_000
+"""The same for a table that nobody has searched lately. Fewer and larger updates take half of the time. The new files
+become one that need not be merged again."""
 BULK_SEGMENTS = 8
 """The segments of a table that nobody searches are merged only if there are more of them."""
 NEW_FILES = 4
@@ -255,6 +256,13 @@ def small_files(dataset: Any) -> list[int]:
     sizes = [FILE_ROWS**2 if part.physical_rows >= FILE_ROWS else part.physical_rows for part in fragments]
     count = tail(sizes)
     return [part.id for part in fragments[-count:]] if count >= SMALL_FILES else []
+
+
+def target_rows(dataset: Any, chosen: Sequence[int] | None) -> int:
+    """The rows of each merged file. Without a small file at the end that would be merged again: that takes longer when
+    its rows are in the indexes."""
+    total = 0 if chosen is None else sum(dataset.get_fragment(one).count_rows() for one in chosen)
+    return total if FILE_ROWS <= total < 2 * FILE_ROWS else FILE_ROWS
 
 
 FILES: dict[str, Callable[[Any], list[int]]] = {"files": small_files, "new files": new_files}

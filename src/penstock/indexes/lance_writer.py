@@ -126,11 +126,12 @@ class LanceWriter:
         dataset = self.latest()
         if dataset is None:
             return None
-        options: CompactionOptions = {"target_rows_per_fragment": upkeep.FILE_ROWS}
+        chosen = None if only is None else only(dataset)
+        options: CompactionOptions = {"target_rows_per_fragment": upkeep.target_rows(dataset, chosen)}
         if thorough:
             options["materialize_deletions_threshold"] = 0.0
-        if only is not None:
-            options["excluded_fragment_ids"] = sorted(set(dataset.fragment_ids()) - set(only(dataset)))
+        if chosen is not None:
+            options["excluded_fragment_ids"] = sorted(set(dataset.fragment_ids()) - set(chosen))
         before = files.listing(self._path, ["data"])
         rewritten = [task.execute(dataset) for task in Compaction.plan(dataset, options).tasks]
         files.sync(self._path, files.listing(self._path, ["data"]) - before)

