@@ -176,7 +176,17 @@ def _snippet(hit: "Hit") -> "Text":
     end = hit.snippet_start + len(hit.snippet)
     before = "… " if hit.text[: hit.snippet_start].strip() else ""
     after = " …" if hit.text[end:].strip() else ""
-    return Text(before).append_text(_marked(hit, hit.snippet_start, end)).append(after)
+    return Text(before).append_text(_marked(hit, hit.snippet_start + _headings_length(hit), end)).append(after)
+
+
+def _headings_length(hit: "Hit") -> int:
+    """The length of the headings that the snippet begins with. They are shown above it."""
+    shown, length = {heading.strip() for heading in hit.headings if heading}, 0
+    for line in hit.snippet.splitlines(keepends=True):
+        if line.strip() and line.strip().lstrip("#").strip() not in shown:
+            return length
+        length += len(line)
+    return 0
 
 
 def _passages(hit: "Hit") -> "list[Text]":
