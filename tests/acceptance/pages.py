@@ -90,13 +90,15 @@ def agree(shown: str, actual: str) -> bool:
     return re.fullmatch(pattern, _shape(actual), re.S) is not None
 
 
-async def run_python(page: str, namespace: dict[str, Any]) -> None:
-    """All Python blocks of a page, one after the other, in one namespace. They may await. What one prints is compared
-    with the text block that follows it, if one does."""
+async def run_python(page: str, namespace: dict[str, Any], replace: Mapping[str, str] | None = None) -> None:
+    """All Python blocks of a page, one after the other, in one namespace, with some words of them replaced. They may
+    await. What one prints is compared with the text block that follows it, if one does."""
     found = _BLOCK.findall(_read(page))
     for number, (language, code) in enumerate(found):
         if language != "python":
             continue
+        for old, new in (replace or {}).items():
+            code = code.replace(old, new)
         after, shown = found[number + 1] if number + 1 < len(found) else ("", "")
         with redirect_stdout(io.StringIO()) as printed:
             await _run_block(code, f"{page}, block {number + 1}", namespace)

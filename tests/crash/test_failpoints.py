@@ -71,6 +71,7 @@ _OF_THE_SERVICE = {
     _SERVICE: (
         *("create_key", "revoke_key", "used_key", "audit", "enter_request", "renew_request", "store_answer"),
         *("forget_request", "allot_numbers", "create_batch", "set_sync_state", "cancel_action"),
+        *("set_store", "forget_store", "add_file_batch", "cancel_file_batch"),
     ),
 }
 for _why, _verbs in _OF_THE_SERVICE.items():

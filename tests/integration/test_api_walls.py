@@ -19,7 +19,9 @@ from penstock.api.app import make_api
 from penstock.app import App
 from penstock.ledger.database.connection import Connection, Row
 from penstock.ledger.database.statements import Statement
+from penstock.ledger.engine import vector_stores
 from penstock.model.callers import KeyScope
+from penstock.model.nouns import DocumentId, Owner
 
 SECRET, WORD = "saffron", "crocus"
 """The names of what is Anna's, which are sent too; and a word of her documents, which is never sent."""
@@ -114,7 +116,7 @@ class Wall:
 
     def shows(self, answer: Answer) -> bool:
         """Whether an answer has something of hers. What was sent may be repeated as a name, but never as an id."""
-        ids = [self.anna[name] for name in ("document_id", "failed", "group_id", "key_id")]
+        ids = [self.anna[name] for name in ("document_id", "failed", "group_id", "key_id", "file_id", "batch_id")]
         text = answer.text.replace(" ", "")
         return WORD in text or any(re.search(rf'"(?:id|document_id|group_id|key_id)":"{one}"', text) for one in ids)
 
@@ -220,7 +222,11 @@ async def wall(start_app: StartApp) -> Wall:
         "document_id": documents[f"{SECRET}.txt"], "failed": documents[f"{SECRET}.bin"],
         "group_id": (await anna.list_groups())[0].id, "key_id": (await anna.create_key()).key.id,
         "batch": f"{SECRET}-batch", "collection": SECRET, "number": str(letters[0].id), "name": f"{SECRET}.txt",
+        "vector_store_id": f"vs_{SECRET}", "file_id": f"file-{documents[f'{SECRET}.bin']}",
     }  # fmt: skip
+    batch = vector_stores.NewBatch(Owner("anna"), app.runtime.ulid(), SECRET, (DocumentId(hers["failed"]),))
+    await app.ledger.write(vector_stores.ADD_FILE_BATCH, batch)
+    hers["batch_id"] = f"vsfb_{batch.id}"
     return Wall(app, make_api(app), keys, hers)
 
 

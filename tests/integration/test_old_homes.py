@@ -12,6 +12,9 @@ from penstock.app import open_app
 DOWN = (
     # 37: samples.
     *(f"DROP TABLE {name}" for name in ("step_samples", "queue_samples")),
+    # 35: vector stores.
+    "DROP TABLE vector_stores",
+    "DROP TABLE file_batches",
     # 31: live changes, uploads, actions. 30: stores of versions. 29: keys and what requests leave.
     "DROP INDEX documents_changed",
     *(f"DROP TABLE {name}" for name in ("upload_parts", "uploads", "action_items", "actions")),

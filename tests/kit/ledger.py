@@ -38,7 +38,7 @@ LEASE_S = 60.0
 EXPIRED_S = -1.0
 """A lease of this length is over when it is given."""
 TABLES = (
-    "upload_parts", "uploads", "action_items", "actions",
+    "upload_parts", "uploads", "action_items", "actions", "vector_stores", "file_batches",
     "collections", "documents", "generations", "runs", "steps", "ranks", "artifacts", "segments", "artifact_refs",
     "locks", "dead_letters", "purges", "workers", "idempotency_keys", "paces", "lock_releases", "groups", "events",
     "deliveries", "index_checksums", "histories", "targets", "limits", "limit_slots",

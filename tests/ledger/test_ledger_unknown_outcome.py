@@ -188,8 +188,10 @@ OF_THE_SERVICE = {
     *("forget_request", "allot_numbers", "create_batch", "set_sync_state", "create_upload", "hold_upload", "add_parts"),
     *("let_upload_go", "end_upload", "remove_upload", "start_action", "take_action", "choose", "act", "discard_of"),
     *("let_action_go", "end_action", "cancel_action", "expire_uploads"),
+    *("set_store", "forget_store", "add_file_batch", "cancel_file_batch"),
 }
-"""Verbs of keys, repeated requests, uploads and actions. They have no scenario yet: the writer treats them as all."""
+"""Verbs of keys, repeated requests, uploads, actions and vector stores. They have no scenario yet: the writer treats
+them as all."""
 
 
 def test_every_verb_has_a_scenario() -> None:

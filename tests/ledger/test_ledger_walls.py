@@ -33,6 +33,7 @@ from penstock.ledger.engine import (
     samples,
     submits,
     uploads,
+    vector_stores,
 )
 from penstock.ledger.engine.submissions import FirstStep
 from penstock.ledger.reads import batches, feed
@@ -164,6 +165,15 @@ CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
     "usage.of_model": lambda a: {"model": "model"},
     "usage.of_run": lambda a: {"run": a.done.run_id},
     "usage.totals": lambda a: {},
+    "vector_stores.batch": lambda a: {"collection": "store", "batch": "01BATCH"},
+    "vector_stores.copies": lambda a: {"source": "/done"},
+    "vector_stores.counts": lambda a: {"collection": "default"},
+    "vector_stores.files": lambda a: {"documents": [a.done.document_id]},
+    "vector_stores.get": lambda a: {"collection": "store"},
+    "vector_stores.page": lambda a: {"collection": "default", "count": 9},
+    "vector_stores.roots": lambda a: {"documents": [a.done.document_id]},
+    "vector_stores.sourced": lambda a: {"collection": "default", "sources": ["/done"]},
+    "vector_stores.stores": lambda a: {},
 }
 """Every function for a user, and what to ask it for so that Anna finds something."""
 CHANGING = {
@@ -263,6 +273,9 @@ async def _fill(desk: Desk) -> Anna:
     doing = actions.Held("01ACTION", "token", 60.0)
     assert await desk.ledger.write(actions.TAKE_ACTION, actions.Take("token", 60.0))
     await desk.ledger.write(actions.ACT, actions.Act(doing, ((0, "one"),), error="it broke"))
+    await desk.ledger.write(vector_stores.SET_STORE, vector_stores.SetStore(ANNA, "store", "Store", "{}"))
+    batch = vector_stores.NewBatch(ANNA, "01BATCH", "store", (done.document_id,))
+    await desk.ledger.write(vector_stores.ADD_FILE_BATCH, batch)
     letters = await desk.rows("SELECT id FROM dead_letters ORDER BY id")
     reindex = await desk.ledger.read(partial(reindexes.get, ANNA), "default")
     assert reindex is not None

@@ -21,7 +21,7 @@ FOR_USERS = {
     "deletions", "restarts", "index_versions", "searchable", "adoptions", "metadata",
     "collections", "forgotten", "children",
     "revisions", "usage", "reindexes", "switches", "api_keys", "audit_log", "feed", "uploads", "numbers", "clients",
-    "run_lists", "history", "actions", "related", "samples", "messages",
+    "run_lists", "history", "actions", "related", "samples", "messages", "vector_stores",
 }  # fmt: skip
 """Modules whose functions are called for a user: `owner` comes first."""
 ENGINE = {

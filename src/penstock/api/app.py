@@ -10,6 +10,8 @@ from penstock.api.callers import Authority
 from penstock.api.edge import Edge
 from penstock.api.idempotency import Idempotency
 from penstock.api.methods import Heads
+from penstock.api.openai import PREFIX as OPENAI_PREFIX
+from penstock.api.openai import ROUTERS as OPENAI
 from penstock.api.openapi import describe
 from penstock.api.problems import add_handlers
 from penstock.api.routes import (
@@ -61,11 +63,13 @@ def make_api(app: App, *, authority: Authority | None = None, registry: Registry
             allow_headers=["*"],
             expose_headers=["*"],
         )
-    api.add_middleware(Idempotency, service=service, prefixes=(PREFIX,))
+    api.add_middleware(Idempotency, service=service, prefixes=(PREFIX, OPENAI_PREFIX))
     # Added last, so that it is the outermost.
     api.add_middleware(Edge, runtime=app.runtime)
     for router in ROUTERS:
         api.include_router(router, prefix=PREFIX, responses=problems(*STATUSES))
+    for router in OPENAI:
+        api.include_router(router, prefix=OPENAI_PREFIX, responses=problems(*STATUSES))
     api.include_router(health.router)
     api.router.routes.append(mcp.route())
     return api

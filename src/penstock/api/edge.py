@@ -49,7 +49,7 @@ class Edge:
             if status:
                 raise
             problem = Problem("internal", "the server met an unexpected error; accepted documents are safe")
-            await answer_of(problem, request_id)(scope, receive, send_on)
+            await answer_of(problem, request_id, scope["path"])(scope, receive, send_on)
         finally:
             if _access.isEnabledFor(logging.INFO):
                 _access.info("%s", _line(scope, status, size, self._runtime.clock() - began))

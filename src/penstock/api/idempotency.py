@@ -55,7 +55,7 @@ class Idempotency:
                 raise Problem("invalid", "Idempotency-Key: use 1 to 255 printable ASCII characters without spaces")
             await self._once(key, scope, receive, send)
         except (Problem, PenstockError) as error:
-            await answer_of(problem_of(error), scope.get("penstock.request_id"))(scope, receive, send)
+            await answer_of(problem_of(error), scope.get("penstock.request_id"), scope["path"])(scope, receive, send)
 
     async def _once(self, key: str, scope: Scope, receive: Receive, send: Send) -> None:
         caller = await self._service.authority.caller(Request(scope))

@@ -128,24 +128,35 @@ def _of_validation(error: RequestValidationError) -> Problem:
     return Problem("invalid", detail, errors=[{"place": place[:200], "message": text[:500]} for place, text in found])
 
 
-def answer_of(problem: Problem, request_id: str | None = None) -> Response:
-    """The problem as a response."""
-    kind = KINDS[problem.code]
-    detail = problem.detail[:DETAIL_LIMIT]
+OPENAI = "/v1/"
+"""Where OpenAI's clients call."""
+_OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+def answer_of(problem: Problem, request_id: str | None = None, path: str = "") -> Response:
+    """The problem as a response. `path`: that of the request. OpenAI's clients expect an object as `error`, and 400 for
+    every value that is not valid."""
+    kind, error = KINDS[problem.code], problem.detail[:DETAIL_LIMIT]
+    status: int = kind.status
+    shown: str | dict[str, str | None] = error
+    if path.startswith(OPENAI):
+        status = 400 if kind.status == 422 else kind.status
+        name = _OPENAI_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+        shown = {"message": error, "type": name, "param": None, "code": problem.code}
     body: dict[str, Any] = {
         "type": f"{PAGE}#{problem.code}",
         "title": kind.title,
-        "status": kind.status,
-        "detail": detail,
-        "error": detail,
+        "status": status,
+        "detail": error,
+        "error": shown,
         **problem.members,
     }
     if request_id is not None:
         body["request_id"] = request_id
     headers = dict(problem.headers)
-    if kind.status == 401:
+    if status == 401:
         headers.setdefault("WWW-Authenticate", 'Bearer realm="penstock"')
-    return Response(encode(body), kind.status, headers, PROBLEM_JSON)
+    return Response(encode(body), status, headers, PROBLEM_JSON)
 
 
 def log_unexpected(error: BaseException, request_id: str) -> None:
@@ -159,7 +170,7 @@ async def _handle(request: Request, error: Exception) -> Response:
         problem.headers["Allow"] = ", ".join(allowed(request))
     if problem.code == "internal":
         log_unexpected(error, str(request_id))
-    return answer_of(problem, request_id)
+    return answer_of(problem, request_id, request.url.path)
 
 
 def add_handlers(api: FastAPI) -> None:

@@ -40,6 +40,8 @@ class Order(msgspec.Struct, frozen=True):
     batch: str | None = None
     retry: bool = False
     hold: bool = False
+    chunk: tuple[int, int] | None = None
+    """The size and the overlap of chunks in tokens, if the caller chooses them."""
 
 
 class Named(msgspec.Struct, frozen=True):
@@ -66,6 +68,9 @@ def checked(scope: Scope, order: Order) -> Order:
 
 
 def order_spec(scope: Scope, order: Order) -> RunSpec:
+    values = None
+    if order.chunk is not None:
+        values = {"chunk": {"unit": "tokens", "size": order.chunk[0], "overlap": order.chunk[1]}}
     return run_spec(
         scope,
         order.collection,
@@ -76,6 +81,7 @@ def order_spec(scope: Scope, order: Order) -> RunSpec:
         order.retry,
         None,
         order.hold,
+        values,
     )
 
 

@@ -14,7 +14,7 @@ from penstock.extractors.formats import PARSED
 from penstock.intake import Intake, RunSpec
 from penstock.intake_items import Receipt, SubmitItem, refusal
 from penstock.ledger.engine import deletions, documents, forgotten, revisions, runs
-from penstock.model.nouns import DocumentId
+from penstock.model.nouns import DocumentId, WorkflowRef
 from penstock.sources.base import NOTHING, Change, Closable, Found, Revised, Source
 from penstock.sources.folder import FolderSource
 from penstock.sources.stoppable import stoppable
@@ -29,6 +29,7 @@ from penstock.verbs.querying import fitted
 from penstock.verbs.scope import Scope, chosen_collection
 from penstock.verbs.usage import check_max_cost
 from penstock.verbs.working import start_worker
+from penstock.workflows.load import merged
 
 if TYPE_CHECKING:
     from penstock.worker.pool import Worker
@@ -207,12 +208,15 @@ def run_spec(
     retry: bool,
     password: str | None,
     hold: bool = False,
+    values: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> RunSpec:
     arguments.number("priority", priority, -arguments.PRIORITY, arguments.PRIORITY)
     arguments.maybe("batch", batch)
     arguments.maybe("password", password)
     where, specs = chosen_collection(scope, collection), scope.resources.run_specs
     asked = specs.asked(where, workflow, params)
+    if values:
+        asked = WorkflowRef(asked.workflow, asked.params, merged(arguments.values(values)))
     return specs.start(
         scope.owner, where, asked, priority=priority, batch=batch, retry=retry, password=password, hold=hold
     )

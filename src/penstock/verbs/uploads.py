@@ -9,14 +9,13 @@ import asyncio
 import hashlib
 import logging
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from penstock.blobs.base import Blobs
 from penstock.errors import (
     BlobMissing,
     ChecksumDiffers,
@@ -30,11 +29,12 @@ from penstock.errors import (
 from penstock.intake_items import Receipt, SubmitItem
 from penstock.ledger.engine import uploads
 from penstock.ledger.engine.uploads import OPEN, Part, Upload
-from penstock.sources.base import Found, Known
+from penstock.sources.base import Found
 from penstock.verbs import arguments
 from penstock.verbs.accepting import Order, accept
 from penstock.verbs.ingest import run_spec
 from penstock.verbs.scope import Scope
+from penstock.verbs.stored_source import StoredSource
 
 PART = 4 << 20
 """So many bytes are made durable at once: what a kill costs a client, at most."""
@@ -297,27 +297,6 @@ async def _count(scope: Scope, hold: Hold, held: list[Part]) -> None:
         held.clear()
 
 
-class _UploadSource:
-    """Reads the parts of an upload one after the other."""
-
-    problems: Sequence[str] = ()
-    repeatable = True
-
-    def __init__(self, blobs: Blobs, parts: Sequence[Part], found: Found) -> None:
-        self._blobs = blobs
-        self._parts = parts
-        self._found = found
-
-    async def discover(self, known: Known) -> AsyncGenerator[Found, None]:
-        yield self._found
-
-    async def read(self, found: Found) -> AsyncGenerator[bytes, None]:
-        for part in self._parts:
-            # Parts of a client that writes to the bucket may be larger.
-            for first in range(0, part.size, PART):
-                yield await self._blobs.read_range(part.key, first, min(PART, part.size - first))
-
-
 async def _accepted(scope: Scope, hold: Hold) -> Upload:
     """Submit the bytes as a document. The key of the submit belongs to the upload: however often a process dies here,
     it is one document."""
@@ -336,7 +315,8 @@ async def _submitted(scope: Scope, upload_id: str, request: Request, parts: Sequ
         request.collection, request.workflow, request.params, request.priority, request.batch, hold=request.hold
     )
     found = Found(request.source, request.name)
-    item = SubmitItem(_UploadSource(scope.blobs, parts, found), found, f"upload:{upload_id}", dict(request.metadata))
+    source = StoredSource(scope.blobs, [(part.key, part.size) for part in parts], found)
+    item = SubmitItem(source, found, f"upload:{upload_id}", dict(request.metadata))
     return (await accept(scope, order, [item]))[found.uri]
 
 

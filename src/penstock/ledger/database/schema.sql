@@ -670,6 +670,26 @@ CREATE UNIQUE INDEX runs_open ON runs (document_id) WHERE status = 'OPEN';
 
 CREATE INDEX runs_group ON runs (group_id, status) WHERE group_id IS NOT NULL;
 
+CREATE TABLE vector_stores (
+  owner TEXT NOT NULL,
+  collection TEXT NOT NULL,
+  name TEXT NOT NULL,
+  metadata TEXT NOT NULL,
+  created_at REAL NOT NULL,
+  PRIMARY KEY (owner, collection)
+);
+
+CREATE TABLE file_batches (
+  id TEXT PRIMARY KEY,
+  owner TEXT NOT NULL,
+  collection TEXT NOT NULL,
+  documents TEXT NOT NULL,
+  cancelled INTEGER NOT NULL DEFAULT 0 CHECK (cancelled IN (0, 1)),
+  created_at REAL NOT NULL
+);
+
+CREATE INDEX file_batches_store ON file_batches (owner, collection, created_at);
+
 CREATE TABLE step_samples (
   owner TEXT NOT NULL,
   width INTEGER NOT NULL,

@@ -35,6 +35,7 @@ from penstock.ledger.database.migrations import (
     m0030_stores,
     m0031_live,
     m0032_held,
+    m0035_vector_stores,
     m0037_samples,
     m0038_messages,
 )
@@ -72,6 +73,7 @@ MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0030_stores.statements,
     m0031_live.statements,
     m0032_held.statements,
+    m0035_vector_stores.statements,
     m0037_samples.statements,
     m0038_messages.statements,
 )
