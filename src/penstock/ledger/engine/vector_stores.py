@@ -153,7 +153,7 @@ STATES: dict[State, tuple[str, ...]] = {
 STATE_OF: dict[str, State] = {status: state for state, statuses in STATES.items() for status in statuses}
 
 
-def _page(state: State | None, goes_on: str, ascending: bool) -> Statement:
+def _page_statement(state: State | None, goes_on: str, ascending: bool) -> Statement:
     listed = "" if state is None else ", ".join(f"'{status}'" for status in STATES[state])
     return Statement(
         _FILE
@@ -165,7 +165,7 @@ def _page(state: State | None, goes_on: str, ascending: bool) -> Statement:
 
 
 _PAGES = {
-    (state, goes_on, ascending): _page(state, goes_on, ascending)
+    (state, goes_on, ascending): _page_statement(state, goes_on, ascending)
     for state in (None, *STATES)
     for goes_on in ("", "<", ">")
     for ascending in (True, False)
