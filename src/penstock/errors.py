@@ -101,6 +101,10 @@ class TooMuch(UsageError):
     """More than the owner may have at once. It fits later."""
 
 
+class NotSupported(UsageError):
+    """The settings do not allow this at all."""
+
+
 class AccessError(PenstockError):
     """A caller of the service may not do this."""
 

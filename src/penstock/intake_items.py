@@ -12,6 +12,14 @@ from penstock.model.states import DocumentStatus
 from penstock.sources.base import Found, Revised, Source
 
 
+class StoredRaw(msgspec.Struct, frozen=True):
+    """Raw bytes in the blobs that become those of a document."""
+
+    key: str
+    sha256: str
+    size: int
+
+
 @dataclass(frozen=True)
 class SubmitItem:
     """One document to submit, and the source that reads it."""
@@ -22,6 +30,8 @@ class SubmitItem:
     metadata: dict[str, Any] = field(default_factory=dict)
     remote: bool = False
     """The source is `Revised`: reading takes long, and revisions are worth storing."""
+    stored: StoredRaw | None = None
+    """Its bytes, if they are in the blobs already."""
 
     @property
     def uri(self) -> str:

@@ -57,6 +57,7 @@ CROSSING = {
     "reindexes.expired": "the same",
     "feed.present": "the time, and how often the ledger was put back",
     "uploads.whole": "upkeep",
+    "uploads.planned": "the same",
     "actions.is_waiting": "for the worker, which takes actions of all owners",
     "samples.standing": "for the worker, which samples the queues of all owners",
     "feed.oldest_writer": "the time of a transaction",

@@ -94,6 +94,8 @@ def _of_ours(error: errors.PenstockError) -> Problem:
             return Problem("conflict", error.message)
         case errors.NotFound() | errors.NoDefinition():
             return Problem("not_found", said)
+        case errors.NotSupported():
+            return Problem("not_supported", said)
         case errors.NotAuthenticated():
             return Problem("unauthorized", said)
         case errors.AccessError():

@@ -48,6 +48,49 @@ class Copied(NamedTuple):
     size: int
 
 
+class PartSum(NamedTuple):
+    """A part that someone else sent into the store."""
+
+    number: int
+    """From 1 on."""
+    etag: str
+    """What the store answered."""
+
+
+class LeftParts(NamedTuple):
+    """An upload in parts that is neither complete nor aborted."""
+
+    key: str
+    upload: str
+    begun_at: float | None
+
+
+class Parts(Protocol):
+    """What a store can do that lets others send a blob in parts, by signed URLs. Raises as the store does."""
+
+    async def begin(self, key: str) -> str:
+        """Begin an upload in parts. Return its id."""
+
+    def sign(self, key: str, upload: str, numbers: Sequence[int], expires_s: int) -> list[str]:
+        """URLs that take the parts with these numbers by PUT."""
+
+    async def complete(self, key: str, upload: str, parts: Sequence[PartSum]) -> None:
+        """Make one blob of the parts. Raises UsageError if the store has other ones, and BlobMissing if it does not
+        know the upload: it was completed or aborted before."""
+
+    async def abort(self, key: str, upload: str) -> None:
+        """Remove the parts of an upload. One that is not there is ignored."""
+
+    async def left(self, prefix: str) -> list[LeftParts]:
+        """The uploads in parts that were not ended, whose keys begin with a prefix."""
+
+
+def parts_of(blobs: object) -> Parts | None:
+    """None: others cannot send blobs into this store."""
+    found: Parts | None = getattr(blobs, "parts", None)
+    return found
+
+
 class OpenSubmit(Protocol):
     async def check(self) -> None:
         """Called after rows were committed that name new raw bytes, and before the caller is told. Raises
@@ -113,6 +156,14 @@ def check_key(key: str) -> str:
     if _BAD_KEY.search(key):
         raise UsageError(f"{key!r} is not a blob key")
     return key
+
+
+SENT = "sent"
+"""The end of the keys of raw bytes that clients send straight into the store."""
+
+
+def is_sent_by_others(key: str) -> bool:
+    return is_raw(key) and key.endswith(SENT)
 
 
 def is_raw(key: str) -> bool:

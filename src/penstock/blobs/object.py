@@ -21,9 +21,11 @@ from penstock.blobs.copying import copy
 from penstock.blobs.object_errors import Cut, Errors
 from penstock.blobs.object_submits import SUBMITS, ObjectSubmits
 from penstock.blobs.object_upload import Upload
+from penstock.blobs.s3_parts import S3Parts
 from penstock.config_http import HttpConfig
 from penstock.errors import BlobMissing, BlobUnreadable, StorageError
 from penstock.net.buckets import open_store, parse
+from penstock.net.s3_requests import place_of
 from penstock.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -62,6 +64,9 @@ class ObjectBlobs:
         self._store = open_store(bucket, environment, config, retries=True)
         self._cache = FileCache(cache, cache_megabytes << 20, runtime)
         self._submits = ObjectSubmits(self._store, self._folder, self._errors, runtime)
+        place = place_of(bucket.name, environment) if scheme == "s3" else None
+        self.parts = None if place is None else S3Parts(place, self._folder, self._errors, runtime)
+        """None: only for s3, and only with a key in the environment."""
 
     async def put(self, key: str, data: bytes, *, durable: bool) -> None:
         await self.put_many([(key, data)], durable=durable)

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from penstock.blobs.base import BlobInfo, Blobs, BlobSum, Copied, OpenSubmit, Stored, Unread
+from penstock.blobs.base import BlobInfo, Blobs, BlobSum, Copied, OpenSubmit, Stored, Unread, parts_of
 from penstock.blobs.small import is_small
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.store import Ledger
@@ -29,6 +29,7 @@ class LedgerBlobs:
         self._ledger = ledger
         self._below = below
         self._runtime = ledger.database.runtime
+        self.parts = parts_of(below)
 
     async def put(self, key: str, data: bytes, *, durable: bool) -> None:
         await self._below.put(key, data, durable=durable)

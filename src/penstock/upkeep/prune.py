@@ -5,12 +5,13 @@ Unreferenced blobs are removed only when they are older than a day, because a su
 before it names them. A day may pass at once, when the clock is changed or the machine sleeps. Therefore blobs that a
 submit in progress or a lease may still name are kept at any age."""
 
+import json
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
 
-from penstock.blobs.base import BlobInfo, is_raw
+from penstock.blobs.base import BlobInfo, is_raw, is_sent_by_others, parts_of
 from penstock.indexes.base import TableId
 from penstock.ledger.database import histories
 from penstock.ledger.database.liveness import Liveness
@@ -118,6 +119,7 @@ class Prune:
         runtime = self._ledger.database.runtime
         before = runtime.now() - self._ages.unnamed_s
         await self._unnamed(before)
+        await self._abort_parts(before)
         long_ago = min(before, runtime.now() - HOUR_S)
         swept = await runtime.run_blocking("io", lambda: liveness.sweep(long_ago, dry_run=self._dry_run))
         self.pruned.workers += swept
@@ -136,6 +138,20 @@ class Prune:
             if held:
                 return
             await self._delete([(info.key, info.size) for info in gone])
+
+    async def _abort_parts(self, before: float) -> None:
+        """Abort uploads in parts straight into the bucket that nobody completed."""
+        parts = parts_of(self._stores.blobs)
+        if parts is None:
+            return
+        # First what the bucket has: an upload is begun there before it has a row.
+        left = await parts.left(f"{self._stores.owner}/" if self._stores.owner else "")
+        planned = {json.loads(request)["parts"]["upload"] for request in await self._ledger.read(uploads.planned)}
+        for one in left:
+            if is_sent_by_others(one.key) and (one.begun_at or before) < before and one.upload not in planned:
+                if not self._dry_run:
+                    await parts.abort(one.key, one.upload)
+                self.pruned.uploads += 1
 
     async def _left_behind(self, infos: Sequence[BlobInfo]) -> list[BlobInfo]:
         """Blobs that no row names and that no submit or step is about to name. The order of the reads matters: a submit
@@ -208,7 +224,9 @@ class Prune:
         while True:
             gone, keys = await self._write(uploads.EXPIRE_UPLOADS, BATCH)
             self.pruned.uploads += gone
-            await self._delete([(key, size) for key, size in keys])
+            # The object of an upload into the bucket may be that of a document, if a process died before it said so.
+            named = await self._ledger.read(audit.named, [key for key, _ in keys]) if keys else set()
+            await self._delete([(key, size) for key, size in keys if key not in named])
             if gone < BATCH or self._dry_run:
                 return
 

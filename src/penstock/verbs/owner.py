@@ -12,6 +12,7 @@ from penstock.verbs import (
     ingest,
     keys,
     maintenance,
+    presigned,
     search,
     uploads,
     usage,
@@ -43,6 +44,9 @@ class OwnerScope(Scope):
     upload = uploads.upload
     append_upload = uploads.append_upload
     delete_upload = uploads.delete_upload
+    presign_upload = presigned.presign_upload
+    presign_again = presigned.presign_again
+    complete_upload = presigned.complete_upload
 
     search = search.search
     evaluate = evaluation.evaluate

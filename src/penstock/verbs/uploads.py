@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.blobs.base import is_raw, parts_of
 from penstock.errors import (
     BlobMissing,
     ChecksumDiffers,
@@ -26,9 +27,10 @@ from penstock.errors import (
     UsageError,
     WrongOffset,
 )
-from penstock.intake_items import Receipt, SubmitItem
+from penstock.intake_items import Receipt, StoredRaw, SubmitItem
 from penstock.ledger.engine import uploads
 from penstock.ledger.engine.uploads import OPEN, Part, Upload
+from penstock.ledger.upkeep import audit
 from penstock.sources.base import Found
 from penstock.verbs import arguments
 from penstock.verbs.accepting import Order, accept
@@ -48,6 +50,15 @@ CHECKSUMS = ("sha256", "sha1", "md5")
 SWEEP = 20
 
 
+class PlannedParts(msgspec.Struct, frozen=True):
+    """An upload in parts straight into the bucket."""
+
+    key: str
+    upload: str
+    """Its id there."""
+    part_size: int
+
+
 class Request(msgspec.Struct, frozen=True):
     """What the document of an upload is to be."""
 
@@ -64,6 +75,8 @@ class Request(msgspec.Struct, frozen=True):
     """The expected hash of the bytes."""
     client: dict[str, str] = {}
     """What the client wants to get back with the upload."""
+    parts: PlannedParts | None = None
+    """Where the client sends the bytes, if not here."""
 
 
 class UploadView(msgspec.Struct, frozen=True):
@@ -100,26 +113,53 @@ async def create_upload(
 ) -> UploadView:
     """Begin an upload of `size` bytes. `most_bytes` is the largest sum of the owner's unfinished uploads; `TooMuch` is
     raised above it."""
+    request = request_of(
+        scope, size, name, source, collection, metadata, workflow, params, priority, batch, hold, sha256, client
+    )
+    made = await begin(scope, TUS, scope.runtime.ulid(), size, request, most_bytes)
+    return await upload(scope, made.id) if made.is_whole else view_of(made)
+
+
+def request_of(
+    scope: Scope,
+    size: int,
+    name: str,
+    source: str | None,
+    collection: str | None,
+    metadata: dict[str, Any] | None,
+    workflow: str | None,
+    params: str | None,
+    priority: int,
+    batch: str | None,
+    hold: bool,
+    sha256: str | None,
+    client: dict[str, str] | None = None,
+) -> Request:
+    """Validate what the document of an upload is to be."""
     scope.ledger.database.refuse_read_only()
     arguments.number("size", size, 0, MOST)
     if not arguments.text("name", name):
         raise UsageError("name: it is empty")
-    arguments.number("most_bytes", most_bytes, 0)
     if arguments.maybe("sha256", sha256) is not None and not re.fullmatch("[0-9a-f]{64}", sha256 or ""):
         raise UsageError(f"sha256 {ascii(sha256)[:80]}: expected 64 hexadecimal digits in lower case")
     spec = run_spec(scope, collection, workflow, params, priority, batch, False, None, hold)
-    request = Request(
+    return Request(
         name, arguments.maybe("source", source) or name, spec.collection, arguments.metadata(metadata),
         workflow, params, priority, batch, bool(hold), sha256, _texts("client", client),
     )  # fmt: skip
+
+
+async def begin(
+    scope: Scope, kind: str, upload_id: str, size: int, request: Request, most_bytes: int = MOST_BYTES
+) -> Upload:
+    """Add the row of an upload. Raises TooMuch."""
+    arguments.number("most_bytes", most_bytes, 0)
     text = msgspec.json.encode(request).decode()
-    creation = uploads.Creation(scope.runtime.ulid(), scope.owner, TUS, size, text, LIFE_S, most_bytes)
+    creation = uploads.Creation(upload_id, scope.owner, kind, size, text, LIFE_S, most_bytes)
     made = await scope.ledger.write(uploads.CREATE_UPLOAD, creation)
     if made is None:
         raise TooMuch(f"the unfinished uploads of {scope.owner} would have more than {most_bytes:,} bytes")
-    if made.is_whole:
-        return await upload(scope, made.id)
-    return _view(made)
+    return made
 
 
 def _texts(what: str, given: object) -> dict[str, str]:
@@ -139,12 +179,12 @@ def _is_checksum(given: object) -> bool:
 
 async def upload(scope: Scope, upload_id: str) -> UploadView:
     """Return an upload. If it is whole and its document is not accepted yet, because a process died, accept it now."""
-    found = await _found(scope, upload_id)
-    if found.state == OPEN and found.is_whole and found.kind == TUS:
+    found = await found_upload(scope, upload_id)
+    if found.state == OPEN and found.is_whole:
         with suppress(LockHeld):
-            async with _held(scope, upload_id) as hold:
-                found = await _accepted(scope, hold)
-    return _view(found)
+            async with held(scope, upload_id) as hold:
+                found = await accepted(scope, hold)
+    return view_of(found)
 
 
 async def append_upload(
@@ -160,24 +200,27 @@ async def append_upload(
     last byte brings the document. Raises LockHeld if another call adds to the upload."""
     if checksum is not None and not _is_checksum(checksum):
         raise UsageError(f"checksum {ascii(checksum)[:80]}: expected the hash after one of {', '.join(CHECKSUMS)}")
-    await _found(scope, upload_id)
-    async with _held(scope, upload_id) as hold:
+    await found_upload(scope, upload_id)
+    async with held(scope, upload_id) as hold:
         if hold.upload.kind != TUS:
             raise UsageError("the bytes of this upload go to the bucket")
         if offset != hold.upload.received:
             raise WrongOffset(f"the upload has received {hold.upload.received} bytes, not {offset}")
         if not hold.upload.is_whole:
-            await _received(scope, hold, pieces, checksum)
+            await _receive(scope, hold, pieces, checksum)
         if hold.upload.is_whole and hold.upload.state == OPEN:
-            return _view(await _accepted(scope, hold))
-        return _view(hold.upload)
+            return view_of(await accepted(scope, hold))
+        return view_of(hold.upload)
 
 
 async def delete_upload(scope: Scope, upload_id: str) -> None:
     """End an upload and remove its bytes. Its document, if there is one, stays."""
-    await _found(scope, upload_id)
-    async with _held(scope, upload_id) as hold:
-        await _remove(scope, hold, whole=True)
+    await found_upload(scope, upload_id)
+    async with held(scope, upload_id) as hold:
+        await remove(scope, hold, whole=True)
+        planned, parts = msgspec.json.decode(hold.upload.request, type=Request).parts, parts_of(scope.blobs)
+        if planned is not None and parts is not None and hold.upload.state == OPEN:
+            await parts.abort(planned.key, planned.upload)
 
 
 async def finish_uploads(scope: Scope) -> int:
@@ -186,9 +229,9 @@ async def finish_uploads(scope: Scope) -> int:
     for owner, upload_id in await scope.ledger.read(uploads.whole, SWEEP):
         one = Scope(scope.resources, owner)
         with suppress(LockHeld, NotFound, LeaseLost):
-            async with _held(one, upload_id) as hold:
+            async with held(one, upload_id) as hold:
                 if hold.upload.state == OPEN:
-                    done += (await _accepted(one, hold)).state != OPEN
+                    done += (await accepted(one, hold)).state != OPEN
     return done
 
 
@@ -217,12 +260,12 @@ class Hold:
 
 
 @asynccontextmanager
-async def _held(scope: Scope, upload_id: str) -> AsyncIterator[Hold]:
+async def held(scope: Scope, upload_id: str) -> AsyncIterator[Hold]:
     """Hold the lock of an upload. That of a process that died is taken when its lease is over."""
     token = scope.runtime.token()
     found = await scope.ledger.write(uploads.HOLD_UPLOAD, uploads.Hold(scope.owner, upload_id, token, LEASE_S))
     if found is None:
-        await _found(scope, upload_id)
+        await found_upload(scope, upload_id)
         raise LockHeld(f"another request adds to the upload {upload_id}: wait {LEASE_S:.0f} seconds at most")
     hold = Hold(scope, found, token)
     renewing = asyncio.create_task(hold.renew())
@@ -234,7 +277,7 @@ async def _held(scope: Scope, upload_id: str) -> AsyncIterator[Hold]:
         await asyncio.shield(scope.ledger.write(uploads.LET_UPLOAD_GO, hold.request()))
 
 
-async def _found(scope: Scope, upload_id: str) -> Upload:
+async def found_upload(scope: Scope, upload_id: str) -> Upload:
     arguments.text("upload", upload_id)
     found = await scope.ledger.read(partial(uploads.get, scope.owner), upload_id)
     if found is None:
@@ -242,7 +285,7 @@ async def _found(scope: Scope, upload_id: str) -> Upload:
     return found
 
 
-async def _received(scope: Scope, hold: Hold, pieces: AsyncIterator[bytes], checksum: tuple[str, bytes] | None) -> None:
+async def _receive(scope: Scope, hold: Hold, pieces: AsyncIterator[bytes], checksum: tuple[str, bytes] | None) -> None:
     """Store the pieces as parts. Without a checksum, each part counts as soon as it is durable."""
     hashed = hashlib.new(checksum[0], usedforsecurity=False) if checksum is not None else None
     held: list[Part] = []
@@ -297,16 +340,20 @@ async def _count(scope: Scope, hold: Hold, held: list[Part]) -> None:
         held.clear()
 
 
-async def _accepted(scope: Scope, hold: Hold) -> Upload:
+async def accepted(scope: Scope, hold: Hold) -> Upload:
     """Submit the bytes as a document. The key of the submit belongs to the upload: however often a process dies here,
     it is one document."""
     parts = await scope.ledger.read(partial(uploads.parts, scope.owner), hold.upload.id)
     request = msgspec.json.decode(hold.upload.request, type=Request)
-    receipt = await _submitted(scope, hold.upload.id, request, parts)
+    return await ended(scope, hold, await _submitted(scope, hold.upload.id, request, parts))
+
+
+async def ended(scope: Scope, hold: Hold, receipt: Receipt) -> Upload:
+    """End an upload with its receipt."""
     answer = msgspec.json.encode(receipt).decode()
-    ended = uploads.Ended(scope.owner, hold.upload.id, hold.token, receipt.id, answer)
-    hold.update(await scope.ledger.write(uploads.END_UPLOAD, ended))
-    await _remove(scope, hold, whole=False)
+    end = uploads.Ended(scope.owner, hold.upload.id, hold.token, receipt.id, answer)
+    hold.update(await scope.ledger.write(uploads.END_UPLOAD, end))
+    await remove(scope, hold, whole=False)
     return hold.upload
 
 
@@ -316,20 +363,36 @@ async def _submitted(scope: Scope, upload_id: str, request: Request, parts: Sequ
     )
     found = Found(request.source, request.name)
     source = StoredSource(scope.blobs, [(part.key, part.size) for part in parts], found)
-    item = SubmitItem(source, found, f"upload:{upload_id}", dict(request.metadata))
+    stored = None
+    if request.parts is not None:
+        # The object in the bucket becomes that of the document: it is read once, for its hash.
+        [read] = await scope.blobs.sums([request.parts.key])
+        if isinstance(read, Exception):
+            raise read
+        if request.sha256 not in (None, read.sha256):
+            return Receipt(
+                None, request.source, request.name, "refused", None, read.size,
+                f"{request.source}: the SHA-256 of the bytes is {read.sha256}, and not the one that was announced",
+            )  # fmt: skip
+        stored = StoredRaw(request.parts.key, read.sha256 or "", read.size)
+    item = SubmitItem(source, found, f"upload:{upload_id}", dict(request.metadata), stored=stored)
     return (await accept(scope, order, [item]))[found.uri]
 
 
-async def _remove(scope: Scope, hold: Hold, *, whole: bool) -> None:
+async def remove(scope: Scope, hold: Hold, *, whole: bool) -> None:
     """The rows first: a crash leaves blobs that nothing names, which prune removes."""
     gone = uploads.Removed(scope.owner, hold.upload.id, hold.token, whole)
     keys = await scope.ledger.write(uploads.REMOVE_UPLOAD, gone)
+    if any(is_raw(key) for key in keys):
+        # The object of an upload into the bucket may be that of a document by now.
+        named = await scope.ledger.read(audit.named, keys)
+        keys = [key for key in keys if key not in named]
     if keys:
         with suppress(BlobMissing):
             await scope.blobs.delete(keys)
 
 
-def _view(found: Upload) -> UploadView:
+def view_of(found: Upload) -> UploadView:
     receipt = None if found.answer is None else msgspec.json.decode(found.answer, type=Receipt)
     request = msgspec.json.decode(found.request, type=Request)
     return UploadView(

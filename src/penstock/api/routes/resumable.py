@@ -8,15 +8,17 @@ from email.utils import formatdate
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
 
 from penstock.api.answers import answer, problems
 from penstock.api.bodies import arriving, content_length
 from penstock.api.callers import Access, Ingests
-from penstock.api.fields import is_definition_id
+from penstock.api.fields import DefinitionId, is_definition_id
 from penstock.api.problems import Problem, not_found
 from penstock.api.uploading import refused, shown
 from penstock.errors import ChecksumDiffers, LeaseLost, LockHeld, TooMuch, WrongOffset
 from penstock.verbs.accepting import Order, checked, named
+from penstock.verbs.presigned import MOST_PARTS, SignedUpload
 from penstock.verbs.uploads import CHECKSUMS, UploadView
 
 router = APIRouter(prefix="/uploads", tags=["resumable uploads"])
@@ -111,6 +113,107 @@ async def create_upload(request: Request, access: Ingests) -> Response:
     return Response(None, 201, _headers(made) | {"Location": f"{request.url.path.rstrip('/')}/{made.id}"})
 
 
+class NewPresigned(BaseModel):
+    """What will be sent straight into the bucket."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"example": {"name": "film.mp4", "size": 40_000_000, "source": "films/film.mp4"}},
+    )
+
+    name: str
+    size: int = Field(ge=1)
+    part_size: int | None = None
+    source: str | None = None
+    collection: str | None = None
+    metadata: dict[str, Any] = {}
+    workflow: DefinitionId | None = None
+    params: DefinitionId | None = None
+    batch: str | None = None
+    hold: bool = False
+    sha256: str | None = None
+
+
+class SentPart(BaseModel):
+    """A part that the bucket has taken."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    number: int
+    etag: str = Field(max_length=200)
+
+
+class Completion(BaseModel):
+    """All parts, with the header `ETag` of the bucket's answers."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"example": {"parts": [{"number": 1, "etag": '"9b2cf535f27731c974343645a3985328"'}]}},
+    )
+
+    parts: list[SentPart] = Field(max_length=MOST_PARTS)
+
+
+@router.post("/presign", operation_id="presign_upload", status_code=201, response_class=Response)
+async def presign_upload(request: Request, access: Ingests, asked: NewPresigned) -> Response:
+    """Begin an upload straight into the bucket, where blobs are in `s3://`. Send each part to its URL by PUT, then
+    complete the upload."""
+    limits = access.scope.config.limits
+    if asked.size > limits.megabytes << 20:
+        raise Problem("too_large", f"a document has at most {limits.megabytes:,} MB (limits.megabytes)")
+    one = named(asked.source, asked.name, asked.metadata)
+    order = Order(access.collection(asked.collection), asked.workflow, asked.params, 0, asked.batch, hold=asked.hold)
+    checked(access.scope, order)
+    try:
+        made = await access.scope.presign_upload(
+            asked.size, name=one.name, part_size=asked.part_size, source=one.source, collection=order.collection,
+            metadata=dict(one.metadata), workflow=order.workflow, params=order.params, batch=order.batch,
+            hold=order.hold, sha256=asked.sha256,
+        )  # fmt: skip
+    except TooMuch as error:
+        raise Problem("rate_limited", str(error), headers={"Retry-After": "60"}) from None
+    return _signed(made, 201, {"Location": f"{request.url.path.removesuffix('/presign')}/{made.upload.id}"})
+
+
+def _signed(made: SignedUpload, status: int, headers: dict[str, str]) -> Response:
+    # The URLs are secrets: they let anybody write.
+    return answer(
+        {
+            "id": made.upload.id,
+            "part_size": made.part_size,
+            "parts": made.parts,
+            "urls_expire_at": formatdate(made.urls_expire_at, usegmt=True),
+            "expires_at": formatdate(made.upload.expires_at, usegmt=True),
+        },
+        status,
+        headers | {"Cache-Control": "no-store"},
+    )
+
+
+@router.post("/{upload_id}/presign", operation_id="presign_upload_again", response_class=Response)
+async def presign_upload_again(access: Ingests, upload_id: str) -> Response:
+    """Sign the parts of an upload again, for example because the URLs have expired."""
+    await _found(access, upload_id)
+    return _signed(await access.scope.presign_again(upload_id), 200, {})
+
+
+@router.post("/{upload_id}/complete", operation_id="complete_upload", response_class=Response)
+async def complete_upload(access: Ingests, upload_id: str, asked: Completion) -> Response:
+    """Let the bucket make one object of the parts, and accept the document. When this answers, it is durable. Repeating
+    the request is safe."""
+    await _found(access, upload_id)
+    etags = {part.number: part.etag for part in asked.parts}
+    if len(etags) != len(asked.parts):
+        raise Problem("invalid", "parts: a number is there twice")
+    try:
+        done = await access.scope.complete_upload(upload_id, etags)
+    except (LockHeld, LeaseLost) as error:
+        raise Problem("locked", str(error), headers={"Retry-After": "2"}) from None
+    if done.state == "REFUSED" and done.receipt is not None:
+        raise refused(done.receipt)
+    return _shown(done)
+
+
 @router.head(
     "/{upload_id}",
     operation_id="look_at_upload",
@@ -131,7 +234,10 @@ async def look_at_upload(request: Request, access: Ingests, upload_id: str) -> R
 @router.get("/{upload_id}", operation_id="get_upload", response_class=Response)
 async def get_upload(access: Ingests, upload_id: str) -> Response:
     """Return an upload with the receipt of its document."""
-    found = await _found(access, upload_id)
+    return _shown(await _found(access, upload_id))
+
+
+def _shown(found: UploadView) -> Response:
     return answer(
         {
             "id": found.id,

@@ -228,9 +228,17 @@ def _expire(connection: Connection, requests: Sequence[int]) -> list[tuple[int, 
 
 
 _WHOLE = Statement(
-    "SELECT owner, id FROM uploads WHERE state = 'OPEN' AND received = size AND kind = 'tus' "
+    "SELECT owner, id FROM uploads WHERE state = 'OPEN' AND received = size "
     "AND (token IS NULL OR lease_until < {now}) AND expires_at > {now} ORDER BY id LIMIT :count"
 )
+
+
+_PLANNED = Statement("SELECT request FROM uploads WHERE kind = 'presigned' AND state = 'OPEN' AND expires_at > {now}")
+
+
+def planned(connection: Connection) -> list[str]:
+    """What the unfinished uploads of all owners straight into the bucket are to be, as JSON."""
+    return [row[0] for row in connection.run(_PLANNED)]
 
 
 def whole(connection: Connection, count: int) -> list[tuple[Owner, str]]:
