@@ -28,7 +28,6 @@ class NewStore(Body):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"name": "handbook", "metadata": {}}})
 
     name: str | None = Field(default=None, max_length=1_000)
-    description: str | None = Field(default=None, max_length=2_000)
     metadata: words.Attributes | None = None
     file_ids: list[str] = Field(default=[], max_length=MOST_FILES)
     chunking_strategy: Chunking | None = None
