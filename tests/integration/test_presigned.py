@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.acceptance import pages
 from tests.conftest import StartApp
 from tests.kit.s3 import BUCKET, Prefix, S3Server
 from tests.kit.service import client_of, serving
@@ -292,6 +293,18 @@ def test_the_signature_is_that_of_the_documentation_of_aws() -> None:
     here = place_of("b", {**environment, "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "", "AWS_ENDPOINT_URL": ""})
     assert here is not None
     assert here.url == "https://s3.us-east-1.amazonaws.com/b"
+
+
+def test_the_page_runs_as_shown(
+    tmp_path: Path, shelf: Prefix, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [code] = [one for one in pages.blocks("docs/how-to/uploads.md", "py") if "presign" in one]
+    (tmp_path / "film.mp4").write_bytes(DATA)
+    monkeypatch.chdir(tmp_path)
+    with serving(tmp_path / "home", **shelf.server.environment, PENSTOCK_BLOBS=shelf.url) as served:
+        exec(code.replace("http://127.0.0.1:8440", served.url), {})
+        document = capsys.readouterr().out.strip()
+        assert httpx2.get(f"{served.api}documents/{document}/raw").content == DATA
 
 
 def test_i1_a_server_that_is_killed_between_the_calls_loses_nothing(tmp_path: Path, shelf: Prefix) -> None:
