@@ -27,7 +27,7 @@ HAS_NOT = {
 }
 
 
-@router.api_route("/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"], include_in_schema=False)
+@router.api_route("/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"], include_in_schema=False)
 async def not_here(request: Request, path: str, access: Annotated[Access, Depends(authenticated)]) -> None:
     """Refuse a call that is not one of files and vector stores."""
     why = HAS_NOT.get(path.partition("/")[0])
