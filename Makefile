@@ -2,6 +2,7 @@
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
+IMAGE_EXTRAS := 7z aws kafka mcp metrics objects otlp postgres qdrant serve
 EXTRAS := 7z audio aws azure kafka langchain llamaindex mcp metrics milvus objects oidc onnx otlp pinecone postgres qdrant ray serve whisper
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -56,6 +57,8 @@ demo: install ## Watch it: ingest samples, a kill in the middle, going on, searc
 lock: install ## Pin what pyproject.toml asks for, with hashes (UPGRADE=1 takes the newest versions)
 	$(BIN)/uv pip compile pyproject.toml $(EXTRAS:%=--extra %) --group dev --universal --python-version 3.11 \
 		--generate-hashes --no-header --no-annotate --quiet $(if $(UPGRADE),--upgrade) --output-file requirements.lock
+	$(BIN)/uv pip compile pyproject.toml $(IMAGE_EXTRAS:%=--extra %) --constraint requirements.lock --universal --python-version 3.11 \
+		--generate-hashes --no-header --no-annotate --quiet --output-file deploy/docker/requirements.lock
 
 clean: ## Remove .venv, build output and the caches of the tools (never .penstock)
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
