@@ -10,6 +10,7 @@ from benchmarks import corpus, documents, extract, grams, latency, memory, queue
 from benchmarks.peers import __main__ as peers
 from benchmarks.processes import PENSTOCK, ROOT, run
 from benchmarks.table import Row
+from tests.kit.busy import slowness
 
 from penstock.indexes import lance_upkeep
 
@@ -47,8 +48,9 @@ def test_memory_is_measured_by_length(tmp_path: Path) -> None:
 
 def test_the_extract_step_is_timed_beside_one_process(tmp_path: Path) -> None:
     rates = extract.measure(corpus.make_pdf(tmp_path / "made.pdf", 20), tmp_path, repeat=1)
-    assert rates.alone > 20
-    assert rates.ours > 20
+    least = 20 / slowness()
+    assert rates.alone > least
+    assert rates.ours > least
 
 
 def test_the_queue_is_measured_beside_the_bare_loop(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from tests.acceptance.test_worker_command import pids, started, until, wait_for_documents
 from tests.contract.test_metrics_contract import samples
+from tests.kit.busy import slowness
 from tests.kit.cli import Cli, finish, write
 
 from penstock.cli.metrics import CLIENTS, LedgerGauges, MetricsServer, Sender, received
@@ -104,7 +105,7 @@ def test_one_port_shows_all_processes_and_keeps_what_the_dead_did(cli: Cli, tmp_
         assert worker.value("document_ended_total", status="COMPLETED") == 20, "a counter never falls"
         until(lambda: worker.value("worker_reaped_total") == 2, "nobody took back what they held")
         worker.process.send_signal(signal.SIGTERM)
-        result = finish(worker.process, timeout=5)
+        result = finish(worker.process, timeout=5 * slowness())
     assert (result.code, result.json["restarts"], result.json["metrics_port"]) == (0, 2, worker.port)
 
 
