@@ -230,3 +230,114 @@ async def test_events_that_were_dispatched_are_not_waited_for(desk: Desk) -> Non
     )
     assert (await desk.ledger.read(outbox.waiting)).new is False
     assert await desk.ledger.write(outbox.DISPATCH, outbox.FAN_OUT) == 0
+
+
+async def test_an_action_that_is_over_is_neither_taken_nor_worked_on(desk: Desk) -> None:
+    held, _ = await two_actions(desk, ANNA)
+    assert await desk.ledger.write(actions.CANCEL_ACTION, (ANNA, "first")) is True
+    # As if it were still held: its state alone says that it is over.
+    await desk.rows("UPDATE actions SET token = 'token of first' WHERE id = 'first'")
+    before = await desk.rows("SELECT * FROM actions ORDER BY id")
+    assert await desk.ledger.write(actions.ACT, actions.Act(held, ((0, "d1"),))) is None
+    assert await desk.ledger.write(actions.CHOOSE, actions.Choice(held, ("d3",), over=True)) is False
+    assert await desk.ledger.write(actions.END_ACTION, held) is False
+    assert await desk.ledger.write(actions.CANCEL_ACTION, (ANNA, "first")) is False
+    assert await desk.rows("SELECT * FROM actions ORDER BY id") == before
+    await desk.rows("UPDATE actions SET token = NULL WHERE id = 'first'")
+    assert await desk.ledger.write(actions.TAKE_ACTION, actions.Take("third", LEASE_S)) is None
+
+
+async def test_a_document_of_an_action_counts_once(desk: Desk) -> None:
+    held, _ = await two_actions(desk, ANNA)
+    await desk.ledger.write(actions.ACT, actions.Act(held, ((0, "d1"),), error="it failed"))
+    assert await desk.rows("SELECT ordinal, state FROM action_items WHERE action_id = 'first' ORDER BY ordinal") == [
+        (0, "FAILED"),
+        (1, "WAITING"),
+    ]
+    await desk.ledger.write(actions.ACT, actions.Act(held, ((0, "d1"),)))
+    assert await desk.one("SELECT state FROM action_items WHERE action_id = 'first' AND ordinal = 0") == "FAILED"
+
+
+async def test_bytes_are_added_where_the_last_ones_ended_and_only_to_an_open_upload(desk: Desk) -> None:
+    await two_uploads(desk, BERT)
+    before = await desk.rows("SELECT id, received, state FROM uploads ORDER BY id")
+    for part in (uploads.Part(3, 6, "x"), uploads.Part(5, 5, "x"), uploads.Part(4, 7, "x")):
+        assert (
+            await desk.ledger.write(uploads.ADD_PARTS, uploads.Added(ANNA, "first", "first", (part,), 9.0, 9.0)) is None
+        )
+    assert await desk.rows("SELECT id, received, state FROM uploads ORDER BY id") == before
+    assert await desk.ledger.write(uploads.END_UPLOAD, uploads.Ended(ANNA, "first", "first", None, "{}"))
+    part = uploads.Part(4, 6, "x")
+    assert await desk.ledger.write(uploads.ADD_PARTS, uploads.Added(ANNA, "first", "first", (part,), 9.0, 9.0)) is None
+    assert await desk.ledger.write(uploads.END_UPLOAD, uploads.Ended(ANNA, "first", "first", None, "[]")) is None
+
+
+async def test_two_uploads_under_one_token_are_changed_one_at_a_time(desk: Desk) -> None:
+    await two_uploads(desk, ANNA)
+    await desk.rows("UPDATE uploads SET token = 'ours'")
+    before = await other_upload(desk)
+    rest = uploads.Part(4, 6, "first/4")
+    assert await desk.ledger.write(uploads.HOLD_UPLOAD, uploads.Hold(ANNA, "first", "ours", LEASE_S))
+    assert await desk.ledger.write(uploads.ADD_PARTS, uploads.Added(ANNA, "first", "ours", (rest,), 1.0, 9.0))
+    assert [p.key for p in await desk.ledger.read(lambda c: uploads.parts(ANNA, c, "first"))] == ["first/0", "first/4"]
+    assert await desk.ledger.write(uploads.END_UPLOAD, uploads.Ended(ANNA, "first", "ours", None, "{}"))
+    keys: list[str] = await desk.ledger.write(uploads.REMOVE_UPLOAD, uploads.Removed(ANNA, "first", "ours", False))
+    assert sorted(keys) == ["first/0", "first/4"]
+    await desk.ledger.write(uploads.LET_UPLOAD_GO, uploads.Hold(ANNA, "first", "ours", LEASE_S))
+    assert await other_upload(desk) == before
+
+
+async def test_an_upload_that_has_expired_is_not_there_and_only_such_ones_are_removed(desk: Desk) -> None:
+    await two_uploads(desk, BERT)
+    rest = uploads.Part(4, 6, "first/4")
+    await desk.ledger.write(uploads.ADD_PARTS, uploads.Added(ANNA, "first", "first", (rest,), LEASE_S, 60.0))
+    await desk.rows("UPDATE uploads SET expires_at = 1.0 WHERE id = 'first'")
+    assert await desk.ledger.write(uploads.EXPIRE_UPLOADS, 9) == (0, []), "a process holds it"
+    await desk.ledger.write(uploads.LET_UPLOAD_GO, uploads.Hold(ANNA, "first", "first", LEASE_S))
+    await desk.ledger.write(uploads.LET_UPLOAD_GO, uploads.Hold(BERT, "second", "second", LEASE_S))
+    assert await desk.ledger.read(lambda c: uploads.get(ANNA, c, "first")) is None
+    assert await desk.ledger.read(lambda c: uploads.whole(c, 9)) == []
+    assert await desk.ledger.write(uploads.HOLD_UPLOAD, uploads.Hold(ANNA, "first", "new", 9.0)) is None
+    count, keys = await desk.ledger.write(uploads.EXPIRE_UPLOADS, 9)
+    assert (count, sorted(keys)) == (1, [("first/0", 4), ("first/4", 6)])
+    assert await desk.rows("SELECT id FROM uploads") == [("second",)]
+
+
+async def test_only_open_uploads_of_tus_are_gone_on_with(desk: Desk) -> None:
+    for name, kind in (("tus", "tus"), ("ended", "tus"), ("other", "presigned")):
+        made = uploads.Creation(name, ANNA, kind, 4, "{}", 60.0, 100)
+        assert await desk.ledger.write(uploads.CREATE_UPLOAD, made) is not None
+        await desk.ledger.write(uploads.HOLD_UPLOAD, uploads.Hold(ANNA, name, name, LEASE_S))
+        part = uploads.Part(0, 4, f"{name}/0")
+        await desk.ledger.write(uploads.ADD_PARTS, uploads.Added(ANNA, name, name, (part,), LEASE_S, 60.0))
+        if name == "ended":
+            await desk.ledger.write(uploads.END_UPLOAD, uploads.Ended(ANNA, name, name, None, "{}"))
+        await desk.ledger.write(uploads.LET_UPLOAD_GO, uploads.Hold(ANNA, name, name, LEASE_S))
+    assert await desk.ledger.read(lambda c: uploads.whole(c, 9)) == [(ANNA, "tus")]
+
+
+async def test_the_answer_to_a_request_is_its_own(desk: Desk) -> None:
+    await two_requests(desk)
+    answer = requests.StoreAnswer(ANNA, "k1", Token("t1"), "print", 200, "{}", b"body")
+    assert await desk.ledger.write(requests.STORE_ANSWER, answer) is True
+    for owner, key, status in ((ANNA, "k1", 200), (ANNA, "k2", None), (BERT, "k1", None)):
+        enter = requests.Enter(owner, key, "print", Token("new"), LEASE_S)
+        found = await desk.ledger.write(requests.ENTER_REQUEST, enter)
+        assert isinstance(found, requests.Stored)
+        assert found.status == status
+
+
+async def test_i3_a_generation_is_written_only_under_the_lease_of_its_step(desk: Desk) -> None:
+    first = await desk.indexing("/a")
+    await desk.to_index("/b")
+    [stranger] = await desk.rows(f"SELECT id FROM generations WHERE id <> {first.generation_id}")
+    lease = first.lease
+    stale = generations.Writing(lease.step_id, Token("stale"), first.generation_id)
+    assert await desk.ledger.write(generations.WRITE, stale) is None
+    assert await desk.rows("SELECT * FROM placements") == []
+    assert await desk.rows("SELECT written FROM generations WHERE written = 1") == []
+    writing = generations.Writing(lease.step_id, lease.token, first.generation_id)
+    assert await desk.ledger.write(generations.WRITE, writing) is False
+    assert await desk.rows("SELECT generation_id FROM placements") == [(first.generation_id,)]
+    assert await desk.ledger.write(generations.WRITE, writing) is True
+    assert await desk.one(f"SELECT written FROM generations WHERE id = {stranger[0]}") == 0
