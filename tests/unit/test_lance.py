@@ -448,6 +448,20 @@ async def test_a_table_that_nobody_searches_is_indexed_in_larger_steps(
     assert len(await table.search(TextQuery("common"), 999)) == 250
 
 
+@pytest.mark.parametrize(
+    ("sizes", "count", "merged"),
+    [
+        ([25_000] * 8, 8, 8),
+        ([25_000] * 9, 9, 8),
+        ([462_000, 26_000], 2, 1),
+        ([190_000, 20_000, 5_000], 3, 2),
+        ([400_000], 1, 1),
+    ],
+)
+def test_no_merge_of_a_text_index_has_more_rows_than_memory_allows(sizes: list[int], count: int, merged: int) -> None:
+    assert upkeep.within(sizes, count) == merged
+
+
 async def test_new_files_are_merged_before_they_get_into_the_indexes(
     table: LanceTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

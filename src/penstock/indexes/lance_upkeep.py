@@ -37,7 +37,8 @@ SETTLED = 4
 """At the end of an ingest, segments of text indexes are merged with one that is up to so many times as large as they.
 With one segment instead of four, a search takes half of the time."""
 SETTLED_ROWS = 200_000
-"""At most so many rows are merged for this reason: it takes 30 µs of processor time for each."""
+"""At most so many rows of a text index are merged at once: it takes 1.5 KB of memory for each, and 30 µs of processor
+time."""
 SMALL_FILES = 32
 FILE_ROWS = 25_000
 """Files with at least this many rows are not merged. A merge needs two to three times the memory of its rows."""
@@ -280,11 +281,10 @@ def update_index(dataset: Any, name: str, pace: Pace) -> None:
     index = _described(dataset, name)
     if index is not None:
         sizes = _sizes(dataset, index)
-        waits = pace.bulk and len(sizes) <= BULK_SEGMENTS
-        settled = settled_tail(sizes) if pace.settles and name in TEXT else 0
-        dataset.optimize.optimize_indices(
-            index_names=[name], num_indices_to_merge=max(1 if waits else tail(sizes), settled) - 1
-        )
+        count = 1 if pace.bulk and len(sizes) <= BULK_SEGMENTS else tail(sizes)
+        if name in TEXT:
+            count = max(within(sizes, count), settled_tail(sizes) if pace.settles else 0)
+        dataset.optimize.optimize_indices(index_names=[name], num_indices_to_merge=count - 1)
     elif name == GENERATION:
         dataset.create_scalar_index("generation", "BTREE", name=GENERATION, replace=True)
     else:
@@ -295,6 +295,13 @@ def _sizes(dataset: Any, index: Any) -> list[int]:
     """The number of rows in each segment of an index, the oldest first, and of the rows outside of it."""
     rows = {fragment.fragment_id: fragment.count_rows() for fragment in dataset.get_fragments()}
     return [*(sum(rows.pop(one, 0) for one in part.fragment_ids) for part in index.segments), sum(rows.values())]
+
+
+def within(sizes: Sequence[int], count: int) -> int:
+    """At most `count` of the newest pieces, and no more than together have SETTLED_ROWS rows."""
+    while count > 1 and sum(sizes[-count:]) > SETTLED_ROWS:
+        count -= 1
+    return count
 
 
 def settled_tail(sizes: Sequence[int]) -> int:
