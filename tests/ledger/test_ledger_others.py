@@ -3,10 +3,10 @@ another process holds. Each condition of these statements is needed by one of th
 
 from typing import Any
 
-from tests.kit.ledger import ANNA, BERT, LEASE_S, Desk
+from tests.kit.ledger import ANNA, BERT, KEY, LEASE_S, Desk
 
 from penstock.ledger.database import workers
-from penstock.ledger.engine import actions, api_keys, generations, leasing, outbox, requests, uploads
+from penstock.ledger.engine import actions, api_keys, generations, leasing, locks, outbox, requests, uploads
 from penstock.model.nouns import Owner, Token, WorkerId
 
 
@@ -341,3 +341,21 @@ async def test_i3_a_generation_is_written_only_under_the_lease_of_its_step(desk:
     assert await desk.rows("SELECT generation_id FROM placements") == [(first.generation_id,)]
     assert await desk.ledger.write(generations.WRITE, writing) is True
     assert await desk.one(f"SELECT written FROM generations WHERE id = {stranger[0]}") == 0
+
+
+async def test_locks_are_released_one_by_one_and_a_worker_that_ends_frees_only_its_own(desk: Desk) -> None:
+    taken = []
+    for owner, worker in ((ANNA, "w1"), (BERT, "w2")):
+        await desk.to_index("/a", owner=owner)
+        taken += await desk.claim_keyed(worker=worker)
+    assert len(taken) == 2
+    held = "SELECT resource_key, worker_id FROM locks WHERE token IS NOT NULL ORDER BY resource_key"
+    before = await desk.rows(held)
+    assert [row[1] for row in before] == ["w1", "w2"]
+    await desk.ledger.write(leasing.LEAVE, WorkerId("w1"))
+    assert await desk.rows(held) == before[1:]
+    # Both under one token: the key alone says which one it is.
+    await desk.rows("UPDATE locks SET token = 'one', worker_id = 'w2', lease_until = 9e12")
+    assert await desk.ledger.write(locks.RELEASE, (KEY, Token("two"))) is False
+    assert await desk.ledger.write(locks.RELEASE, (KEY, Token("one"))) is True
+    assert [row[0] for row in await desk.rows(held)] == ["index:bert/default/1"]

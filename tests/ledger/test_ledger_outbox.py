@@ -248,3 +248,31 @@ async def test_two_couriers_never_take_the_same(desk: Desk, second: Desk, count:
     while taken := [*await take(desk, count), *await take(second, count, "w2")]:
         seen += [(d.event_id, d.handler) for d in taken]
     assert len(seen) == len(set(seen)) == 6
+
+
+async def test_the_end_of_a_delivery_concerns_that_one_alone_and_needs_its_lease(desk: Desk) -> None:
+    await told(desk, "/a", "/b", item_start=[to("one"), to("two")])
+    await dispatch(desk)
+    first, *others = await take(desk)
+    assert len({d.token for d in (first, *others)}) == 1
+    mine = f"event_id = {first.event_id} AND handler = {first.handler}"
+    before = await desk.rows(f"SELECT * FROM deliveries WHERE NOT ({mine}) ORDER BY event_id, handler")
+    again = Undelivered(first, "handler_failed", "it failed", retry_in=100.0)
+    assert await desk.ledger.write(outbox.UNDELIVERED, again) is True
+    after = await desk.rows("SELECT * FROM deliveries ORDER BY event_id, handler")
+    # The lease is over: nothing more is written under it.
+    assert await desk.ledger.write(outbox.UNDELIVERED, again) is False
+    assert await desk.ledger.write(outbox.UNDELIVERED, replace(again, retry_in=None)) is False
+    assert await desk.ledger.write(outbox.DELIVERED, first) is False
+    assert await desk.rows("SELECT * FROM deliveries ORDER BY event_id, handler") == after
+    assert await desk.rows(f"SELECT * FROM deliveries WHERE NOT ({mine}) ORDER BY event_id, handler") == before
+    assert await desk.rows("SELECT * FROM dead_letters") == []
+    second, *rest = others
+    assert await desk.ledger.write(outbox.UNDELIVERED, Undelivered(second, "handler_failed", "it failed")) is True
+    assert await desk.ledger.write(outbox.DELIVERED, rest[0]) is True
+    assert sorted(row[0] for row in await desk.rows("SELECT status FROM deliveries")) == [
+        "DELIVERED",
+        "FAILED",
+        "PENDING",
+        "PENDING",
+    ]
