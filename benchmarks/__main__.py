@@ -12,8 +12,11 @@ from benchmarks import (
     flat,
     grams,
     latency,
+    lists,
+    load,
     memory,
     queue,
+    resume,
     retrieval,
     service,
     size,
@@ -35,8 +38,11 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "extract": extract.rows,
     "size": size.rows,
     "service": service.rows,
+    "load": load.rows,
+    "resume": resume.rows,
+    "lists": lists.rows,
 }
-LONG: dict[str, Callable[[], Iterator[Row]]] = {"million": size.million}
+LONG: dict[str, Callable[[], Iterator[Row]]] = {"million": size.million, "large": service.many_large}
 """Only if they are named."""
 
 

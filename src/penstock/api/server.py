@@ -11,6 +11,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from penstock.api.app import make_api
+from penstock.api.connection import connection_class
 from penstock.api.service import Service
 from penstock.app import App
 from penstock.config_serve import ServeConfig
@@ -115,6 +116,8 @@ def _config(api: FastAPI, settings: ServeConfig) -> uvicorn.Config:
         raise ConfigError("serve: set both tls_certificate and tls_key, or neither")
     config = uvicorn.Config(
         api,
+        http=connection_class(settings.idle_s),
+        ws="none",
         log_config=None,
         access_log=False,
         lifespan="off",

@@ -47,7 +47,7 @@ async def list_documents(
     )
     out: list[DocumentView] = []
     if limit:
-        async for page in pages(scope, chosen):
+        async for page in pages(scope, chosen, limit):
             out += map(views.listed, page)
             if len(out) >= limit:
                 break

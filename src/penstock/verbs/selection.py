@@ -94,9 +94,9 @@ def selection(
     )
 
 
-async def pages(scope: Scope, chosen: Selection) -> AsyncIterator[list[Listed]]:
+async def pages(scope: Scope, chosen: Selection, wanted: int = PAGE) -> AsyncIterator[list[Listed]]:
     """Yield the matching documents, newest first. A page may be empty: it stands for the documents that were looked at,
-    as many as `_page_sizes` says."""
+    as many as `_page_sizes` says. `wanted`: the number of documents that the caller needs."""
     read = partial(
         documents.examined,
         scope.owner,
@@ -110,7 +110,7 @@ async def pages(scope: Scope, chosen: Selection) -> AsyncIterator[list[Listed]]:
     elif chosen.reason:
         read = partial(related.failed_for, scope.owner, reason=chosen.reason)
     last: str | None = chosen.before
-    for size in _page_sizes(chosen):
+    for size in _page_sizes(chosen, wanted):
         if last is None:
             return
         page = await scope.ledger.read(read, before=last, count=size)
@@ -118,10 +118,10 @@ async def pages(scope: Scope, chosen: Selection) -> AsyncIterator[list[Listed]]:
         last = page.last
 
 
-def _page_sizes(chosen: Selection) -> Iterator[int]:
+def _page_sizes(chosen: Selection, wanted: int = PAGE) -> Iterator[int]:
     """The number of documents that each statement looks at: the first one few, because they may be all that is wanted.
     The database passes on only some of them if it knows a part of their metadata or of their name."""
-    yield PAGE
+    yield min(wanted, PAGE) if chosen.by_ledger else PAGE
     yield from repeat(10 * PAGE if (chosen.parts or chosen.part_of_name) and not chosen.related else PAGE)
 
 

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Response
 
 from penstock.api.answers import answer, described
 from penstock.api.callers import Reads, Writes
+from penstock.api.fields import Collection
 from penstock.api.problems import not_found
 from penstock.api.routes.groups import whole
 from penstock.verbs.collections import CollectionView, Dropped
@@ -21,13 +22,13 @@ async def list_collections(access: Reads) -> Response:
 
 
 @router.get("/collections/{name}", operation_id="get_collection", responses=described(CollectionView))
-async def get_collection(access: Reads, name: str) -> Response:
+async def get_collection(access: Reads, name: Collection) -> Response:
     """Return one collection with its counts."""
     return answer(await access.scope.collection(access.collection(name)))
 
 
 @router.delete("/collections/{name}", operation_id="drop_collection", responses=described(Dropped))
-async def drop_collection(access: Writes, name: str) -> Response:
+async def drop_collection(access: Writes, name: Collection) -> Response:
     """Delete all documents of a collection, and the collection."""
     whole(access)
     done = await access.scope.drop_collection(access.collection(name))

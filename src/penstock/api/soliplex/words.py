@@ -282,6 +282,8 @@ def _json(name: str, given: Any) -> dict[str, Any]:
 def number(name: str, given: Any) -> int:
     if isinstance(given, int) and not isinstance(given, bool) and abs(given) <= LARGEST:
         return given
+    if isinstance(given, float) and given.is_integer() and abs(given) <= LARGEST:
+        return int(given)
     text = str(given).strip()
     digits = text.removeprefix("-")
     if not digits.isascii() or not digits.isdigit() or len(digits) > 18:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -45,18 +46,22 @@ _LAST = {
     )
     for choice in _CHOICES
 }
-_CONTAINING = {
-    choice: Statement(
-        OF_OWNER + _chosen(*choice) + f"AND d.id >= :least AND {generations.CONTAINS} ORDER BY d.id DESC",
-        rows="part text",
+# The documents are chosen before the others are joined: PostgreSQL would read all generations.
+_EXAMINED = {
+    choice: _COLUMNS.replace(
+        "FROM documents d ",
+        "FROM (SELECT * FROM documents d WHERE d.owner = :owner AND d.deleted_at IS NULL "
+        + _chosen(*choice)
+        + "AND d.id >= :least ORDER BY d.id DESC LIMIT :count) AS d ",
     )
     for choice in _CHOICES
 }
-_NAMED = {
-    choice: Statement(
-        OF_OWNER + _chosen(*choice) + "AND d.id >= :least AND {instr}(d.name, :part) > 0 ORDER BY d.id DESC"
-    )
+_CONTAINING = {
+    choice: Statement(_EXAMINED[choice] + f"WHERE {generations.CONTAINS} ORDER BY d.id DESC", rows="part text")
     for choice in _CHOICES
+}
+_NAMED = {
+    choice: Statement(_EXAMINED[choice] + "WHERE {instr}(d.name, :part) > 0 ORDER BY d.id DESC") for choice in _CHOICES
 }
 _COUNTS = {
     choice: Statement(
@@ -291,11 +296,11 @@ def examined(
     [(looked_at, least)] = connection.run(_LAST[which], owner=owner, count=count, **given)
     if not looked_at:
         return Examined([], None)
-    given |= {"owner": owner, "least": least}
+    place: dict[str, Any] = {"owner": owner, "least": least, "count": count, **given}
     if parts:
-        rows = connection.run(_CONTAINING[which], [(part,) for part in parts], **given)
+        rows = connection.run(_CONTAINING[which], [(part,) for part in parts], **place)
     else:
-        rows = connection.run(_NAMED[which], part=name, **given)
+        rows = connection.run(_NAMED[which], part=name, **place)
     return Examined([listed_row(row) for row in rows], least if looked_at == count else None)
 
 
