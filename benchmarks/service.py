@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 from benchmarks.processes import PENSTOCK, ROOT
@@ -56,17 +56,23 @@ def environment(url: str | None = None) -> dict[str, str]:
 def started(command: list[str], url: str | None = None) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A server that tells its URL on standard error, and its port."""
     process = subprocess.Popen(command, cwd=ROOT, env=environment(url), stderr=subprocess.PIPE, text=True)
+    reading: threading.Thread | None = None
     try:
         assert process.stderr is not None
         for line in process.stderr:
             if found := re.match(r"Serving http://[^:]+:(\d+)", line):
-                threading.Thread(target=process.stderr.read, daemon=True).start()
+                reading = threading.Thread(target=process.stderr.read, daemon=True)
+                reading.start()
                 yield process, int(found[1])
                 return
         raise RuntimeError("the server did not start")
     finally:
         process.kill()
         process.wait()
+        if reading is not None:
+            reading.join()
+        if process.stderr is not None:
+            process.stderr.close()
 
 
 @asynccontextmanager
@@ -76,6 +82,8 @@ async def connected(port: int) -> "AsyncIterator[tuple[asyncio.StreamReader, asy
         yield reader, writer
     finally:
         writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
 
 
 async def put(
