@@ -32,14 +32,18 @@ class Server:
     def start(self) -> None:
         words = ["serve", "--home", str(self.home), "--port", str(self.port)]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.cli.main", *words], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+            [sys.executable, "-m", "penstock.cli.main", *words],
+            stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env=_settings(),
         )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/healthz", timeout=5):
                 return
             assert self._process.poll() is None
             time.sleep(0.05)
+        self.kill()
         raise AssertionError("the server does not answer")
 
     def kill(self) -> None:
@@ -49,8 +53,13 @@ class Server:
             self._process = None
 
     def penstock(self, *words: str) -> None:
-        command = [sys.executable, "-m", "penstock.cli.main", words[0], "--home", str(self.home), *words[1:]]
-        subprocess.run(command, check=False, capture_output=True, timeout=120)
+        command = [sys.executable, "-m", "penstock.cli.main", *words, "--home", str(self.home)]
+        subprocess.run(command, check=False, capture_output=True, timeout=120, env=_settings())
+
+
+def _settings() -> dict[str, str]:
+    """The environment without settings: `PENSTOCK_LONG` is one of the tests."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
 
 
 @pytest.fixture
