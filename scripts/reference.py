@@ -22,6 +22,7 @@ from penstock.extractors.formats import FORMATS, PLAIN, Format, Magic, Mark, Nam
 from penstock.ledger.engine.api_keys import ApiKey
 from penstock.ledger.engine.audit_log import AuditEntry
 from penstock.ledger.engine.dead_letters import DeadLetter
+from penstock.ledger.engine.webhooks import Webhook, WebhookDelivery
 from penstock.ledger.reads.batches import Batch, Group
 from penstock.ledger.reads.stats import ListedLock, ListedStep, LockRelease, WaitingEvents
 from penstock.model.nouns import StepView
@@ -37,7 +38,9 @@ from penstock.verbs.dead_letters import DeadLetters
 from penstock.verbs.estimate import Estimate
 from penstock.verbs.groups import BatchStart
 from penstock.verbs.ingest_plan import IngestPlan, TypePlan
+from penstock.verbs.intake_pauses import IntakeState
 from penstock.verbs.jobs import Summary
+from penstock.verbs.quotas import QuotaView
 from penstock.verbs.reindex import ReindexEstimate, ReindexView
 from penstock.verbs.replays import Discard, Replay
 from penstock.verbs.usage import Sum, Usage, UsageRow
@@ -224,6 +227,19 @@ SHAPES: dict[str, dict[str, Shape]] = {
     "key list": {"": {"keys": [dict.fromkeys(ApiKey.__struct_fields__)]}},
     "key revoke": {"": {"revoked": [dict.fromkeys(ApiKey.__struct_fields__)]}},
     "audit": {"": {"entries": [dict.fromkeys(AuditEntry.__struct_fields__)]}},
+    "intake pause": {"": dict.fromkeys(IntakeState.__struct_fields__)},
+    "intake resume": {"": dict.fromkeys(IntakeState.__struct_fields__)},
+    "intake status": {"": dict.fromkeys(IntakeState.__struct_fields__)},
+    "quota show": {"": dict.fromkeys(QuotaView.__struct_fields__)},
+    "quota set": {"": dict.fromkeys(QuotaView.__struct_fields__)},
+    "quota clear": {"": dict.fromkeys(QuotaView.__struct_fields__)},
+    "webhook list": {"": {"webhooks": [dict.fromkeys(Webhook.__struct_fields__)]}},
+    "webhook create": {"": {**dict.fromkeys(Webhook.__struct_fields__), "secret": None}},
+    "webhook change": {"": {**dict.fromkeys(Webhook.__struct_fields__), "secret": None}},
+    "webhook delete": {"": {"deleted": None}},
+    "webhook test": {"": dict.fromkeys(WebhookDelivery.__struct_fields__)},
+    "webhook deliveries": {"": {"deliveries": [dict.fromkeys(WebhookDelivery.__struct_fields__)]}},
+    "webhook redeliver": {"": {"queued": [dict.fromkeys(WebhookDelivery.__struct_fields__)]}},
     "config show": {"": dict.fromkeys(Config.__struct_fields__)},
     "config check": {"": {"ok": None, "index": None, "isolated": None}},
     "db migrate": {"": {"version": None}},

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from penstock.config_http import HttpConfig
-from penstock.config_limits import MOST
+from penstock.config_limits import MOST, QuotaConfig
 from penstock.config_limits import LimitsConfig as LimitsConfig
 from penstock.config_providers import LOCAL, TargetConfig, extractor_problems
 from penstock.config_providers import WebhookConfig as WebhookConfig
@@ -169,6 +169,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Whisper model in the format of CTranslate2, `off` is none. `auto`: `moonshine` if it is installed."""
     parsers: ParsersConfig = ParsersConfig()
     limits: LimitsConfig = LimitsConfig()
+    quota: QuotaConfig = QuotaConfig()
     targets: dict[str, TargetConfig] = {}
     ocr: OcrConfig = OcrConfig()
     http: HttpConfig = HttpConfig()
@@ -274,6 +275,7 @@ class ConfigKeywords(TypedDict, total=False):
     transcriber: str
     parsers: ParsersConfig | Mapping[str, Any]
     limits: LimitsConfig | Mapping[str, Any]
+    quota: QuotaConfig | Mapping[str, Any]
     targets: Mapping[str, TargetConfig | Mapping[str, Any]]
     ocr: OcrConfig | Mapping[str, Any]
     http: HttpConfig | Mapping[str, Any]

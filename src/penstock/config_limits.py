@@ -1,4 +1,4 @@
-"""The limits for each document."""
+"""The limits for each document, and for each owner."""
 
 from typing import Annotated
 
@@ -35,3 +35,12 @@ class LimitsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Maximum number of documents inside a document, at all depths."""
     members_megabytes: Annotated[int, Meta(ge=1, le=MOST)] = 20_000
     """Maximum total size of the documents inside a document, at all depths."""
+
+
+class QuotaConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What each owner may have. `penstock quota set` gives an owner other limits."""
+
+    documents: Annotated[int, Meta(ge=0, le=10**15)] | None = None
+    """Maximum number of documents. Default: no limit."""
+    megabytes: Annotated[int, Meta(ge=0, le=10**12)] | None = None
+    """Maximum total size of the raw bytes of these documents, in megabytes. Default: no limit."""

@@ -105,6 +105,19 @@ class NotSupported(UsageError):
     """The settings do not allow this at all."""
 
 
+class IntakePaused(PenstockError):
+    """The operator has paused the intake: new documents are not accepted now. `retry_after`: ask again after so many
+    seconds."""
+
+    def __init__(self, message: str, retry_after: float = 60.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class QuotaExceeded(PenstockError):
+    """The owner would have more documents or bytes than its quota allows."""
+
+
 class AccessError(PenstockError):
     """A caller of the service may not do this."""
 

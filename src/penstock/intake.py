@@ -13,10 +13,11 @@ from msgspec.structs import replace
 
 from penstock.blobs.base import Blobs, Stored
 from penstock.blobs.small import is_small, small_key, small_limit
-from penstock.errors import DiskFull, LeaseLost, SourceChanged, SourceError
-from penstock.intake_items import Read, Receipt, SubmitItem
+from penstock.errors import DiskFull, LeaseLost, QuotaExceeded, SourceChanged, SourceError
+from penstock.intake_items import Read, Receipt, SubmitItem, in_batches, joined, unique
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.engine import groups, revisions, runs, submissions, submits
+from penstock.ledger.engine.admission import Quota
 from penstock.ledger.engine.children import Parent
 from penstock.ledger.engine.groups import GroupStart
 from penstock.ledger.engine.locks import own_key
@@ -29,11 +30,8 @@ from penstock.runtime import Runtime
 from penstock.sources.base import Change, Local
 from penstock.workflows.load import encode
 
-BATCH = 256
 SMALL = 1 << 20
 """Files up to this size are read into memory and stored in batches; larger ones are streamed one by one."""
-REMOTE_BATCH = 16
-"""Documents that are fetched from elsewhere are accepted in smaller batches, because each takes longer."""
 REMOTE_READS = 8
 """So many of them are fetched at once."""
 CHANGING_TRIES = 3
@@ -41,6 +39,8 @@ GROUP = 16
 """When the disk becomes full, the rest of a batch is accepted in groups of this size, then one by one."""
 LARGE_REFUSED = 16
 """After so many large files in a row that did not fit on the disk, no more of them are tried."""
+OVER_QUOTA = 16
+"""After so many documents in a row that exceeded the quota, no more new ones are tried."""
 FULL = "not accepted, because the disk is full"
 
 
@@ -65,12 +65,25 @@ class RunSpec:
 
 
 class Intake:
-    def __init__(self, ledger: Ledger, blobs: Blobs, runtime: Runtime, small: int | None = None) -> None:
-        """`small`: the size up to which raw bytes are kept in the ledger. Default: that of the blobs."""
+    def __init__(
+        self,
+        ledger: Ledger,
+        blobs: Blobs,
+        runtime: Runtime,
+        small: int | None = None,
+        gate: Callable[[], Awaitable[Quota]] | None = None,
+    ) -> None:
+        """`small`: the size up to which raw bytes are kept in the ledger. Default: that of the blobs. `gate` is called
+        before each batch is read. It returns the quota, and raises an error if nothing may be accepted now."""
         self._ledger = ledger
         self._blobs = blobs
         self._runtime = runtime
         self._small = small_limit(blobs) if small is None else small
+        self._gate = gate
+        self._quota = Quota()
+        self._over_quota = 0
+        """Documents in a row that were refused because of the quota."""
+        self._over_quota_said = ""
         self._sealed = False
         self.is_full = False
         """The disk became full: nothing more is accepted."""
@@ -92,7 +105,7 @@ class Intake:
     async def _submit(self, spec: RunSpec, items: AsyncIterator[SubmitItem]) -> AsyncGenerator[list[Receipt], None]:
         ahead: asyncio.Task[list[Read]] | None = None
         try:
-            async with aclosing(_batches(items)) as batches:
+            async with aclosing(in_batches(items)) as batches:
                 following = await anext(batches, None)
                 while following is not None or ahead is not None:
                     reads = await ahead if ahead is not None else None
@@ -128,6 +141,8 @@ class Intake:
                 self._sealed = True
 
     async def _read_batch(self, spec: RunSpec, items: Sequence[SubmitItem]) -> list[Read]:
+        if self._gate is not None:
+            self._quota = await self._gate()
         there = await self._ledger.read(
             lambda c: runs.known(spec.owner, c, spec.collection, [item.uri for item in items])
         )
@@ -239,7 +254,7 @@ class Intake:
             read.raw_key, read.data = small_key(spec.owner, self._runtime.ulid()), head
             return Stored(hashlib.sha256(head).hexdigest(), len(head))
         key = raw_key(spec.owner, self._runtime)
-        stored = await self._blobs.put_stream(key, _joined(head, pieces))
+        stored = await self._blobs.put_stream(key, joined(head, pieces))
         read.raw_key = key
         return stored
 
@@ -263,6 +278,29 @@ class Intake:
         return Stored(digest.hexdigest(), size)
 
     async def _accept(self, spec: RunSpec, reads: list[Read], last: bool) -> list[Receipt]:
+        """Accept a batch. If it exceeds the quota, accept its halves, and refuse the documents that do not fit, without
+        leaving any bytes of them."""
+        new = [read for read in reads if not read.is_known]
+        if self._over_quota >= OVER_QUOTA and new:
+            known = [read for read in reads if read.is_known]
+            return await self._accept_within_quota(spec, known, last) + await self._refuse(new, self._over_quota_said)
+        try:
+            return await self._accept_within_quota(spec, reads, last)
+        except QuotaExceeded as error:
+            if len(reads) == 1:
+                self._over_quota += 1
+                self._over_quota_said = str(error)
+                return await self._refuse(reads, str(error))
+        half = len(reads) // 2
+        return await self._accept(spec, reads[:half], False) + await self._accept(spec, reads[half:], last)
+
+    async def _refuse(self, reads: Sequence[Read], why: str) -> list[Receipt]:
+        await self._take_back(reads)
+        for read in reads:
+            read.problem = f"{read.item.uri}: {why}"
+        return [read.receipt(None) for read in reads]
+
+    async def _accept_within_quota(self, spec: RunSpec, reads: list[Read], last: bool) -> list[Receipt]:
         """Accept a batch. Large files come first, because they take longest. If the disk becomes full, accept small
         groups, the smallest files first, and the files of a group that does not fit one by one. Refuse the rest,
         without leaving any bytes of it."""
@@ -314,7 +352,7 @@ class Intake:
         held = [read.data for _, read in pending]
         try:
             await self._store(pending)
-            good = _unique([read for read in reads if read.problem is None])
+            good = unique([read for read in reads if read.problem is None])
             answers = await self._enter(spec, good, seal=last)
         except DiskFull:
             for (_, read), data in zip(pending, held, strict=True):
@@ -366,9 +404,10 @@ class Intake:
             )
             for i, read in enumerate(reads)
         )  # fmt: skip
-        answers = await self._ledger.write(submits.SUBMIT, submission(spec, documents, seal))
+        answers = await self._ledger.write(submits.SUBMIT, submission(spec, documents, seal, self._quota))
         if not answers:
             raise LeaseLost(f"the step that found {reads[0].item.uri} now belongs to another worker")
+        self._over_quota = 0
         self._sealed = seal and not any(answer.needs_bytes for answer in answers)
         return answers
 
@@ -378,7 +417,9 @@ def _refused(read: Read) -> Receipt:
     return read.receipt(None)
 
 
-def submission(spec: RunSpec, documents: tuple[NewDocument, ...], seal: bool = False) -> Submission:
+def submission(
+    spec: RunSpec, documents: tuple[NewDocument, ...], seal: bool = False, quota: Quota = Quota()
+) -> Submission:
     snapshot, body = encode(spec.workflow)
     first = spec.workflow.steps[0]
     key = own_key(spec.owner, spec.collection, first.resource_key)
@@ -397,6 +438,7 @@ def submission(spec: RunSpec, documents: tuple[NewDocument, ...], seal: bool = F
         replace(spec.group, seal=True) if spec.group is not None and seal else spec.group,
         spec.parent,
         spec.held,
+        quota,
     )
 
 
@@ -405,25 +447,3 @@ def raw_key(owner: Owner, runtime: Runtime) -> str:
     folder."""
     ulid = runtime.ulid()
     return f"{owner}/raw/{ulid[:7]}/{ulid}"
-
-
-async def _batches(items: AsyncIterator[SubmitItem]) -> AsyncGenerator[list[SubmitItem], None]:
-    batch: list[SubmitItem] = []
-    async for item in items:
-        batch.append(item)
-        if len(batch) >= (REMOTE_BATCH if item.remote else BATCH):
-            yield batch
-            batch = []
-    if batch:
-        yield batch
-
-
-async def _joined(head: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield head
-    async for piece in rest:
-        yield piece
-
-
-def _unique(reads: list[Read]) -> list[Read]:
-    """Keep only the last item of each source, because a submission may contain a source only once."""
-    return list({read.item.uri: read for read in reads}.values())

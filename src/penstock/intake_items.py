@@ -1,6 +1,7 @@
 """What intake takes and returns: items to submit, what was read of them, and receipts."""
 
 import os
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -10,6 +11,10 @@ from penstock.ledger.engine.submits import Submitted
 from penstock.model.nouns import DocumentId
 from penstock.model.states import DocumentStatus
 from penstock.sources.base import Found, Revised, Source
+
+BATCH = 256
+REMOTE_BATCH = 16
+"""Documents that are fetched from elsewhere are accepted in smaller batches, because each takes longer."""
 
 
 class StoredRaw(msgspec.Struct, frozen=True):
@@ -123,3 +128,25 @@ class Read:
             self.size,
             stale_settings=answer.stale_settings,
         )
+
+
+async def in_batches(items: AsyncIterator[SubmitItem]) -> AsyncGenerator[list[SubmitItem], None]:
+    batch: list[SubmitItem] = []
+    async for item in items:
+        batch.append(item)
+        if len(batch) >= (REMOTE_BATCH if item.remote else BATCH):
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+async def joined(head: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield head
+    async for piece in rest:
+        yield piece
+
+
+def unique(reads: list[Read]) -> list[Read]:
+    """Keep only the last item of each source, because a submission may contain a source only once."""
+    return list({read.item.uri: read for read in reads}.values())

@@ -63,15 +63,19 @@ _UPLOAD = (
 )
 _STREAM = "only for messages of streams: tests/acceptance/test_consume_command.py kills it there"
 _ACTION = "only for actions on many documents: tests/integration/test_actions.py dies between their writes"
+_WEBHOOK = "only for webhooks of owners: tests/integration/test_owner_webhooks.py kills workers there"
 _SERVICE = "one row of the service, which the caller sends again: no test kills it there yet"
 _OF_THE_SERVICE = {
     _UPLOAD: ("create_upload", "hold_upload", "add_parts", "let_upload_go", "end_upload", "remove_upload"),
     _STREAM: ("refuse_message", "retried_message"),
     _ACTION: ("start_action", "take_action", "choose", "act", "discard_of", "let_action_go", "end_action"),
+    _WEBHOOK: ("take_webhooks", "settle_webhook"),
     _SERVICE: (
         *("create_key", "revoke_key", "used_key", "audit", "enter_request", "renew_request", "store_answer"),
         *("forget_request", "allot_numbers", "create_batch", "set_sync_state", "cancel_action"),
         *("set_store", "forget_store", "add_file_batch", "cancel_file_batch"),
+        *("create_webhook", "change_webhook", "delete_webhook", "redeliver", "tested_webhook"),
+        *("pause_intake", "resume_intake", "set_quota", "settle_holdings"),
     ),
 }
 for _why, _verbs in _OF_THE_SERVICE.items():

@@ -116,9 +116,14 @@ class Wall:
 
     def shows(self, answer: Answer) -> bool:
         """Whether an answer has something of hers. What was sent may be repeated as a name, but never as an id."""
-        ids = [self.anna[name] for name in ("document_id", "failed", "group_id", "key_id", "file_id", "batch_id")]
+        ids = [
+            self.anna[name]
+            for name in ("document_id", "failed", "group_id", "key_id", "file_id", "batch_id", "webhook_id")
+        ]
         text = answer.text.replace(" ", "")
-        return WORD in text or any(re.search(rf'"(?:id|document_id|group_id|key_id)":"{one}"', text) for one in ids)
+        return WORD in text or any(
+            re.search(rf'"(?:id|document_id|group_id|key_id|webhook_id)":"{one}"', text) for one in ids
+        )
 
     async def ask(
         self, one: Operation, key: str | None, values: str | dict[str, str], *, in_query: bool = True, kind: str = ""
@@ -223,6 +228,7 @@ async def wall(start_app: StartApp) -> Wall:
         "group_id": (await anna.list_groups())[0].id, "key_id": (await anna.create_key()).key.id,
         "batch": f"{SECRET}-batch", "collection": SECRET, "number": str(letters[0].id), "name": f"{SECRET}.txt",
         "vector_store_id": f"vs_{SECRET}", "file_id": f"file-{documents[f'{SECRET}.bin']}",
+        "webhook_id": (await anna.create_webhook("https://93.184.216.34/hook")).webhook.id,
     }  # fmt: skip
     batch = vector_stores.NewBatch(Owner("anna"), app.runtime.ulid(), SECRET, (DocumentId(hers["failed"]),))
     await app.ledger.write(vector_stores.ADD_FILE_BATCH, batch)

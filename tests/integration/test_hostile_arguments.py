@@ -134,6 +134,13 @@ def verbs(document: str) -> list[Verb]:
         "start_document": (_plain("start_document"), {"document": document}),
         "start_batch": (_plain("start_batch"), {"batch": "spring"}),
         "vacuum": (_plain("vacuum"), {"wait_s": 0.0}),
+        "create_webhook": (_plain("create_webhook"), {"url": "https://93.184.216.34/hook"}),
+        "webhook": (_plain("webhook"), {"webhook": document}),
+        "change_webhook": (_plain("change_webhook"), {"webhook": document}),
+        "delete_webhook": (_plain("delete_webhook"), {"webhook": document}),
+        "test_webhook": (_plain("test_webhook"), {"webhook": document}),
+        "list_webhook_deliveries": (_plain("list_webhook_deliveries"), {"webhook": document}),
+        "redeliver_webhook": (_plain("redeliver_webhook"), {"webhook": document, "delivery": 1}),
         "work": (_plain("work"), {"pools": "x"}),
     }
     crossing = {name for name in public(App) if name in vars(App)}

@@ -209,7 +209,7 @@ async def test_a_name_that_changes_its_address_after_the_check_is_refused(
 ) -> None:
     """DNS rebinding: the address that is connected to is the one that was checked."""
     answers = iter([["192.0.2.1"], ["127.0.0.1"]] * 50)
-    monkeypatch.setattr(addresses.GuardedNetwork, "_look_up", staticmethod(lambda host, port: next(answers)))
+    monkeypatch.setattr(addresses, "look_up", lambda host, port: next(answers))
     app = await start(start_app, allow_private=False, timeout_s=0.2, patience_s=0)
     url = site.url("/a.txt", "rebinding.example")
     site.put("/a.txt", b"secret")

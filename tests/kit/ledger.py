@@ -45,7 +45,7 @@ TABLES = (
     "answer_segments", "answers", "operations",
     "index_versions", "placements", "small_blobs", "forgotten", "run_settings",
     "usage", "run_usage", "reindexes", "api_keys", "audit_log", "requests", "webhooks", "numbers", "batches",
-    "sync_states",
+    "sync_states", "webhook_deliveries", "intake_pauses", "quotas", "holdings",
 )  # fmt: skip
 
 

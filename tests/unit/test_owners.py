@@ -21,7 +21,7 @@ FOR_USERS = {
     "deletions", "restarts", "index_versions", "searchable", "adoptions", "metadata",
     "collections", "forgotten", "children",
     "revisions", "usage", "reindexes", "switches", "api_keys", "audit_log", "feed", "uploads", "numbers", "clients",
-    "run_lists", "history", "actions", "related", "samples", "messages", "vector_stores",
+    "run_lists", "history", "actions", "related", "samples", "messages", "vector_stores", "webhooks", "admission",
 }  # fmt: skip
 """Modules whose functions are called for a user: `owner` comes first."""
 ENGINE = {
@@ -31,7 +31,7 @@ ENGINE = {
     "steps_vacuum", "claims", "leasing", "postgres_statements", "histories", "commit_counter", "outage_wait",
     "evictions", "retired_versions", "compaction",
     "versions", "targets", "refusals", "backup_guard", "backup_tables", "limits", "pacing",
-    "small_blobs", "blobs", "requests", "read_only", "reserve", "queue",
+    "small_blobs", "blobs", "requests", "read_only", "reserve", "queue", "webhook_sending",
 }  # fmt: skip
 """Modules whose statements cross owners: the engine's own."""
 CROSSING = {
@@ -69,6 +69,8 @@ CROSSING = {
     "runs.stop_runs": "inside submits, cancels and deletes, for documents that were looked up by owner",
     "runs.replay_runs": "inside submits and retries, for runs that were looked up by owner",
     "cancellations.cancel_documents": "inside cancels and deletes, for documents that were looked up by owner",
+    "admission.unsettled": "upkeep",
+    "webhooks.told": "what the audit log says of a webhook that was looked up by owner",
     "audit_log.record": "inside the transactions of what is changed; the changes carry the owner",
     "api_keys.secret": "the owner of a caller is not known before its key is found",
     "api_keys.any_key": "whether callers need a key, whoever they are",

@@ -8,6 +8,7 @@ from penstock.api import mcp
 from penstock.api.answers import problems
 from penstock.api.callers import Authority
 from penstock.api.edge import Edge
+from penstock.api.hosts import Hosts
 from penstock.api.idempotency import Idempotency
 from penstock.api.methods import Heads
 from penstock.api.openai import PREFIX as OPENAI_PREFIX
@@ -22,12 +23,15 @@ from penstock.api.routes import (
     events,
     groups,
     health,
+    intake,
     keys,
     offers,
     ops,
+    quotas,
     resumable,
     search,
     uploads,
+    webhooks,
 )
 from penstock.api.service import Service
 from penstock.api.soliplex import ROUTERS as SOLIPLEX
@@ -38,7 +42,8 @@ PREFIX = "/api/v1"
 
 ROUTERS = (
     uploads.router, offers.router, documents.router, search.router, groups.router, dead_letters.router,
-    catalog.router, keys.router, ops.router, resumable.router, events.router, actions.router, *SOLIPLEX,
+    catalog.router, keys.router, ops.router, resumable.router, events.router, actions.router, webhooks.router,
+    intake.router, quotas.router, *SOLIPLEX,
 )  # fmt: skip
 """The routers under PREFIX, one for each noun."""
 
@@ -64,6 +69,8 @@ def make_api(app: App, *, authority: Authority | None = None, registry: Registry
             expose_headers=["*"],
         )
     api.add_middleware(Idempotency, service=service, prefixes=(PREFIX, OPENAI_PREFIX))
+    if service.settings.hosts:
+        api.add_middleware(Hosts, hosts=service.settings.hosts)
     # Added last, so that it is the outermost.
     api.add_middleware(Edge, runtime=app.runtime)
     for router in ROUTERS:

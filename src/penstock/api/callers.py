@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from fastapi import Depends, Request
 
 from penstock.api.problems import Problem, not_found
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, PenstockError
 from penstock.model.callers import Caller as Caller
 from penstock.model.callers import KeyScope
 from penstock.model.nouns import Owner
@@ -18,6 +18,7 @@ from penstock.model.nouns import Owner
 if TYPE_CHECKING:
     from penstock.api.service import Service
     from penstock.app import App
+    from penstock.verbs.admissions import Limits
     from penstock.verbs.owner import OwnerScope
     from penstock.verbs.views import DocumentDetails
 
@@ -149,8 +150,17 @@ async def authenticated(request: Request) -> Access:
     service = service_of(request)
     caller = await service.authority.caller(request)
     request.scope["penstock.caller"] = caller
-    request.scope["penstock.headers"] = service.requests.take(caller.owner)
+    request.scope["penstock.headers"] = service.requests.take(caller.owner, await _limits(service, caller.owner))
     return Access(caller, service, service.app.for_owner(caller.owner, caller.actor))
+
+
+async def _limits(service: "Service", owner: Owner) -> "Limits | None":
+    """Those of the owner; None if the ledger does not answer: each operation says so itself."""
+    admissions = service.app.resources.admissions
+    try:
+        return await admissions.of(owner)
+    except PenstockError:
+        return admissions.known(owner)
 
 
 Searches = Annotated[Access, Depends(requires("search"))]

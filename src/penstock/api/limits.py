@@ -8,6 +8,7 @@ from penstock.api.problems import Problem
 from penstock.app import App
 from penstock.config_serve import ServeConfig
 from penstock.metrics.disk import MEGABYTE, free_bytes
+from penstock.verbs.admissions import Limits
 
 WINDOW_S = 10
 LOOK_S = 0.5
@@ -20,24 +21,38 @@ class RequestLimits:
     def __init__(self, app: App, settings: ServeConfig) -> None:
         self._clock = app.runtime.clock
         self._rate = settings.requests_per_s
-        self._most = max(1.0, settings.requests_per_s * WINDOW_S)
-        self._left: dict[str, tuple[float, float]] = {}
+        self._left: dict[str, tuple[float, float, float]] = {}
+        """What is left, since when, and at which rate: another rate begins with a full bucket."""
 
-    def take(self, owner: str) -> dict[str, str]:
-        """Count a request. Return the headers that tell the caller what is left; raise Problem 429 if nothing is."""
+    def take(self, owner: str, limits: Limits | None = None) -> dict[str, str]:
+        """Count a request. Return the headers that tell the caller what is left; raise Problem 429 if nothing is.
+        `limits`: those of the owner."""
+        own = None if limits is None else limits.requests_per_s
+        rate = self._rate if own is None else own
+        most = max(1.0, rate * WINDOW_S)
         now = self._clock()
-        left, since = self._left.get(owner, (self._most, now))
-        left = min(self._most, left + (now - since) * self._rate)
-        wait = max(1, round((1 - left) / self._rate + 0.5))
-        headers = {
-            "RateLimit-Policy": f'"requests";q={int(self._most)};w={WINDOW_S}',
-            "RateLimit": f'"requests";r={max(0, int(left) - 1)};t={wait if left < 1 else WINDOW_S}',
-        }
+        left, since, former = self._left.get(owner, (most, now, rate))
+        left = min(most, left + (now - since) * rate) if former == rate else most
+        wait = max(1, round((1 - left) / rate + 0.5))
+        policies = [f'"requests";q={int(most)};w={WINDOW_S}']
+        remaining = [f'"requests";r={max(0, int(left) - 1)};t={wait if left < 1 else WINDOW_S}']
+        for name, limit, used in _quotas(limits):
+            policies.append(f'"{name}";q={limit}')
+            remaining.append(f'"{name}";r={max(0, limit - used)}')
+        headers = {"RateLimit-Policy": ", ".join(policies), "RateLimit": ", ".join(remaining)}
         if left < 1:
-            self._left[owner] = (left, now)
+            self._left[owner] = (left, now, rate)
             raise Problem("rate_limited", "too many requests", headers={**headers, "Retry-After": str(wait)})
-        self._left[owner] = (left - 1, now)
+        self._left[owner] = (left - 1, now, rate)
         return headers
+
+
+def _quotas(limits: Limits | None) -> Iterator[tuple[str, int, int]]:
+    """Name, limit and use of each quota that there is."""
+    if limits is not None and limits.quota.documents is not None:
+        yield "documents", limits.quota.documents, limits.holdings.documents
+    if limits is not None and limits.quota.bytes is not None:
+        yield "bytes", limits.quota.bytes, limits.holdings.bytes
 
 
 class UploadLimits:

@@ -32,6 +32,7 @@ KINDS: dict[str, Kind] = {
     "bad_request": Kind(400, "The request cannot be understood", "Correct the request. Do not repeat it as it is."),
     "unauthorized": Kind(401, "A key is needed", "Send `Authorization: Bearer KEY` with a valid key."),
     "forbidden": Kind(403, "The key does not allow this", "Use a key with the scope that the detail names."),
+    "quota_exceeded": Kind(403, "The quota is used up", "Delete documents, or ask the operator for a larger quota."),
     "not_found": Kind(404, "There is nothing here", "It does not exist, or belongs to another owner."),
     "method_not_allowed": Kind(405, "The method is not allowed", "The header `Allow` names the methods of this path."),
     "too_slow": Kind(408, "The upload was too slow", "Send it again: nothing of it was kept."),
@@ -51,7 +52,7 @@ KINDS: dict[str, Kind] = {
     "disk_full": Kind(507, "The disk is full", "Free some space on the server. What was accepted is kept."),
 }
 
-_BY_STATUS = {kind.status: code for code, kind in KINDS.items()}
+_BY_STATUS = {kind.status: code for code, kind in reversed(KINDS.items())}
 
 _log = logging.getLogger("penstock.api")
 
@@ -98,6 +99,12 @@ def _of_ours(error: errors.PenstockError) -> Problem:
             return Problem("not_supported", said)
         case errors.NotAuthenticated():
             return Problem("unauthorized", said)
+        case errors.IntakePaused():
+            # The body of the request may not have been read.
+            headers = {"Retry-After": str(int(error.retry_after)), "Connection": "close"}
+            return Problem("unavailable", said, headers=headers)
+        case errors.QuotaExceeded():
+            return Problem("quota_exceeded", said, headers={"Connection": "close"})
         case errors.AccessError():
             return Problem("forbidden", said)
         case errors.LedgerTooNew():

@@ -78,6 +78,8 @@ async def serve(
         return await _until_stopped(app, service, server, opened, worker, pools, report)
     finally:
         opened.close()
+        for close in service.closing:
+            await close()
         await service.keys.authenticator.close()
 
 

@@ -1,7 +1,7 @@
 """What all requests share."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from penstock.api.callers import Authority
@@ -33,6 +33,8 @@ class Service:
         self.gatherer = Gatherer()
         self._registry = registry
         self._gauges: tuple[float, list[Gauge]] = (-GAUGES_S, [])
+        self.closing: list[Callable[[], Awaitable[None]]] = []
+        """Called when the server has ended."""
         self.stopping = asyncio.Event()
         """Set when the server is told to stop: streams and long polls end by themselves then."""
 

@@ -10,6 +10,7 @@ import click
 from penstock.cli import completion, usage
 from penstock.cli.call import Call, body
 from penstock.cli.changes import by_step, changes
+from penstock.cli.intake import sentence
 from penstock.cli.output import Answer, as_data, bytes_size, count, distinct, duration, labelled, table, visible, when
 from penstock.cli.passwords import chosen, passwords
 
@@ -306,6 +307,8 @@ def counts(found: "Counts") -> list[str]:
         rows.append(["usage", bought])
     lines = table(rows) if documents else ["no documents; add some with: penstock ingest PATH"]
     lines += ["", *map(_away, found.away)] if found.away else []
+    if found.intake.paused:
+        lines += ["", sentence(found.intake) + ". To resume it: penstock intake resume"]
     waiting = sum(n for name, n in steps.items() if name in ("PENDING", "ERROR"))
     if waiting and not found.workers:
         lines += [

@@ -42,6 +42,8 @@ async def show(call: Call) -> Answer:
         # The path of a webhook URL often contains a secret.
         parts = urlsplit(webhook["url"])
         webhook.update(secret="…", url=f"{parts.scheme}://{parts.hostname}/…")
+    if shown["serve"]["oidc"]["client_secret"]:
+        shown["serve"]["oidc"]["client_secret"] = "…"
     text = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, default_flow_style=False).rstrip()
     return Answer(shown, text)
 

@@ -27,6 +27,7 @@ WORDS = {
     "dead_letters": "closed dead letters",
     "lock_releases": "records of forced lock releases",
     "events": "delivered events",
+    "webhook_deliveries": "ended deliveries to webhooks",
     "groups": "groups without runs",
     "snapshots": "workflow snapshots",
     "artifacts": "artifacts",
@@ -35,6 +36,7 @@ WORDS = {
     "workers": "files of dead workers",
     "answers": "bought answers",
     "trials": "trials of interrupted evaluations",
+    "uploads": "expired uploads",
 }
 """Labels for the counts of `prune`."""
 

@@ -1,19 +1,22 @@
 """The event dispatcher delivers events from the outbox to handlers (I8). Every worker has one."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
+
+import msgspec
 
 from penstock import user_code
 from penstock.config import WebhookConfig
 from penstock.errors import ConfigError, Permanent, Transient
 from penstock.events.context import HandlerContext
 from penstock.events.retry import retry_in
+from penstock.events.sender import WebhookSender
 from penstock.events.webhooks import Webhooks
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.store import Ledger
-from penstock.ledger.engine import lifecycle, outbox, work
+from penstock.ledger.engine import lifecycle, outbox, webhook_sending, work
 from penstock.ledger.engine.outbox import Delivery, Undelivered
 from penstock.metrics.base import NULL_METRICS, Metrics
 from penstock.model.events import LifecycleEvent
@@ -23,6 +26,8 @@ from penstock.workflows import methods
 from penstock.workflows.load import decode
 
 SIDE_BY_SIDE = 8
+WEBHOOKS = 16
+"""Number of webhooks of owners that are sent to at the same time, besides the handlers."""
 MARGIN_S = 15.0
 """The lease of a delivery is longer than the timeout of its handler by this time."""
 LOOK_S = 2.0
@@ -35,6 +40,29 @@ LET_GO_S = 0.3
 CRASH_LOOP = "crash_loop"
 
 
+class Waiting(msgspec.Struct, frozen=True):
+    """What waits for handlers, and for webhooks of owners."""
+
+    handlers: outbox.Waiting
+    webhooks: float | None
+    """Seconds until a webhook can be taken; None: there is nothing to send."""
+    has_webhooks: bool
+
+    @property
+    def due(self) -> bool:
+        return self.handlers.due or self.webhooks_due
+
+    @property
+    def webhooks_due(self) -> bool:
+        return self.webhooks is not None and self.webhooks <= 0
+
+
+def _waiting(connection: Connection) -> Waiting:
+    has_webhooks = webhook_sending.any_active(connection)
+    due_in = webhook_sending.due_in(connection) if has_webhooks else None
+    return Waiting(outbox.waiting(connection), due_in, has_webhooks)
+
+
 class EventDispatcher:
     def __init__(
         self,
@@ -44,9 +72,12 @@ class EventDispatcher:
         app: Any,
         webhooks: Mapping[str, WebhookConfig],
         metrics: Metrics = NULL_METRICS,
+        private_webhooks: bool = False,
     ) -> None:
         self.on_idle: Callable[[], None] = lambda: None
         """Called when no more deliveries are due."""
+        self.has_webhooks = False
+        """Whether owners had webhooks when this was last looked at."""
         self._ledger = ledger
         self._runtime = runtime
         self._worker = worker
@@ -54,7 +85,9 @@ class EventDispatcher:
         self._webhooks = Webhooks(webhooks, runtime)
         self._metrics = metrics
         self._workflows: dict[str, Workflow] = {}
+        self._sender = WebhookSender(ledger, runtime, worker, private_webhooks, metrics)
         self._running: set[asyncio.Task[None]] = set()
+        self._sending: set[asyncio.Task[None]] = set()
         self._taking = False
         """True while deliveries are being taken, which are then neither due nor running."""
         self._bell = asyncio.Event()
@@ -72,18 +105,18 @@ class EventDispatcher:
         while self._fatal is None and not self._stopping:
             self._bell.clear()
             waiting = await self._round()
-            if busy and not self._running and not waiting.due:
+            if busy and not self._tasks and not waiting.due:
                 self.on_idle()
-            busy = bool(self._running) or waiting.due
+            busy = bool(self._tasks) or waiting.due
             await self._runtime.wait(self._bell, self._pause(waiting))
         if self._fatal is not None:
             raise self._fatal
 
     async def is_idle(self) -> bool:
         """Whether no delivery is running here and none is due."""
-        waiting = await self._ledger.read(outbox.waiting)
+        waiting = await self._ledger.read(_waiting)
         # Checked after the read: a delivery that is no longer due may have been taken meanwhile.
-        return not waiting.due and not self._taking and not self._running
+        return not waiting.due and not self._taking and not self._tasks
 
     def stop(self, at_once: bool = False) -> None:
         """Take no more deliveries after the current round, so that each call delivers something even with a short
@@ -97,37 +130,47 @@ class EventDispatcher:
         """Wait for running handlers to end. After `stop(at_once=True)` they get a short time, then they are cancelled
         and their deliveries are released."""
         hurry = asyncio.ensure_future(self._hurry.wait())
-        while self._running and not hurry.done():
-            await asyncio.wait({hurry, *self._running}, return_when=asyncio.FIRST_COMPLETED)
+        while self._tasks and not hurry.done():
+            await asyncio.wait({hurry, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
         hurry.cancel()
-        if self._running:
-            await asyncio.wait(list(self._running), timeout=STOP_S)
-        for task in self._running:
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=STOP_S)
+        for task in self._tasks:
             task.cancel()
-        if self._running:
-            await asyncio.wait(list(self._running))
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         await self._webhooks.close()
+        await self._sender.close()
 
-    def _pause(self, waiting: outbox.Waiting) -> float:
-        if len(self._running) == SIDE_BY_SIDE:
-            # Nothing can be taken before one of them ends, which calls `wake`.
-            return LOOK_S
-        if waiting.due:
-            return SOON_S
-        return LOOK_S if waiting.due_in is None else min(LOOK_S, waiting.due_in)
+    @property
+    def _tasks(self) -> set[asyncio.Task[None]]:
+        return self._running | self._sending
 
-    async def _round(self) -> outbox.Waiting:
-        waiting = await self._ledger.read(outbox.waiting)
-        if waiting.new:
+    def _pause(self, waiting: Waiting) -> float:
+        # What cannot be taken before a task ends is not waited for: its end calls `wake`.
+        pauses = [LOOK_S]
+        if len(self._running) < SIDE_BY_SIDE:
+            pauses.append(_pause(0.0 if waiting.handlers.due else waiting.handlers.due_in))
+        if len(self._sending) < WEBHOOKS:
+            pauses.append(_pause(waiting.webhooks))
+        return min(pauses)
+
+    async def _round(self) -> Waiting:
+        waiting = await self._ledger.read(_waiting)
+        if waiting.handlers.new:
             while await self._ledger.write(outbox.DISPATCH, outbox.FAN_OUT) == outbox.FAN_OUT:
                 pass
-            waiting = await self._ledger.read(outbox.waiting)
-        free = SIDE_BY_SIDE - len(self._running)
-        if not waiting.due or not free or self._hurry.is_set():
+            waiting = await self._ledger.read(_waiting)
+        self.has_webhooks = waiting.has_webhooks
+        if self._hurry.is_set():
             return waiting
         self._taking = True
         try:
-            await self._take(free)
+            if waiting.handlers.due and (free := SIDE_BY_SIDE - len(self._running)):
+                await self._take(free)
+            if waiting.webhooks_due and (free := WEBHOOKS - len(self._sending)):
+                for taken, events in await self._sender.take(free):
+                    self._start(self._sending, self._sender.send(taken, events))
         finally:
             self._taking = False
         return waiting
@@ -137,17 +180,20 @@ class EventDispatcher:
         taken = await self._ledger.write(outbox.TAKE, outbox.Take(self._worker, token, count, MARGIN_S))
         events = await self._ledger.read(self._describe, taken) if taken else []
         for delivery, event in zip(taken, events, strict=True):
-            task = asyncio.create_task(self._deliver(delivery, event))
-            self._running.add(task)
-            task.add_done_callback(self._ended)
+            self._start(self._running, self._deliver(delivery, event))
+
+    def _start(self, tasks: set[asyncio.Task[None]], delivering: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(delivering)
+        tasks.add(task)
+        task.add_done_callback(partial(self._ended, tasks))
 
     def _describe(self, connection: Connection, deliveries: Sequence[Delivery]) -> list[LifecycleEvent]:
         for snapshot in {d.snapshot for d in deliveries} - self._workflows.keys():
             self._workflows[snapshot] = decode(work.snapshot(connection, snapshot))
         return lifecycle.describe(connection, deliveries, [self._workflows[d.snapshot].id for d in deliveries])
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
+    def _ended(self, tasks: set[asyncio.Task[None]], task: asyncio.Task[None]) -> None:
+        tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fatal = self._fatal or error
         self.wake()
@@ -231,3 +277,8 @@ class EventDispatcher:
         times = delivery.to.retries
         said = f"{times} attempts crashed their worker or did not end: the handler was not called again"
         return Undelivered(delivery, CRASH_LOOP, said)
+
+
+def _pause(due_in: float | None) -> float:
+    """How long to wait for what is due in this time."""
+    return LOOK_S if due_in is None else max(SOON_S, due_in)

@@ -16,7 +16,17 @@ def retry_in(error: BaseException, handler: Handler, attempts: int, random: floa
     current one."""
     if isinstance(error, Permanent) or attempts >= handler.retries:
         return None
-    base, cap = (METHOD_S, METHOD_CAP_S) if handler.webhook is None else (WEBHOOK_S, WEBHOOK_CAP_S)
-    delay = random * min(cap, base * 2.0 ** min(attempts - 1, 64))
     asked = user_code.retry_after(error, LONGEST_S)
-    return delay if asked is None else asked + delay
+    if handler.webhook is not None:
+        return webhook_delay(attempts, asked, random)
+    return _delay(METHOD_S, METHOD_CAP_S, attempts, asked, random)
+
+
+def webhook_delay(attempts: int, asked: float | None, random: float) -> float:
+    """Seconds until the next attempt to call a webhook. `asked`: what it asked for."""
+    return _delay(WEBHOOK_S, WEBHOOK_CAP_S, attempts, asked, random)
+
+
+def _delay(base: float, cap: float, attempts: int, asked: float | None, random: float) -> float:
+    delay = random * min(cap, base * 2.0 ** min(attempts - 1, 64))
+    return delay if asked is None else min(asked, LONGEST_S) + delay

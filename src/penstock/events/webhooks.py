@@ -1,7 +1,6 @@
-"""Webhooks: deliver an event as a signed POST. URL and secret come from the settings of the delivering process."""
+"""Webhooks of the settings: deliver an event as a signed POST. URL and secret come from the settings of the delivering
+process. Those that owners create are in `sender.py`."""
 
-import hashlib
-import hmac
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -9,6 +8,7 @@ import msgspec
 
 from penstock.config import WebhookConfig
 from penstock.errors import Away, Permanent, RateLimited, Transient
+from penstock.events import signing
 from penstock.model.events import LifecycleEvent
 from penstock.runtime import Runtime
 
@@ -35,14 +35,7 @@ class Webhooks:
         if chosen is None:
             raise Transient(f"the settings of this process have no webhook {name!r}", reason="webhook_unknown")
         body = msgspec.json.encode(event)
-        now = int(self._runtime.now())
-        headers = {
-            "Content-Type": "application/json",
-            "Penstock-Event-Id": event.id,
-            "Penstock-Event": event.kind,
-            "Penstock-Delivery-Attempt": str(attempt),
-            "Penstock-Signature": f"t={now},v1={signature(chosen.secret, now, body)}",
-        }
+        headers = signing.headers(chosen.secret, event.id, event.kind, attempt, int(self._runtime.now()), body)
         limits = Limits(wait_s=chosen.timeout, max_bytes=READ, cut=True)
         try:
             reply = await self._open().request("POST", chosen.url, headers=headers, content=body, limits=limits)
@@ -62,10 +55,6 @@ class Webhooks:
             # The URLs come from the settings, so private addresses are allowed.
             self._client = Client(self._runtime, allow_private=True)
         return self._client
-
-
-def signature(secret: str, at: int, body: bytes) -> str:
-    return hmac.new(secret.encode(), f"{at}.".encode() + body, hashlib.sha256).hexdigest()
 
 
 def _judge(name: str, reply: "Reply", url: str) -> None:

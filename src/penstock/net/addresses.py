@@ -8,6 +8,7 @@ import asyncio
 import socket
 from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from urllib.parse import urlsplit
 
 import httpcore2
 import httpx2
@@ -35,6 +36,23 @@ def is_public(text: str) -> bool:
             inner = IPv4Address(int(address) & 0xFFFFFFFF)
         address = inner or address
     return address.is_global and not address.is_multicast
+
+
+async def refuse_private(runtime: Runtime, url: str) -> None:
+    """Raise AddressRefused if the host of a URL is, or resolves to, a private address. Connections are checked again:
+    a name may lead elsewhere by then. A name that cannot be resolved now is accepted."""
+    parts = urlsplit(url)
+    try:
+        found = await runtime.run_blocking("net", look_up, parts.hostname or "", parts.port or 443)
+    except (OSError, UnicodeError):
+        return
+    if not all(map(is_public, found)):
+        raise AddressRefused
+
+
+def look_up(host: str, port: int) -> list[str]:
+    answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in answers))
 
 
 class GuardedNetwork(httpcore2.AsyncNetworkBackend):
@@ -69,7 +87,7 @@ class GuardedNetwork(httpcore2.AsyncNetworkBackend):
     async def _resolve(self, host: str, port: int, timeout: float | None) -> Sequence[str]:
         try:
             async with asyncio.timeout(timeout):
-                found = await self._runtime.run_blocking("net", self._look_up, host, port)
+                found = await self._runtime.run_blocking("net", look_up, host, port)
         except TimeoutError:
             raise httpcore2.ConnectTimeout("the host name was not resolved in time") from None
         except (OSError, UnicodeError):
@@ -77,11 +95,6 @@ class GuardedNetwork(httpcore2.AsyncNetworkBackend):
         if not found:
             raise httpcore2.ConnectError("the host name cannot be resolved")
         return found
-
-    @staticmethod
-    def _look_up(host: str, port: int) -> list[str]:
-        answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        return list(dict.fromkeys(str(address[0]) for *_, address in answers))
 
 
 class GuardedTransport(httpx2.AsyncHTTPTransport):

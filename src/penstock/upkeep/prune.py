@@ -17,7 +17,7 @@ from penstock.ledger.database import histories
 from penstock.ledger.database.liveness import Liveness
 from penstock.ledger.database.store import Ledger
 from penstock.ledger.database.writer import Verb
-from penstock.ledger.engine import backup_guard, uploads
+from penstock.ledger.engine import admission, backup_guard, uploads
 from penstock.ledger.upkeep import audit, evictions, repairs, retention, retired_versions
 from penstock.model.nouns import WorkerId
 from penstock.upkeep import reindex
@@ -35,6 +35,8 @@ SNAPSHOTS = 20
 """Number of snapshots removed in one transaction: for each one the database searches all runs."""
 EVICTED = 10
 """Number of segments of bought answers that are removed at once."""
+COUNTS = 100
+"""Rows of the counts of an owner that may wait to be added up."""
 BATCH = 100
 """Number of documents whose artifacts are dropped in one transaction: they may have many segments."""
 
@@ -69,6 +71,7 @@ class Pruned(msgspec.Struct):
     dead_letters: int = 0
     lock_releases: int = 0
     events: int = 0
+    webhook_deliveries: int = 0
     groups: int = 0
     """Groups without runs. A dry run does not count groups whose runs it would remove."""
     snapshots: int = 0
@@ -110,6 +113,7 @@ class Prune:
             await self._clear(table)
         await self._snapshots()
         await self._expire_uploads()
+        await self._settle_holdings()
         await self._forget()
         await self._evict()
 
@@ -229,6 +233,11 @@ class Prune:
             await self._delete([(key, size) for key, size in keys if key not in named])
             if gone < BATCH or self._dry_run:
                 return
+
+    async def _settle_holdings(self) -> None:
+        """Add up the counts of owners that have many rows."""
+        for owner in [] if self._dry_run else await self._ledger.read(admission.unsettled, COUNTS):
+            await self._ledger.write(admission.SETTLE_HOLDINGS, owner)
 
     async def _forget(self) -> None:
         """Remove artifacts that no generation refers to and no step builds, with their segments."""

@@ -17,6 +17,7 @@ from penstock.ledger.engine import forgotten
 from penstock.sources.upload import BytesSource, PiecesSource
 from penstock.upkeep.drop import finish_drops_of
 from penstock.verbs import arguments
+from penstock.verbs.admissions import gate_of
 from penstock.verbs.ingest import run_spec
 from penstock.verbs.querying import fitted
 from penstock.verbs.scope import Scope, chosen_collection
@@ -97,7 +98,7 @@ async def accept(scope: Scope, order: Order, items: Sequence[SubmitItem]) -> dic
             # Whoever sends a document wants it, even if it was to stay away from ingests of a folder.
             await scope.ledger.write(forgotten.REMEMBER, (scope.owner, where, item.uri))
     receipts: dict[str, Receipt] = {}
-    intake = Intake(scope.ledger, scope.blobs, scope.runtime, upload_limit(scope.blobs))
+    intake = Intake(scope.ledger, scope.blobs, scope.runtime, upload_limit(scope.blobs), gate_of(scope))
     async with aclosing(intake.submit(spec, _each(items))) as batches:
         async for batch in batches:
             receipts.update((receipt.source, receipt) for receipt in batch)

@@ -6,6 +6,7 @@ from typing import Any
 TIMES = (
     "created_at", "started_at", "finished_at", "last_checkpoint", "last_progress", "oldest", "since", "until",
     "released_at", "retry_at", "artifacts_dropped_at", "expires_at", "revoked_at", "used_at",
+    "failing_since", "held_until",
 )  # fmt: skip
 """Fields that the ledger stores in seconds and that JSON shows in ISO 8601."""
 

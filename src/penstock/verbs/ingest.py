@@ -21,6 +21,7 @@ from penstock.sources.stoppable import stoppable
 from penstock.sources.stream import StreamSource
 from penstock.upkeep.drop import finish_drops_of
 from penstock.verbs import arguments, jobs
+from penstock.verbs.admissions import gate_of
 from penstock.verbs.changing import change
 from penstock.verbs.ingest_plan import IngestPlan, make_plan
 from penstock.verbs.jobs import Job, OnReceipt, Report, Summary
@@ -99,7 +100,7 @@ async def ingest_given(
     spec = await fitted(scope, spec)
     await given.recall(spec.collection, again=again)
     job = Job(scope.owner, scope.ledger, scope.runtime)
-    intake = Intake(scope.ledger, scope.blobs, scope.runtime)
+    intake = Intake(scope.ledger, scope.blobs, scope.runtime, gate=gate_of(scope))
     items = _reported(given, job, start is not None, on_receipt)
     async with given:
         summary = await jobs.ingest(job, intake, spec, items, start, report, on_receipt)
@@ -157,7 +158,7 @@ async def submit(
     await finish_drops_of(scope.ledger, scope.owner, spec.collection)
     spec = await fitted(scope, spec)
     await given.recall(spec.collection, again=again)
-    intake = Intake(scope.ledger, scope.blobs, scope.runtime)
+    intake = Intake(scope.ledger, scope.blobs, scope.runtime, gate=gate_of(scope))
     began = False
     try:
         async with aclosing(intake.submit(spec, given.items(work=False))) as batches:

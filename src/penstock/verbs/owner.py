@@ -10,13 +10,16 @@ from penstock.verbs import (
     following,
     groups,
     ingest,
+    intake_pauses,
     keys,
     maintenance,
     presigned,
+    quotas,
     search,
     uploads,
     usage,
     watch,
+    webhooks,
 )
 from penstock.verbs import reindex as reindexing
 from penstock.verbs import scope as scopes
@@ -93,6 +96,22 @@ class OwnerScope(Scope):
     create_token = keys.create_token
     list_audit = keys.list_audit
     record = scopes.record
+
+    pause_intake = intake_pauses.pause_intake
+    resume_intake = intake_pauses.resume_intake
+    intake = intake_pauses.intake
+
+    quota = quotas.quota
+    set_quota = quotas.set_quota
+
+    create_webhook = webhooks.create_webhook
+    list_webhooks = webhooks.list_webhooks
+    webhook = webhooks.webhook
+    change_webhook = webhooks.change_webhook
+    delete_webhook = webhooks.delete_webhook
+    test_webhook = webhooks.test_webhook
+    list_webhook_deliveries = webhooks.list_webhook_deliveries
+    redeliver_webhook = webhooks.redeliver_webhook
 
     check = maintenance.check
     vacuum = maintenance.vacuum

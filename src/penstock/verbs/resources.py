@@ -22,6 +22,7 @@ from penstock.metrics.base import Metrics
 from penstock.model.nouns import Owner, WorkerId
 from penstock.runtime import Runtime
 from penstock.sources.base import Source
+from penstock.verbs.admissions import Admissions
 from penstock.worker.broadcast import Broadcast
 
 if TYPE_CHECKING:
@@ -120,6 +121,11 @@ class Resources:
     def feed(self) -> Feed:
         """The change feed of this process."""
         return Feed(self.ledger, self.runtime, DAY_S * self.config.retention.history_days)
+
+    @cached_property
+    def admissions(self) -> Admissions:
+        """Which owners may bring in documents now."""
+        return Admissions(self.ledger, self.runtime, self.config.quota)
 
     @cached_property
     def query_calls(self) -> "CallLimits":

@@ -20,9 +20,11 @@ from penstock.blobs.base import is_raw, parts_of
 from penstock.errors import (
     BlobMissing,
     ChecksumDiffers,
+    IntakePaused,
     LeaseLost,
     LockHeld,
     NotFound,
+    QuotaExceeded,
     TooMuch,
     UsageError,
     WrongOffset,
@@ -228,7 +230,7 @@ async def finish_uploads(scope: Scope) -> int:
     done = 0
     for owner, upload_id in await scope.ledger.read(uploads.whole, SWEEP):
         one = Scope(scope.resources, owner)
-        with suppress(LockHeld, NotFound, LeaseLost):
+        with suppress(LockHeld, NotFound, LeaseLost, IntakePaused, QuotaExceeded):
             async with held(one, upload_id) as hold:
                 if hold.upload.state == OPEN:
                     done += (await accepted(one, hold)).state != OPEN

@@ -13,7 +13,7 @@ from penstock.ledger.database import workers
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.liveness import Liveness
 from penstock.ledger.database.store import Ledger
-from penstock.ledger.engine import checkpoints, children, documents
+from penstock.ledger.engine import admission, checkpoints, children, documents
 from penstock.ledger.engine import usage as booked
 from penstock.ledger.engine.documents import ArtifactProgress, Listed
 from penstock.ledger.reads import stats
@@ -22,6 +22,7 @@ from penstock.model.nouns import Artifact, DocumentId, GenerationId, Json, Owner
 from penstock.model.states import DocumentStatus, StepStatus
 from penstock.sources.folder import printable
 from penstock.stages import bad_pages
+from penstock.verbs.intake_pauses import IntakeState, state_of
 from penstock.verbs.usage import Usage, summed
 from penstock.workflows.load import decode
 from penstock.workflows.routing import ahead
@@ -101,6 +102,8 @@ class Counts(msgspec.Struct, frozen=True):
     """The workers that are alive, for all owners: `penstock worker`, and calls of `ingest` and `run`."""
     usage: Usage
     """What the owner has bought and saved so far."""
+    intake: IntakeState
+    """Whether new documents are accepted."""
 
 
 def listed(entry: Listed) -> DocumentView:
@@ -148,6 +151,7 @@ async def counts(owner: Owner, ledger: Ledger, liveness: Liveness) -> Counts:
             await snapshot.read(lambda c: stats.away(owner, c)),
             alive,
             summed(await snapshot.read(lambda c: booked.totals(owner, c))),
+            state_of(await snapshot.read(lambda c: admission.pause(owner, c))),
         )
 
 

@@ -56,7 +56,13 @@ def start_worker(
     budget = Budget(resources.runtime, budget_s, resources.paces, began, max_cost)
     services = _services(resources, budget, pools, children)
     dispatcher = EventDispatcher(
-        resources.ledger, resources.runtime, services.worker, resources.app, config.webhooks, resources.metrics
+        resources.ledger,
+        resources.runtime,
+        services.worker,
+        resources.app,
+        config.webhooks,
+        resources.metrics,
+        config.serve.private_webhooks,
     )
     slots = IN_HAND * config.worker.slots
     worker = Worker(

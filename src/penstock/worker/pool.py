@@ -31,6 +31,7 @@ class EventDispatcher(Protocol):
     """Delivers events while the worker runs."""
 
     on_idle: Callable[[], None]
+    has_webhooks: bool
 
     async def run(self) -> None: ...
 
@@ -250,8 +251,8 @@ class Worker:
     # events
 
     def _has_news(self, ctx: Context) -> None:
-        """Wake the dispatcher if the workflow of the step has handlers for what happened."""
-        if self._dispatcher is not None and ctx.state.workflow.lifecycle_events:
+        """Wake the dispatcher if somebody may want to be told what happened."""
+        if self._dispatcher is not None and (ctx.state.workflow.lifecycle_events or self._dispatcher.has_webhooks):
             self._dispatcher.wake()
 
     async def _is_delivered(self) -> bool:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from penstock.api.answers import answer, described
 from penstock.api.bodies import byte_range
 from penstock.api.callers import Access, Reads, Writes
+from penstock.api.custom_code import refuse_methods
 from penstock.api.fields import FILTER, Collection, DefinitionId, DocumentIdText, Text, Values, in_query
 from penstock.api.filtering import as_filter, narrowed
 from penstock.api.problems import Problem
@@ -135,6 +136,7 @@ async def retry_document(access: Writes, document_id: Id, change: Retry | None =
     """Continue a document that failed or was cancelled at its checkpoint. Another workflow or other values start a new
     run, which repeats only the steps that they affect."""
     found, wanted = await access.document(document_id), change or Retry()
+    refuse_methods(access, wanted.workflow)
     done = await access.scope.retry([found.id], workflow=wanted.workflow, params=wanted.params, values=wanted.values)
     await access.scope.record("document.retry", found.id, wanted.model_dump(exclude_none=True))
     return answer({"retried": bool(done)})

@@ -5,6 +5,7 @@ from pydantic import BaseModel, ConfigDict
 
 from penstock.api.answers import answer, described
 from penstock.api.callers import Access, Reads, Writes
+from penstock.api.custom_code import refuse_methods
 from penstock.api.fields import Collection, DefinitionId, Priority, Text, Values
 from penstock.api.problems import Problem, not_found
 from penstock.ledger.reads.batches import Batch, Group
@@ -47,6 +48,7 @@ async def start_batch(access: Writes, batch: str, start: Start | None = None) ->
     if not any(one.name == batch for one in await access.scope.list_batches()):
         raise not_found("batch", batch)
     chosen = start or Start()
+    refuse_methods(access, chosen.workflow)
     done = await access.scope.start_batch(batch, **chosen.model_dump())
     await access.scope.record("batch.start", batch, chosen.model_dump(exclude_none=True))
     return answer(done)

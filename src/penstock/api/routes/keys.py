@@ -137,5 +137,6 @@ async def list_audit(
 
 @router.get("/usage", operation_id="show_usage")
 async def show_usage(access: Reads, days: Annotated[int, Query(ge=1, le=100_000)] = 30) -> Response:
-    """Show what was bought from providers and what was saved, by model and day."""
-    return answer(await access.scope.usage(days=days))
+    """Show what was bought from providers and what was saved, by model and day; and the quota, with what is used."""
+    bought = await access.scope.usage(days=days)
+    return answer({"days": bought.days, "total": bought.total, "quota": await access.scope.quota()})

@@ -13,9 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from penstock.api.answers import answer, problems
 from penstock.api.bodies import arriving, content_length
 from penstock.api.callers import Access, Ingests
+from penstock.api.custom_code import refuse_methods
 from penstock.api.fields import DefinitionId, is_definition_id
 from penstock.api.problems import Problem, not_found
-from penstock.api.uploading import refused, shown
+from penstock.api.uploading import admit, refused, shown
 from penstock.errors import ChecksumDiffers, LeaseLost, LockHeld, TooMuch, WrongOffset
 from penstock.verbs.accepting import Order, checked, named
 from penstock.verbs.presigned import MOST_PARTS, SignedUpload
@@ -99,7 +100,9 @@ async def create_upload(request: Request, access: Ingests) -> Response:
     )  # fmt: skip
     if not all(is_definition_id(name) for name in (order.workflow, order.params) if name is not None):
         raise Problem("invalid", "name a workflow or a parameter set by its id", headers=VERSION)
+    refuse_methods(access, order.workflow)
     checked(access.scope, order)
+    await admit(access, one, order.collection, size)
     try:
         made = await access.scope.create_upload(
             size, name=one.name, source=one.source, collection=order.collection, metadata=dict(one.metadata),
@@ -304,6 +307,7 @@ async def _found(access: Access, upload_id: str) -> UploadView:
 async def _append(request: Request, access: Access, upload_id: str, offset: int) -> UploadView:
     limits = access.scope.config.limits
     size, checksum = content_length(request, limits), _checksum(request)
+    await admit(access)
     with access.service.uploads.upload(access.owner, size or 0):
         pieces: AsyncIterator[bytes] = arriving(request, access.service.settings, access.service.runtime, limits)
         try:

@@ -11,11 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from penstock.api.answers import answer
 from penstock.api.bodies import Gone, arriving, content_length, expected_digests, head_of, verified
 from penstock.api.callers import Access, Ingests
+from penstock.api.custom_code import refuse_methods
 from penstock.api.fields import Collection, DefinitionId, Priority, Text, in_query
 from penstock.api.fields import Named as NamedText
 from penstock.api.multipart_files import MOST_FILES, Part, boundary_of, parts
 from penstock.api.problems import Problem, problem_of
-from penstock.api.uploading import refused, shown, status_of, take
+from penstock.api.uploading import admit, refused, shown, status_of, take
 from penstock.verbs.accepting import SMALL, Named, Order, accept_stream, checked, named
 
 router = APIRouter(prefix="/documents", tags=["uploads"])
@@ -47,6 +48,7 @@ async def _order(
     retry: Annotated[bool, Query(description="Try a failed document again although it is unchanged.")] = False,
     hold: Annotated[bool, Query(description="Accept the document, and wait until it is started.")] = False,
 ) -> Order:
+    refuse_methods(access, workflow)
     return checked(access.scope, Order(access.collection(collection), workflow, params, priority, batch, retry, hold))
 
 
@@ -123,6 +125,7 @@ async def put_document(
     one = named(source, name, _object(metadata))
     limits, size = access.scope.config.limits, content_length(request, access.scope.config.limits)
     digests = expected_digests(request)
+    await admit(access, one, order.collection, size)
     with access.service.uploads.upload(access.owner, SMALL if size is None else size):
         pieces = arriving(request, access.service.settings, access.service.runtime, limits)
         receipt = await take(
@@ -171,6 +174,7 @@ async def post_documents(request: Request, access: Ingests, order: Ordered) -> R
     if kind not in ("multipart/form-data", "application/json"):
         raise Problem("unsupported_type", "send multipart/form-data or application/json; PUT takes any other body")
     size = content_length(request, access.scope.config.limits)
+    await admit(access)
     with access.service.uploads.upload(access.owner, SMALL if size is None else size):
         if kind == "application/json":
             receipts = [await _json(request, access, order)]

@@ -6,6 +6,7 @@ from typing import Any
 from fastapi import APIRouter
 
 from penstock.api.callers import Access
+from penstock.api.custom_code import refuse_methods
 from penstock.api.problems import not_found
 from penstock.api.soliplex.parameters import Word
 from penstock.api.soliplex.views import batch_rows, named, numbered, run_rows, step_rows, steps_of
@@ -46,6 +47,7 @@ async def create_batch(access: Access, given: Values) -> Any:
 )  # fmt: skip
 async def start_workflows(access: Access, given: Values) -> Any:
     """Start a workflow for the documents of a batch, as one group."""
+    refuse_methods(access, given["workflow_definition_id"])
     name = await named(access, "batch", given["batch_id"])
     used = await access.scope.ledger.read(partial(batches.batches, access.owner))
     started, groups = 0, []

@@ -8,6 +8,7 @@ import yaml
 from fastapi import APIRouter, Response
 
 from penstock.api.callers import Access
+from penstock.api.custom_code import refuse_methods
 from penstock.api.problems import Problem, not_found
 from penstock.api.soliplex.batches import runs_of
 from penstock.api.soliplex.parameters import Word
@@ -105,6 +106,7 @@ async def lifecycle(access: Access, given: Values) -> Any:
 )  # fmt: skip
 async def start_run(access: Access, given: Values) -> Any:
     """Start a workflow for one document."""
+    refuse_methods(access, given["workflow_definition_id"])
     document = await document_of(access, given["doc_id"])
     await access.scope.start_document(
         document,

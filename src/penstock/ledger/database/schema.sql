@@ -554,17 +554,6 @@ CREATE TABLE requests (
 
 CREATE INDEX requests_created ON requests (created_at);
 
-CREATE TABLE webhooks (
-  id TEXT PRIMARY KEY,
-  owner TEXT NOT NULL,
-  url TEXT NOT NULL,
-  secret TEXT NOT NULL,
-  events TEXT NOT NULL,
-  created_at REAL NOT NULL
-);
-
-CREATE INDEX webhooks_owner ON webhooks (owner, id);
-
 CREATE INDEX deliveries_handler ON deliveries (owner, name, event_id);
 
 CREATE TABLE numbers (
@@ -669,6 +658,87 @@ CREATE TRIGGER documents_transition BEFORE UPDATE OF status ON documents FOR EAC
 CREATE UNIQUE INDEX runs_open ON runs (document_id) WHERE status = 'OPEN';
 
 CREATE INDEX runs_group ON runs (group_id, status) WHERE group_id IS NOT NULL;
+
+CREATE TABLE webhooks (
+  id TEXT PRIMARY KEY,
+  owner TEXT NOT NULL,
+  name TEXT NOT NULL,
+  url TEXT NOT NULL,
+  secret TEXT NOT NULL,
+  events TEXT NOT NULL,
+  collections TEXT,
+  state TEXT NOT NULL CHECK (state IN ('ACTIVE', 'DISABLED')),
+  reason TEXT,
+  failures INTEGER NOT NULL DEFAULT 0,
+  failing_since REAL,
+  held_until REAL,
+  taken_at REAL,
+  token TEXT,
+  worker_id TEXT,
+  lease_until REAL,
+  created_at REAL NOT NULL,
+  created_by TEXT NOT NULL
+);
+
+CREATE INDEX webhooks_owner ON webhooks (owner, id);
+
+CREATE TABLE webhook_deliveries (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  webhook_id TEXT NOT NULL,
+  owner TEXT NOT NULL,
+  kind TEXT NOT NULL,
+  run_id TEXT,
+  document_id TEXT,
+  group_id TEXT,
+  completion INTEGER,
+  outcome TEXT,
+  status TEXT NOT NULL CHECK (status IN ('PENDING', 'DELIVERED', 'FAILED')),
+  attempts INTEGER NOT NULL DEFAULT 0,
+  not_before REAL NOT NULL,
+  since REAL NOT NULL,
+  error TEXT,
+  answer_status INTEGER,
+  answer TEXT,
+  created_at REAL NOT NULL,
+  finished_at REAL
+);
+
+CREATE INDEX webhook_deliveries_due ON webhook_deliveries (webhook_id, not_before) WHERE status = 'PENDING';
+
+CREATE INDEX webhook_deliveries_listed ON webhook_deliveries (webhook_id, id);
+
+CREATE TRIGGER runs_webhooks AFTER UPDATE OF status ON runs FOR EACH ROW WHEN (NEW.status IN ('COMPLETED', 'FAILED', 'CANCELLED') AND OLD.status IN ('OPEN', 'HELD')) BEGIN INSERT INTO webhook_deliveries (webhook_id, owner, kind, run_id, document_id, outcome, status, not_before, created_at, since) SELECT w.id, w.owner, CASE NEW.status WHEN 'FAILED' THEN 'ITEM_FAILED' ELSE 'ITEM_END' END, NEW.id, NEW.document_id, CASE NEW.status WHEN 'COMPLETED' THEN (SELECT d.status FROM documents d WHERE d.id = NEW.document_id) ELSE NEW.status END, 'PENDING', NEW.finished_at, NEW.finished_at, NEW.finished_at FROM webhooks w WHERE w.owner = NEW.owner AND w.state = 'ACTIVE' AND instr(w.events, '"' || CASE NEW.status WHEN 'FAILED' THEN 'ITEM_FAILED' ELSE 'ITEM_END' END || '"') > 0 AND (w.collections IS NULL OR instr(w.collections, '"' || (SELECT d.collection FROM documents d WHERE d.id = NEW.document_id) || '"') > 0); END;
+
+CREATE TRIGGER groups_webhooks AFTER UPDATE OF completions ON groups FOR EACH ROW WHEN (NEW.completions > OLD.completions AND NEW.finished_at IS NOT NULL) BEGIN INSERT INTO webhook_deliveries (webhook_id, owner, kind, group_id, completion, status, not_before, created_at, since) SELECT w.id, w.owner, 'GROUP_END', NEW.id, NEW.completions, 'PENDING', NEW.finished_at, NEW.finished_at, NEW.finished_at FROM webhooks w WHERE w.owner = NEW.owner AND w.state = 'ACTIVE' AND instr(w.events, '"' || 'GROUP_END' || '"') > 0 AND (w.collections IS NULL OR instr(w.collections, '"' || NEW.collection || '"') > 0); END;
+
+CREATE TABLE intake_pauses (
+  owner TEXT PRIMARY KEY,
+  reason TEXT NOT NULL,
+  paused_at REAL NOT NULL,
+  paused_by TEXT NOT NULL
+);
+
+CREATE TABLE quotas (
+  owner TEXT PRIMARY KEY,
+  documents BIGINT,
+  bytes BIGINT,
+  requests_per_s REAL,
+  changed_at REAL NOT NULL,
+  changed_by TEXT NOT NULL
+);
+
+CREATE TABLE holdings (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  owner TEXT NOT NULL,
+  documents BIGINT NOT NULL,
+  bytes BIGINT NOT NULL
+);
+
+CREATE INDEX holdings_owner ON holdings (owner);
+
+CREATE TRIGGER holdings_added AFTER INSERT ON documents FOR EACH ROW WHEN NEW.deleted_at IS NULL BEGIN INSERT INTO holdings (owner, documents, bytes) SELECT NEW.owner, 0, 0 WHERE NOT EXISTS (SELECT 1 FROM holdings h WHERE h.owner = NEW.owner); UPDATE holdings SET documents = documents + 1, bytes = bytes + NEW.size WHERE id = (SELECT h.id FROM holdings h WHERE h.owner = NEW.owner LIMIT 1); END;
+
+CREATE TRIGGER holdings_changed AFTER UPDATE OF size, deleted_at ON documents FOR EACH ROW WHEN (OLD.size <> NEW.size OR (OLD.deleted_at IS NULL) <> (NEW.deleted_at IS NULL)) BEGIN INSERT INTO holdings (owner, documents, bytes) SELECT NEW.owner, 0, 0 WHERE NOT EXISTS (SELECT 1 FROM holdings h WHERE h.owner = NEW.owner); UPDATE holdings SET documents = documents + (CASE WHEN NEW.deleted_at IS NULL THEN 1 ELSE 0 END - CASE WHEN OLD.deleted_at IS NULL THEN 1 ELSE 0 END), bytes = bytes + (CASE WHEN NEW.deleted_at IS NULL THEN NEW.size ELSE 0 END - CASE WHEN OLD.deleted_at IS NULL THEN OLD.size ELSE 0 END) WHERE id = (SELECT h.id FROM holdings h WHERE h.owner = NEW.owner LIMIT 1); END;
 
 CREATE TABLE vector_stores (
   owner TEXT NOT NULL,

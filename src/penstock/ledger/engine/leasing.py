@@ -10,7 +10,7 @@ import msgspec
 from penstock.ledger.database.connection import Connection, Row
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import Verb
-from penstock.ledger.engine import groups, limits, outbox
+from penstock.ledger.engine import groups, limits, outbox, webhook_sending
 from penstock.ledger.engine.failures import StepFailure, fail_runs
 from penstock.ledger.engine.resource_keys import FREED, ready_steps
 from penstock.ledger.engine.steps import STEP, step_of
@@ -198,6 +198,7 @@ def _reap(connection: Connection, requests: Sequence[Reap]) -> list[Reaped]:
         ready_steps(connection, [StepId(row[0]) for row in rows if row[-1] == "PENDING"])
         swept = connection.run(_SWEEP, dead)
         outbox.free(connection, request.dead)
+        webhook_sending.free(connection, request.dead)
         limits.free(connection, request.dead)
         groups.seal_abandoned(connection, REAP_BATCH)
         removed = connection.run(_REMOVE_WORKERS, dead)

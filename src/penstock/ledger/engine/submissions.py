@@ -9,6 +9,7 @@ import msgspec
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.engine import groups, outbox, postgres_statements, small_blobs
+from penstock.ledger.engine.admission import Quota
 from penstock.ledger.engine.children import Parent
 from penstock.ledger.engine.collections import VERSION_HERE
 from penstock.ledger.engine.resource_keys import ready
@@ -62,6 +63,8 @@ class Submission(msgspec.Struct, frozen=True):
     """The document that contains them. Their runs belong to the group of its run."""
     held: bool = False
     """Their runs wait, without steps and without a group, until a user starts them."""
+    quota: Quota = Quota()
+    """What the owner may have with them."""
 
     @property
     def entry_status(self) -> str:
@@ -132,6 +135,8 @@ _LAST_RANK = Statement(
 def is_one_statement(s: Submission) -> bool:
     """All there is to do for it, if it is new."""
     if s.first.resource_key is not None or s.password is not None or len(s.documents) != 1 or s.parent is not None:
+        return False
+    if s.quota.is_limited:
         return False
     if s.group is not None:
         outbox.learn(s.snapshot, s.body)

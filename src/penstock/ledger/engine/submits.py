@@ -10,7 +10,7 @@ from penstock.errors import UsageError
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.writer import NeedsTransaction, Verb
-from penstock.ledger.engine import children, groups, metadata, submissions
+from penstock.ledger.engine import admission, children, groups, metadata, submissions
 from penstock.ledger.engine.runs import Known, hold, keep_password, known, replay_runs, start_runs
 from penstock.ledger.engine.submissions import NewDocument, Submission
 from penstock.model.nouns import DocumentId
@@ -61,6 +61,7 @@ def _submit_one(connection: Connection, s: Submission) -> list[Submitted]:
     """One answer for each document; none if the lease of the step that found them is lost."""
     if s.parent is not None and not children.hold_lease(s.owner, connection, s.parent, len(s.documents)):
         return []
+    before = admission.holdings(s.owner, connection) if s.quota.is_limited else None
     keyed = _answers_by_key(connection, s)
     asked = [d for d in s.documents if d.key is None or d.key not in keyed]
     # All bytes are stored, so no second submit will follow.
@@ -108,6 +109,9 @@ def _submit_one(connection: Connection, s: Submission) -> list[Submitted]:
     is_sealed = start or (new and whole)
     if s.group is not None and s.group.seal and not is_sealed and not again:
         groups.seal(connection, [s.group.id])
+    if before is not None:
+        # Triggers have counted these documents by now.
+        admission.check(s.owner, connection, s.quota, before)
     return [answers[document.source] for document in s.documents]
 
 

@@ -20,7 +20,7 @@ from penstock.ledger.database.postgres import PostgresConnection
 from penstock.ledger.database.sqlite import SqliteConnection, sqlite_error
 from penstock.ledger.database.statements import Statement
 from penstock.ledger.database.store import Ledger
-from penstock.ledger.engine import leasing, outbox
+from penstock.ledger.engine import leasing, outbox, webhook_sending
 from penstock.ledger.engine.backup_guard import outlast_prune
 from penstock.model.nouns import WorkerId
 from penstock.redaction import make_private_file
@@ -28,7 +28,7 @@ from penstock.runtime import Runtime
 
 PAGE = 5000
 _NAME = re.compile(r"[a-z_][a-z0-9_]*")
-_OWN = ("schema_versions", "positions")
+_OWN = ("schema_versions", "positions", "holdings")
 """Tables that are not copied, because every ledger fills them itself."""
 
 
@@ -164,7 +164,8 @@ class Copy:
 _HOLDERS = Statement(
     "SELECT id FROM workers UNION SELECT worker_id FROM steps WHERE status = 'RUNNING' "
     "UNION SELECT worker_id FROM locks WHERE token IS NOT NULL "
-    "UNION SELECT worker_id FROM deliveries WHERE token IS NOT NULL"
+    "UNION SELECT worker_id FROM deliveries WHERE token IS NOT NULL "
+    "UNION SELECT worker_id FROM webhooks WHERE token IS NOT NULL"
 )
 
 
@@ -182,6 +183,7 @@ def begin_again(path: Path, seen: Seen, runtime: Runtime) -> None:
         gone = [WorkerId(row[0]) for row in connection.run(_HOLDERS) if row[0] is not None]
         leasing.LEAVE.function(connection, gone)
         outbox.free(connection, gone)
+        webhook_sending.free(connection, gone)
         connection.run(_IN_THE_SETTINGS)
         histories.begin(connection, "restored", seen)
         connection.commit()
@@ -222,10 +224,14 @@ def copy_in(source: Path, database: Database) -> None:
         [(last["steps"],)] = copy.execute("SELECT coalesce(max(id), 0) FROM steps").fetchall()
         connection.begin()
         connection.script(f"TRUNCATE {', '.join(wanted)} RESTART IDENTITY CASCADE")
+        # Its triggers fill it with the documents.
+        connection.script("TRUNCATE holdings RESTART IDENTITY")
         for name, columns in wanted.items():
             rows = copy.execute(f"SELECT {columns} FROM {name}")
             connection.load(name, columns, rows)
         for name, seq in last.items():
+            if name not in wanted:
+                continue
             connection.script(f"SELECT setval('{name}_id_seq', {max(1, seq)}, {'true' if seq else 'false'})")
         connection.commit()
     finally:

@@ -202,6 +202,13 @@ _TIMES_UP = {
         "AND NOT EXISTS (SELECT 1 FROM dead_letters l WHERE l.event_id = e.id "
         "AND (l.state = 'OPEN' OR l.closed_at >= {now} - :older)) ORDER BY e.id LIMIT :count"
     ),
+    # The same.
+    "webhook_deliveries": Statement(
+        "SELECT d.id FROM webhook_deliveries d WHERE d.id > :after AND d.id < coalesce((SELECT y.id "
+        "FROM webhook_deliveries y WHERE y.created_at >= {now} - :older ORDER BY y.id LIMIT 1), 9000000000000000000) "
+        "AND (d.status <> 'PENDING' OR NOT EXISTS (SELECT 1 FROM webhooks w WHERE w.id = d.webhook_id)) "
+        "ORDER BY d.id LIMIT :count"
+    ),
 }
 """For each history table: the rows to remove, in the order of their ids."""
 GROUPS = "groups"

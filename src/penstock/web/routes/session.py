@@ -17,17 +17,19 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 @router.get("/login")
 async def show(request: Request, next: str = "/") -> Response:
-    return render(request, "login.html", next=_local(next), problem="")
+    return render(request, "login.html", next=local(next), problem="", oidc=request.app.state.oidc.is_on)
 
 
 @router.post("/login")
 async def login(request: Request) -> Response:
     fields = form(request)
-    onward = _local(first(fields, "next"))
+    onward = local(first(fields, "next"))
     try:
         made = await service_of(request).keys.authenticator.open_session(first(fields, "key").strip())
     except NotAuthenticated as error:
-        return render(request, "login.html", status=401, next=onward, problem=str(error))
+        return render(
+            request, "login.html", status=401, next=onward, problem=str(error), oidc=request.app.state.oidc.is_on
+        )
     answer = RedirectResponse(onward, 303)
     secure = request.url.scheme == "https"
     answer.set_cookie(COOKIE, made.cookie, max_age=int(SESSION_S), httponly=True, samesite="strict", secure=secure)
@@ -44,7 +46,7 @@ async def logout(request: Request, access: Anybody) -> Response:
     return answer
 
 
-def _local(path: str) -> str:
+def local(path: str) -> str:
     """The path on this server; anything else becomes the first page."""
     parts = urlsplit(path)
     is_local = (
