@@ -15,7 +15,7 @@ from tests.kit.pdfs import page, pdf
 
 PAGES = (
     "/", "/?window=week", "/documents", "/search?q=turbine", "/upload", "/dead-letters", "/actions", "/groups",
-    "/steps", "/workers", "/keys", "/audit",
+    "/steps", "/workers", "/webhooks", "/keys", "/audit",
 )  # fmt: skip
 MANY = 1_000 if os.environ.get("PENSTOCK_LONG") else 40
 WAIT_MS = 60_000

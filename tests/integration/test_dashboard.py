@@ -19,7 +19,7 @@ from penstock.web.routes.static import TYPES
 from penstock.web.steps import timeline
 
 PAGES = (
-    "/", "/documents", "/search", "/upload", "/dead-letters", "/groups", "/actions", "/steps", "/workers",
+    "/", "/documents", "/search", "/upload", "/dead-letters", "/groups", "/actions", "/steps", "/workers", "/webhooks",
     "/keys", "/audit",
 )  # fmt: skip
 HOSTILE = "<script>alert(1)</script>\u202egpj\n.txt"

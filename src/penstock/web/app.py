@@ -20,6 +20,7 @@ from penstock.web.routes import (
     session,
     static,
     upload,
+    webhooks,
 )
 from penstock.web.routes import oidc as oidc_routes
 
@@ -37,6 +38,7 @@ ROUTERS = (
     actions.router,
     keys.router,
     oidc_routes.router,
+    webhooks.router,
 )
 
 

@@ -27,6 +27,7 @@ NAVIGATION = (
     ("/groups", "Groups", KeyScope.READ),
     ("/steps", "Steps", KeyScope.OPS),
     ("/workers", "Workers", KeyScope.OPS),
+    ("/webhooks", "Webhooks", KeyScope.OPS),
     ("/keys", "Keys", KeyScope.ADMIN),
     ("/audit", "Audit", KeyScope.ADMIN),
 )

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request, Response
 
 from penstock.errors import UsageError
 from penstock.ledger.reads import history
+from penstock.model.callers import KeyScope
 from penstock.model.states import WORKING, DocumentStatus
 from penstock.web.access import Reads, refuse_part
 from penstock.web.charts import WINDOWS, charts
@@ -40,6 +41,7 @@ async def overview(request: Request, access: Reads, window: str = "hour") -> Res
         saved=usage.saved_by_cache.cost + usage.saved_by_resume.cost,
         disk=await access.scope.runtime.run_blocking("io", _disk, str(access.scope.config.home_path)),
         oldest=oldest,
+        operates=access.caller.has(KeyScope.OPS),
         windows=list(WINDOWS),
         chosen=window,
         plots=await charts(access, window, waiting, working),
