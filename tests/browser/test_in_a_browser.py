@@ -79,10 +79,16 @@ async def test_no_page_is_wider_than_a_narrow_screen(server: Server, browser: Br
     folder = notes(tmp_path / "notes", 2)
     (folder / f"{'long_name_without_a_space' * 8}.txt").write_text("The turbine of a long name.")
     await asyncio.to_thread(server.penstock, "ingest", str(folder))
+    await asyncio.to_thread(server.penstock, "webhook", "create", "https://93.184.216.34/a/long/path/of/a/hook")
     page, _ = await opened(browser, viewport={"width": 360, "height": 740})
+    await page.goto(f"{server.url}/webhooks")
+    webhook = await page.locator("tbody a").first.get_attribute("href")
+    await page.goto(f"{server.url}{webhook}")
+    await page.get_by_role("button", name="Send a test").click()
+    await expect(page.locator("tbody tr")).to_have_count(1)
     await page.goto(f"{server.url}/documents?name=long*")
     document = await page.locator("tbody a").first.get_attribute("href")
-    for path in (*PAGES, f"{document}?chunk=0"):
+    for path in (*PAGES, f"{document}?chunk=0", str(webhook)):
         await page.goto(server.url + path)
         beyond = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert beyond <= 0, path
