@@ -122,7 +122,8 @@ async def intake(request: Request, access: Operates, verb: str) -> Response:
     """Pause or resume the intake of this owner."""
     refuse_part(access)
     if verb == "pause":
-        await access.scope.pause_intake(reason=first(form(request), "reason").strip())
+        why = first(form(request), "reason").strip()
+        await access.scope.pause_intake(reason=why)
         return back("/", "The intake is paused: new documents are refused. What was accepted is processed.")
     if verb == "resume":
         state = await access.scope.resume_intake()
