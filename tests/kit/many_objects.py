@@ -89,7 +89,11 @@ class _Handler(BaseHTTPRequestHandler):
         return unquote(urlsplit(self.path).path).removeprefix(f"/{BUCKET}/")
 
     def do_GET(self) -> None:
-        asked = parse_qs(urlsplit(self.path).query)
+        asked = parse_qs(urlsplit(self.path).query, keep_blank_values=True)
+        if "uploads" in asked:
+            nothing = "<ListMultipartUploadsResult><IsTruncated>false</IsTruncated></ListMultipartUploadsResult>"
+            self._answer(200, nothing, Content_Type="application/xml")
+            return
         if "list-type" not in asked:
             self._answer(404)
             return
