@@ -81,4 +81,4 @@ async def test_what_the_operator_allows_or_names_itself_runs(start_app: StartApp
         assert (await client.put("documents?source=a.txt&workflow=own", content=b"words")).status_code == 201
         assert (await client.put("documents?source=b.txt", content=b"words")).status_code == 201, "by the settings"
         assert (await client.put("documents?source=c.txt&workflow=telling", content=b"words")).status_code == 403
-        assert (await client.put("documents?source=c.txt&workflow=none", content=b"words")).status_code == 422
+        assert (await client.put("documents?source=c.txt&workflow=none", content=b"words")).status_code == 404
