@@ -17,7 +17,8 @@ PROBLEM = {
         "title": {"type": "string"},
         "status": {"type": "integer"},
         "detail": {"type": "string"},
-        "error": {"type": "string"},
+        # Text for clients of Soliplex, an object for those of OpenAI.
+        "error": {"type": ["string", "object"]},
         "request_id": {"type": "string"},
     },
 }
