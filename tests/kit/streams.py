@@ -1,6 +1,8 @@
-"""Streams for tests: the mock cluster of librdkafka, which other processes can use too, and an emulator of SQS."""
+"""Streams for tests: the mock cluster of librdkafka, which other processes can use too, or a server of Apache Kafka;
+and an emulator of SQS."""
 
 import json
+import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,15 +10,18 @@ from typing import Any
 
 
 class Kafka:
-    """A cluster of one broker, in memory. It is not Apache Kafka: transactions and the creation of topics are faked."""
+    """A broker in memory, which is not Apache Kafka: transactions and the creation of topics are faked. Or the server
+    that TEST_KAFKA_SERVER names."""
 
     def __init__(self) -> None:
         from confluent_kafka import Producer
 
         quiet = {"log_level": 0}
-        self._cluster = Producer({"test.mock.num.brokers": "1", "bootstrap.servers": "x", **quiet})
-        [broker] = self._cluster.list_topics(timeout=10).brokers.values()
-        self.server = f"{broker.host}:{broker.port}"
+        self.server = os.environ.get("TEST_KAFKA_SERVER", "")
+        if not self.server:
+            self._cluster = Producer({"test.mock.num.brokers": "1", "bootstrap.servers": "x", **quiet})
+            [broker] = self._cluster.list_topics(timeout=10).brokers.values()
+            self.server = f"{broker.host}:{broker.port}"
         self._producer = Producer({"bootstrap.servers": self.server, **quiet})
 
     def topic(self) -> "Topic":
