@@ -38,8 +38,8 @@ from penstock.ledger.database.migrations import (
     m0033_webhooks,
     m0034_admission,
     m0035_vector_stores,
-    m0037_samples,
-    m0038_messages,
+    m0036_samples,
+    m0037_messages,
 )
 
 MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
@@ -78,7 +78,7 @@ MIGRATIONS: tuple[Callable[[str], list[str]], ...] = (
     m0033_webhooks.statements,
     m0034_admission.statements,
     m0035_vector_stores.statements,
-    m0037_samples.statements,
-    m0038_messages.statements,
+    m0036_samples.statements,
+    m0037_messages.statements,
 )
 LATEST = len(MIGRATIONS)
