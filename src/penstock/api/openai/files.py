@@ -14,7 +14,7 @@ from penstock.api.openai import words
 from penstock.api.openai.words import document_of, file_object, files_of, files_place
 from penstock.api.problems import Problem, not_found
 from penstock.api.routes.documents import get_raw
-from penstock.api.uploading import refused, take
+from penstock.api.uploading import admit, refused, take
 from penstock.ledger.engine import vector_stores
 from penstock.model.nouns import DocumentId, Owner
 from penstock.runtime import shielded
@@ -59,6 +59,7 @@ async def create_file(request: Request, access: Ingests) -> Response:
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "multipart/form-data":
         raise Problem("unsupported_type", "send multipart/form-data with the fields purpose and file")
     size = content_length(request, limits)
+    await admit(access)
     form = _Form(access, checked(access.scope, Order(where, hold=True)))
     with access.service.uploads.upload(access.owner, SMALL if size is None else size):
         pieces = arriving(request, access.service.settings, access.service.runtime, limits)

@@ -157,7 +157,9 @@ class Completion(BaseModel):
     parts: list[SentPart] = Field(max_length=MOST_PARTS)
 
 
-@router.post("/presign", operation_id="presign_upload", status_code=201, response_class=Response)
+@router.post(
+    "/presign", operation_id="presign_upload", status_code=201, response_class=Response, responses=problems(501)
+)
 async def presign_upload(request: Request, access: Ingests, asked: NewPresigned) -> Response:
     """Begin an upload straight into the bucket, where blobs are in `s3://`. Send each part to its URL by PUT, then
     complete the upload."""
@@ -167,6 +169,7 @@ async def presign_upload(request: Request, access: Ingests, asked: NewPresigned)
     one = named(asked.source, asked.name, asked.metadata)
     order = Order(access.collection(asked.collection), asked.workflow, asked.params, 0, asked.batch, hold=asked.hold)
     checked(access.scope, order)
+    await admit(access, one, order.collection, asked.size)
     try:
         made = await access.scope.presign_upload(
             asked.size, name=one.name, part_size=asked.part_size, source=one.source, collection=order.collection,
@@ -193,7 +196,9 @@ def _signed(made: SignedUpload, status: int, headers: dict[str, str]) -> Respons
     )
 
 
-@router.post("/{upload_id}/presign", operation_id="presign_upload_again", response_class=Response)
+@router.post(
+    "/{upload_id}/presign", operation_id="presign_upload_again", response_class=Response, responses=problems(501)
+)
 async def presign_upload_again(access: Ingests, upload_id: str) -> Response:
     """Sign the parts of an upload again, for example because the URLs have expired."""
     await _found(access, upload_id)
