@@ -114,34 +114,33 @@ def parts() -> dict[str, tuple[bytes, End]]:
     first = b"<</Type/Outlines/First 7 0 R/Last 7 0 R/Count 1>>"
     odd = b"<</Filter/Standard/V 99/R 99/O(x)/U(x)/P -1>>"
     image = b"/Type/XObject/Subtype/Image/Width %d/Height %d/BitsPerComponent 8/ColorSpace/DeviceGray"
-    return (
-        {
-            "no font": (build(objects={FIRST_FONT: b"null"}), 1),
-            "a font of nothing": (build(objects={FIRST_FONT: b"<</Type/Font/Subtype/TrueType>>"}), 1),
-            "a broken font": (build(objects=garbage), 1),
-            "an outline that loops": (build(catalog=b"/Outlines 6 0 R", objects={MORE: first, 7: loop}), 1),
-            "a deep outline": (build(catalog=b"/Outlines 6 0 R", objects={MORE: first} | chain), 1),
-            "unknown encryption": (build(objects={MORE: odd}, trailer=b"/Encrypt 6 0 R/ID[(a)(a)]"), "encrypted"),
-            "a name tree that loops": (
-                build(catalog=b"/Names<</EmbeddedFiles 6 0 R>>", objects={MORE: b"<</Kids[6 0 R]>>"}),
-                1,
-            ),
-            "a script": (build(catalog=b"/OpenAction<</S/JavaScript/JS(while\\(1\\){})>>"), 1),
-            "a long title": (build(objects={MORE: b"<</Title(%b)>>" % (b"A" * 2_000_000)}, trailer=b"/Info 6 0 R"), 1),
-        }
-        | {
-            f"image {name}": (
-                _scan(stream(chance.randbytes(5000), image % (2000, 2000) + b"/Filter/" + name.encode())),
-                "no_text",
-            )
-            for name in ("JBIG2Decode", "JPXDecode", "DCTDecode", "CCITTFaxDecode", "LZWDecode", "Crypt", "Nonsense")
-        }
-        | {
-            "image 65500": (_scan(stream(b"\xff" * 100, image % (65_500, 65_500))), "no_text"),
-            "image -5": (_scan(stream(b"\xff" * 100, image % (-5, 99_999_999_999))), "no_text"),
-            "image of its own mask": (_scan(stream(b"\xff" * 100, image % (10, 10) + b"/SMask 6 0 R")), "no_text"),
-        }
-    )
+    pages: dict[str, tuple[bytes, End]] = {
+        "no font": (build(objects={FIRST_FONT: b"null"}), 1),
+        "a font of nothing": (build(objects={FIRST_FONT: b"<</Type/Font/Subtype/TrueType>>"}), 1),
+        "a broken font": (build(objects=garbage), 1),
+        "an outline that loops": (build(catalog=b"/Outlines 6 0 R", objects={MORE: first, 7: loop}), 1),
+        "a deep outline": (build(catalog=b"/Outlines 6 0 R", objects={MORE: first} | chain), 1),
+        "unknown encryption": (build(objects={MORE: odd}, trailer=b"/Encrypt 6 0 R/ID[(a)(a)]"), "encrypted"),
+        "a name tree that loops": (
+            build(catalog=b"/Names<</EmbeddedFiles 6 0 R>>", objects={MORE: b"<</Kids[6 0 R]>>"}),
+            1,
+        ),
+        "a script": (build(catalog=b"/OpenAction<</S/JavaScript/JS(while\\(1\\){})>>"), 1),
+        "a long title": (build(objects={MORE: b"<</Title(%b)>>" % (b"A" * 2_000_000)}, trailer=b"/Info 6 0 R"), 1),
+    }
+    images: dict[str, tuple[bytes, End]] = {
+        f"image {name}": (
+            _scan(stream(chance.randbytes(5000), image % (2000, 2000) + b"/Filter/" + name.encode())),
+            "no_text",
+        )
+        for name in ("JBIG2Decode", "JPXDecode", "DCTDecode", "CCITTFaxDecode", "LZWDecode", "Crypt", "Nonsense")
+    }
+    odd_images: dict[str, tuple[bytes, End]] = {
+        "image 65500": (_scan(stream(b"\xff" * 100, image % (65_500, 65_500))), "no_text"),
+        "image -5": (_scan(stream(b"\xff" * 100, image % (-5, 99_999_999_999))), "no_text"),
+        "image of its own mask": (_scan(stream(b"\xff" * 100, image % (10, 10) + b"/SMask 6 0 R")), "no_text"),
+    }
+    return pages | images | odd_images
 
 
 def _scan(image: bytes) -> bytes:
