@@ -72,6 +72,10 @@ class KafkaStream:
         self._ahead: list[Record] = []
         """Messages that came while others were processed: after a rebalance, new partitions deliver at once."""
         self._mine: set[tuple[str, int]] = set()
+        self._next: dict[tuple[str, int], int] = {}
+        """The offset after the last message of each partition."""
+        self._ends: dict[tuple[str, int], int] = {}
+        """The offset at which each partition was found to have no more messages."""
         self._paused = False
         self._trouble: str | None = None
 
@@ -92,8 +96,7 @@ class KafkaStream:
         if self._address.topic.endswith(DEAD):
             # A letter that fails again is in the ledger: it must not come back for ever.
             return False
-        await self._call(self._send, message, letter)
-        return True
+        return await self._call(self._send, message, letter)
 
     async def lag(self) -> int | None:
         return await self._call(self._lag)
@@ -126,6 +129,7 @@ class KafkaStream:
                 "bootstrap.servers": self._address.servers,
                 "group.id": self._address.group,
                 "enable.auto.commit": False,
+                "enable.partition.eof": True,
                 "error_cb": self._heard,
                 "logger": logging.getLogger("penstock.kafka"),
             }
@@ -154,10 +158,14 @@ class KafkaStream:
     def _revoked(self, consumer: "Consumer", partitions: "list[TopicPartition]") -> None:
         gone = {(one.topic, one.partition) for one in partitions}
         self._mine -= gone
+        for place in gone:
+            self._next.pop(place, None)
+            self._ends.pop(place, None)
         self._ahead = [one for one in self._ahead if (one.topic(), one.partition()) not in gone]
 
     def _pause(self, paused: bool) -> None:
-        if self._paused == paused:
+        # After a rebalance, partitions that are new deliver although they were to be paused.
+        if not paused and not self._paused:
             return
         self._paused = paused
         consumer = self._open()
@@ -183,14 +191,21 @@ class KafkaStream:
         self._receive(self._open(), MOST, 0.0)
 
     def _receive(self, consumer: "Consumer", most: int, wait_s: float) -> None:
+        failed: Any = None
         for record in consumer.consume(most, wait_s):
-            error = record.error()
+            error, place = record.error(), (record.topic() or "", record.partition() or 0)
             if error is None:
                 self._ahead.append(record)
+                self._next[place] = (record.offset() or 0) + 1
+            elif error.code() == self._kafka.KafkaError._PARTITION_EOF:
+                self._ends[place] = record.offset() or 0
             elif error.code() == self._kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
                 self._trouble = f"there is no topic {self._address.topic!r}"
-            elif not error.retriable() and error.code() != self._kafka.KafkaError._PARTITION_EOF:
-                raise self._kafka.KafkaException(error)
+            elif not error.retriable():
+                failed = error
+        if failed is not None:
+            # Only now: the client does not deliver again what came with the error.
+            raise self._kafka.KafkaException(failed)
 
     def _confirm(self, messages: Sequence[Message]) -> None:
         last: dict[tuple[str, int], int] = {}
@@ -214,7 +229,8 @@ class KafkaStream:
         e = self._kafka.KafkaError
         return (e.ILLEGAL_GENERATION, e.UNKNOWN_MEMBER_ID, e.REBALANCE_IN_PROGRESS, e._STATE, e._NO_OFFSET)
 
-    def _send(self, message: Message, letter: bytes) -> None:
+    def _send(self, message: Message, letter: bytes) -> bool:
+        """Return False if the letter is larger than the topic allows."""
         if self._producer is None:
             options: dict[str, Any] = {
                 "client.id": "penstock",
@@ -227,15 +243,24 @@ class KafkaStream:
             self._producer = self._kafka.Producer(options)
         failed: list[Any] = []
         topic, partition, offset = message.handle
-        self._producer.produce(
-            f"{self._address.topic}{DEAD}",
-            key=f"{topic}/{partition}/{offset}",
-            value=letter,
-            on_delivery=lambda error, _: failed.append(error) if error is not None else None,
-        )
+        too_large = self._kafka.KafkaError.MSG_SIZE_TOO_LARGE
+        try:
+            self._producer.produce(
+                f"{self._address.topic}{DEAD}",
+                key=f"{topic}/{partition}/{offset}",
+                value=letter,
+                on_delivery=lambda error, _: failed.append(error) if error is not None else None,
+            )
+        except self._kafka.KafkaException as error:
+            if error.args[0].code() != too_large:
+                raise
+            return False
         if self._producer.flush(SEND_S + 1) or failed:
+            if failed and failed[0].code() == too_large:
+                return False
             said = failed[0].str() if failed else "no answer"
             raise Away(f"Kafka ({self._address.servers}): {self._address.topic}{DEAD}: {said}")
+        return True
 
     def _lag(self) -> int | None:
         consumer, total = self._open(), 0
@@ -244,7 +269,10 @@ class KafkaStream:
             return None
         for one in consumer.committed(partitions, timeout=ASK_S):
             low, high = consumer.get_watermark_offsets(one, timeout=ASK_S)
-            total += max(0, high - max(one.offset, low))
+            done, place = max(one.offset, low), (one.topic, one.partition)
+            # Marks of transactions have offsets, too, and are never delivered.
+            if self._ends.get(place, -1) < high or done < self._next.get(place, 0):
+                total += max(0, high - done)
         return total
 
     def _close(self) -> None:

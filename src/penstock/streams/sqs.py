@@ -107,7 +107,9 @@ class SqsStream:
         failed: list[str] = []
         for part in _parts(messages):
             answer = self._client.delete_message_batch(QueueUrl=self._address(), Entries=part)
-            failed += [str(one.get("Message", one.get("Code"))) for one in answer.get("Failed", [])]
+            # Handles end with the visibility of their messages, which are delivered again, or with the messages.
+            kept = [one for one in answer.get("Failed", []) if not one.get("SenderFault")]
+            failed += [str(one.get("Message", one.get("Code"))) for one in kept]
         if failed:
             raise Away(f"{self.name}: {len(failed)} messages could not be deleted: {failed[0]}", target=self.name)
 

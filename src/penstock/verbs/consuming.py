@@ -24,6 +24,8 @@ from penstock.verbs.object_events import ObjectEvents, Outcome, Rules
 from penstock.verbs.scope import Scope, chosen_collection
 
 BATCH = 256
+AT_ONCE = 1_000
+"""Events that are followed together. A message may have thousands."""
 WAIT_S = 1.0
 KEEP_S = 3.0
 """A stream is told so often that we are alive."""
@@ -118,6 +120,11 @@ class Consumer:
         self._looked: float | None = None
         self._lagged: float | None = None
         self._failures = 0
+        self._one_call = asyncio.Lock()
+        self._rejected: set[str] = set()
+        """Messages in hand whose letters the stream has. Another attempt must not send them again."""
+        self._refused: set[str] = set()
+        """Those whose letters the ledger has, too."""
 
     async def run(self, *, until_empty: bool) -> Consumed:
         began = self._runtime.clock()
@@ -128,14 +135,19 @@ class Consumer:
                     await self._rest(LOOK_S)
                     continue
                 taken = await self._stream.take(BATCH, WAIT_S)
-                await self._measure(force=until_empty and not taken)
             except Away as error:
                 await self._pause(str(error))
                 continue
             self._works()
             if taken:
+                # At once: some streams do not deliver again what was taken and not handled.
                 await self._handle(taken)
-            elif until_empty and self._done.lag == 0:
+            try:
+                await self._measure(force=until_empty and not taken)
+            except Away as error:
+                await self._pause(str(error))
+                continue
+            if until_empty and not taken and self._done.lag == 0:
                 break
         self._done.elapsed_s = round(self._runtime.clock() - began, 3)
         self._done.interrupted = self._resources.stopping
@@ -165,6 +177,8 @@ class Consumer:
     async def _handle(self, taken: Sequence[Message]) -> None:
         """Follow messages until all of them are done, and confirm them. If the app is stopped before, none is
         confirmed: they are delivered again."""
+        self._rejected.clear()
+        self._refused.clear()
         keeping = asyncio.create_task(self._keep(taken))
         try:
             left = list(taken)
@@ -216,8 +230,9 @@ class Consumer:
     async def _follow(self, taken: Sequence[Message]) -> list[Outcome | None]:
         """What decides about each message. All events of all messages are followed together."""
         parsed = [events_of(message.body) for message in taken]
+        wanted = [one for events in parsed if isinstance(events, list) for one in events]
         followed = iter(
-            await self._events.follow([one for events in parsed if isinstance(events, list) for one in events])
+            [o for i in range(0, len(wanted), AT_ONCE) for o in await self._events.follow(wanted[i : i + AT_ONCE])]
         )
         decided: list[Outcome | None] = []
         for events in parsed:
@@ -235,8 +250,14 @@ class Consumer:
         """First where the users of the stream look, then in the ledger, where a letter is unique: a process that dies
         in between puts a second letter into the stream, and none is lost."""
         for message, outcome in refused:
+            if message.place in self._refused:
+                continue
             failed_at = datetime.fromtimestamp(self._runtime.now(), UTC).isoformat(timespec="seconds")
-            await self._stream.reject(message, letter_body(message, self._stream.name, outcome, failed_at))
+            if message.place not in self._rejected:
+                body = letter_body(message, self._stream.name, outcome, failed_at)
+                async with self._one_call:
+                    await self._stream.reject(message, body)
+                self._rejected.add(message.place)
             letter = messages.RefusedMessage(
                 self._owner_of(message),
                 self._stream.name,
@@ -246,12 +267,16 @@ class Consumer:
                 outcome.error,
             )
             await self._scope.ledger.write(messages.REFUSE_MESSAGE, letter)
+            self._refused.add(message.place)
             self._done.refused += 1
             self._resources.metrics.incr("stream_refused")
             self._report(f"refused ({outcome.reason}): {outcome.error}")
 
     def _owner_of(self, message: Message) -> Owner:
-        events = events_of(message.body)
+        events: object = None
+        with suppress(Exception):
+            # The message may be the one that failed in a way that nobody has foreseen.
+            events = events_of(message.body)
         named = {event.owner for event in events} if isinstance(events, list) else set()
         name = next(iter(named)) if len(named) == 1 else None
         if name is not None and (self._events.fixed_owner in (None, name)):
@@ -263,7 +288,8 @@ class Consumer:
         while True:
             await self._runtime.sleep(KEEP_S)
             try:
-                await self._stream.keep(taken)
+                async with self._one_call:
+                    await self._stream.keep(taken)
             except Away as error:
                 logger.debug("%s", error)
 

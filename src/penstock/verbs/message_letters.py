@@ -10,10 +10,11 @@ import msgspec
 
 from penstock.errors import Permanent
 from penstock.ledger.engine import messages
+from penstock.model.callers import LOCAL
 from penstock.streams.base import Message
-from penstock.streams.notifications import ObjectEvent, parse
+from penstock.streams.notifications import BAD_EVENT, ObjectEvent, parse
 from penstock.verbs.accepting import Order
-from penstock.verbs.object_events import ObjectEvents, Outcome, Rules
+from penstock.verbs.object_events import FORBIDDEN, ObjectEvents, Outcome, Rules
 from penstock.verbs.scope import Scope, chosen_collection
 
 LONGEST = 1_000_000
@@ -27,12 +28,16 @@ def events_of(body: bytes) -> list[ObjectEvent] | Outcome:
         return parse(body)
     except Permanent as error:
         return Outcome("refused", error.reason, str(error))
+    except RecursionError:
+        return Outcome("refused", BAD_EVENT, "the message is nested too deeply")
 
 
 def worst(outcomes: Sequence[Outcome]) -> Outcome | None:
     """What decides about a message: an event that has to wait, or else one that was refused. None: all is done."""
     waiting = next((one for one in outcomes if one.kind == "away"), None)
-    return waiting or next((one for one in outcomes if one.kind == "refused"), None)
+    refused = [one for one in outcomes if one.kind == "refused"]
+    forbidden = next((one for one in refused if one.reason == FORBIDDEN), None)
+    return waiting or forbidden or next(iter(refused), None)
 
 
 def stored_body(body: bytes) -> str:
@@ -42,7 +47,8 @@ def stored_body(body: bytes) -> str:
     except UnicodeDecodeError:
         text = None
     if text is None or "\0" in text or text.startswith(_RAW):
-        text = _RAW + base64.b64encode(body).decode()
+        # Cut before it is encoded: a part of base64 cannot be decoded.
+        text = _RAW + base64.b64encode(body[: (LONGEST - len(_RAW)) // 4 * 3]).decode()
     return text[:LONGEST]
 
 
@@ -57,26 +63,37 @@ def letter_body(message: Message, stream: str, outcome: Outcome, failed_at: str)
             "place": message.place,
         },
     }
-    with suppress(msgspec.DecodeError, UnicodeError, RecursionError):
-        letter["event"] = msgspec.json.decode(message.body)
-    if not isinstance(letter.get("event"), dict):
-        letter.pop("event", None)
-        letter["raw"] = base64.b64encode(message.body).decode()
-    return msgspec.json.encode(letter)
+    # What can be decoded may be nested too deeply to be encoded within a letter.
+    with suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
+        if isinstance(event := msgspec.json.decode(message.body), dict):
+            return msgspec.json.encode({**letter, "event": event})
+    return msgspec.json.encode({**letter, "raw": base64.b64encode(message.body).decode()})
+
+
+def _body(stored: str) -> bytes:
+    if not stored.startswith(_RAW):
+        return stored.encode()
+    encoded = stored.removeprefix(_RAW)
+    return base64.b64decode(encoded[: len(encoded) // 4 * 4])
 
 
 async def follow_letters(scope: Scope, letters: Sequence[int]) -> set[int]:
     """Follow the messages of these dead letters again, and close the letters of those that can be used now. Return the
     closed ones. Documents belong to the owner of the letters."""
-    stored = await scope.ledger.read(partial(messages.stored, scope.owner), letters)
     following = ObjectEvents(
         lambda owner: scope, Order(chosen_collection(scope, None)), Rules(owner=scope.owner, places=())
     )
     closed: set[int] = set()
-    for one in stored:
-        text = one.body
-        body = base64.b64decode(text.removeprefix(_RAW)) if text.startswith(_RAW) else text.encode()
-        events = events_of(body)
+    for letter in letters:
+        # One at a time: they may be large.
+        stored = await scope.ledger.read(partial(messages.stored, scope.owner), [letter])
+        if not stored:
+            continue
+        [one] = stored
+        if one.reason == FORBIDDEN and scope.actor != LOCAL:
+            # The operator has forbidden it, so a caller of the service cannot allow it.
+            continue
+        events = events_of(_body(one.body))
         outcome = events if isinstance(events, Outcome) else worst(await following.follow(events))
         if outcome is None:
             closed.add(one.letter)

@@ -41,6 +41,8 @@ LOOKS = 16
 ROUNDS = 3
 """An object that changes while its document is submitted is looked at again so many times. Then it waits."""
 
+FORBIDDEN = "place_not_allowed"
+
 
 class Outcome(msgspec.Struct, frozen=True):
     """What an event led to."""
@@ -79,6 +81,9 @@ class ObjectEvents:
         self._rules = rules
         self._sources: dict[str, Source | None] = {}
         """None: nothing can read what the URI names."""
+        named = {split(place)[0] for place in rules.places}
+        self._expected = named & set(BUCKETS) or {"s3"}
+        """Schemes of objects that the operator wants to be read."""
         self._has_access = False
         """The credentials allowed something: a refusal is about one object or bucket, and not about our key."""
 
@@ -229,8 +234,9 @@ class ObjectEvents:
             try:
                 [self._sources[root]] = scope.resources.make_sources([root], (), ())
             except ConfigError:
-                # What is wrong is here: a missing package, or credentials.
-                if scheme in BUCKETS:
+                # What is wrong is here: a missing package, or credentials. But a message that names a service that
+                # nobody has set up must not stop the others.
+                if scheme in self._expected:
                     raise
                 self._sources[root] = None
             except UsageError:

@@ -28,6 +28,7 @@ class StoredMessage(msgspec.Struct, frozen=True):
     stream: str
     place: str
     body: str
+    reason: str
 
 
 class RetriedMessage(msgspec.Struct, frozen=True):
@@ -47,7 +48,7 @@ _REFUSE = Statement(
     rows="owner text, place text, body text, stream text, kind text, reason text, said text",
 )
 _STORED = Statement(
-    "SELECT l.id, l.step, l.place, l.body FROM {rows} JOIN dead_letters l ON l.id = r.letter "
+    "SELECT l.id, l.step, l.place, l.body, l.reason FROM {rows} JOIN dead_letters l ON l.id = r.letter "
     "WHERE l.owner = :owner AND l.state = 'OPEN' AND l.place IS NOT NULL ORDER BY l.id",
     rows="letter bigint",
 )
