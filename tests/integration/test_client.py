@@ -31,8 +31,6 @@ NOT_CALLED = {
     ("DELETE", "/api/v1/session"): "for browsers",
     ("OPTIONS", "/api/v1/uploads"): "what every server of this version supports",
     ("DELETE", "/api/v1/uploads/{upload_id}"): "an upload that nobody continues ends by itself",
-    ("HEAD", "/api/v1/uploads/{upload_id}"): "only after an interruption: test_a_large_upload_survives_kills",
-    ("POST", "/api/v1/documents/offer"): "for folders: test_client_folder.py",
     ("GET", "/healthz"): "for a supervisor",
     ("GET", "/problems"): "for people",
 }
@@ -155,6 +153,12 @@ def _call_groups_and_letters(client: Client, folder: Path) -> None:
     assert client.upload(large, on_progress=lambda *told: sent.append(told)).outcome == "created"
     assert sent[0] == (0, 9 << 20)
     assert sent[-1] == (9 << 20, 9 << 20)
+    broken = folder / "broken.pdf"
+    broken.write_bytes(b"%PDF-1.4 this is no PDF" + bytes(9 << 20))
+    failed = client.upload(broken)
+    assert client.wait(failed.id or "", 60).status == "FAILED"
+    assert client.upload(broken).outcome == "unchanged"
+    assert client.upload(broken, retry=True).outcome == "resumed"
     following = client.changes()
     client.upload(b"A note.", name="note.txt")
     assert next(one for one in following if one.name == "note.txt").status in ("PENDING", "EXTRACTING", "COMPLETED")

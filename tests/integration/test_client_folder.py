@@ -13,8 +13,14 @@ from tests.kit.service import Served, free_port, serving
 
 from penstock.app import open_app
 from penstock.client import AsyncClient, Client
+from penstock.client.connection import Connection
+from penstock.client.files import Given
+from penstock.client.ingest import FolderUpload
+from penstock.client.uploads import Order
 from penstock.errors import UsageError
+from penstock.sources.base import Found
 from penstock.verbs.jobs import Progress
+from penstock.verbs.receipts import UploadReceipt
 
 
 @pytest.fixture(scope="module")
@@ -159,3 +165,13 @@ async def test_progress_tells_that_the_server_does_not_answer(tmp_path: Path) ->
         async with asyncio.timeout(60):
             assert (await task).pending == 0
     await client.close()
+
+
+def test_the_receipt_of_a_refused_file_names_it_whatever_the_reason_says() -> None:
+    said: list[UploadReceipt] = []
+    connection = Connection("http://127.0.0.1:1", None, timeout_s=1, patience_s=0)
+    upload = FolderUpload(
+        connection, Given([]), Order("", ""), wait=False, report=None, on_receipt=said.append, stopped=asyncio.Event()
+    )
+    upload._refuse(Found("b/a.txt", "a.txt"), "metadata: a: too long")
+    assert (said[0].source, said[0].name) == ("b/a.txt", "a.txt")

@@ -248,14 +248,14 @@ class FolderUpload:
             self._on_receipt(receipt)
 
     def _refuse(self, found: Found, why: str) -> None:
-        self._refuse_line(f"{found.uri}: {why}")
+        self._refuse_line(f"{found.uri}: {why}", found)
 
-    def _refuse_line(self, problem: str) -> None:
+    def _refuse_line(self, problem: str, found: Found | None = None) -> None:
         self.summary.refused += 1
         self.summary.problems.append(problem)
         if self._on_receipt is not None:
-            source = problem.rpartition(": ")[0]
-            name = source.rpartition("/")[2]
+            source = problem.rpartition(": ")[0] if found is None else found.uri
+            name = source.rpartition("/")[2] if found is None else found.name
             self._on_receipt(UploadReceipt(None, source, name, "refused", None, problem=problem))
 
     def _wait(self, seconds: float) -> None:
