@@ -290,3 +290,28 @@ async def test_names_of_files_do_not_become_headers_or_pages(start_app: StartApp
     assert "set-cookie" not in answer.headers
     assert answer.headers["content-type"] == "application/octet-stream"
     assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_documents_are_listed_by_what_they_belong_to(app: App, client: httpx2.AsyncClient) -> None:
+    await app.ingest(data=b"one", name="a.txt", batch="monday", wait=False)
+    await app.ingest(data=b"two", name="b.txt", batch="monday", hold=True)
+    await app.ingest(data=b"\x00\x01\x02", name="c.pdf")
+    started = await app.start_batch("monday")
+
+    async def names(**params: Any) -> list[str]:
+        answer = await client.get("documents", params=params)
+        assert answer.status_code == 200, answer.text
+        return [one["name"] for one in answer.json()["documents"]]
+
+    assert await names(batch="monday") == ["b.txt", "a.txt"]
+    assert await names(batch="monday", limit=1) == ["b.txt"]
+    assert await names(batch="monday", name="a*") == ["a.txt"]
+    assert await names(batch="other") == []
+    assert started.group is not None
+    assert set(await names(group=started.group)) <= {"a.txt", "b.txt"}
+    assert "b.txt" in await names(group=started.group)
+    assert await names(updated_since=4e9) == []
+    assert await names(updated_since=0) == ["c.pdf", "b.txt", "a.txt"]
+    assert await names(reason="damaged") == []
+    refused = await client.get("documents", params={"batch": "monday", "reason": "damaged"})
+    assert (refused.status_code, "one of parent, batch" in refused.json()["detail"]) == (422, True)

@@ -100,7 +100,7 @@ CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
     "documents.get": lambda a: {"document": a.done.document_id},
     "related.count_failed_for": lambda a: {"reason": "bad", "most": 9},
     "related.failed_for": lambda a: {"reason": "bad", "before": "", "count": 9},
-    "related.inside": lambda a: {"parent": a.running.document_id, "before": "", "count": 9},
+    "related.related_to": lambda a: {"kind": "updated_since", "value": 0.0, "before": "", "count": 9},
     "documents.known": lambda a: {"ids": [a.done.document_id], "deleted": True},
     "documents.last_run": lambda a: {"document": a.done.document_id},
     "documents.newest": lambda a: {"status": "", "collection": "", "before": "", "count": 9},

@@ -33,18 +33,23 @@ async def list_documents(
     name: str | None = None,
     filter: Mapping[str, Any] | None = None,
     parent: str | None = None,
+    batch: str | None = None,
+    group: str | None = None,
+    updated_since: float | None = None,
     reason: str | None = None,
     limit: int = 100,
     after: str | None = None,
 ) -> list[DocumentView]:
-    """Return documents, newest first. `name` is a glob pattern, and `filter` a filter as for a search. With `parent`,
-    return only documents directly inside that one; with `reason`, those that failed for it. With `after`, continue
-    after the document with this id."""
+    """Return documents, newest first. `name` is a glob pattern, and `filter` a filter as for a search. With one of
+    `parent`, `batch`, `group` (an id), `updated_since` (seconds since 1970) and `reason`, return only documents
+    directly inside that one, of that batch, with a run of that group, changed since then, or that failed for it. With
+    `after`, continue after the document with this id."""
     inside = "" if parent is None else await _resolved(scope, arguments.text("parent", parent))
     arguments.count("limit", limit)
     chosen = selection(
-        status=status, collection=collection, name=name, filter=filter, after=after, parent=inside, reason=reason
-    )
+        status=status, collection=collection, name=name, filter=filter, after=after, parent=inside, batch=batch,
+        group=group, updated_since=updated_since, reason=reason,
+    )  # fmt: skip
     out: list[DocumentView] = []
     if limit:
         async for page in pages(scope, chosen, limit):
@@ -62,6 +67,9 @@ async def count_documents(
     name: str | None = None,
     filter: Mapping[str, Any] | None = None,
     parent: str | None = None,
+    batch: str | None = None,
+    group: str | None = None,
+    updated_since: float | None = None,
     reason: str | None = None,
     after: str | None = None,
     most: int = COUNTED,
@@ -73,7 +81,16 @@ async def count_documents(
     return await counted(
         scope,
         selection(
-            status=status, collection=collection, name=name, filter=filter, after=after, parent=inside, reason=reason
+            status=status,
+            collection=collection,
+            name=name,
+            filter=filter,
+            after=after,
+            parent=inside,
+            batch=batch,
+            group=group,
+            updated_since=updated_since,
+            reason=reason,
         ),
         most,
     )

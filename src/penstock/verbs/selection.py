@@ -49,8 +49,8 @@ class Selection:
     """Only documents with a smaller id: those that are listed after it."""
     paths: "tuple[PathPattern, ...]" = ()
     """Patterns of which the source must match one. Empty: any source."""
-    parent: str = ""
-    """The id of the document that must contain it. Empty: any."""
+    relation: tuple[str, str | float] | None = None
+    """What it must belong to: a `parent` or `group` by id, a `batch` by name, or `updated_since` a time."""
     reason: str = ""
     """The reason for which it must have failed, that of its open dead letter. Empty: any."""
 
@@ -62,7 +62,7 @@ class Selection:
     @property
     def related(self) -> bool:
         """Whether the documents are found by what belongs to them."""
-        return bool(self.parent or self.reason)
+        return self.relation is not None or bool(self.reason)
 
 
 def selection(
@@ -74,12 +74,23 @@ def selection(
     after: str | None = None,
     path: str | None = None,
     parent: str = "",
+    batch: str | None = None,
+    group: str | None = None,
+    updated_since: float | None = None,
     reason: str | None = None,
 ) -> Selection:
     """Validate criteria. Raises UsageError."""
     arguments.maybe("name", name)
-    if parent and reason:
-        raise UsageError("choose documents either by the one that contains them or by the reason of their failure")
+    arguments.seconds("updated_since", updated_since)
+    values = {
+        "parent": parent or None,
+        "batch": arguments.maybe("batch", batch),
+        "group": (arguments.maybe("group", group) or "").upper() or None,
+        "updated_since": updated_since,
+    }
+    relations = [(kind, value) for kind, value in values.items() if value is not None]
+    if len(relations) + bool(reason) > 1:
+        raise UsageError(f"choose documents by one of {', '.join(values)} and reason, not by several")
     return Selection(
         arguments.one_of("status", status, DocumentStatus) or "",
         arguments.maybe("collection", collection) or "",
@@ -89,7 +100,7 @@ def selection(
         max(_WILD_PART.split(name), key=len) if name else "",
         (arguments.maybe("after", after) or "").upper(),
         patterns(path) if path is not None else (),
-        parent,
+        relations[0] if relations else None,
         arguments.maybe("reason", reason) or "",
     )
 
@@ -105,8 +116,9 @@ async def pages(scope: Scope, chosen: Selection, wanted: int = PAGE) -> AsyncIte
         parts=chosen.parts,
         name=chosen.part_of_name,
     )
-    if chosen.parent:
-        read = partial(related.inside, scope.owner, parent=chosen.parent)
+    if chosen.relation is not None:
+        kind, value = chosen.relation
+        read = partial(related.related_to, scope.owner, kind=kind, value=value)
     elif chosen.reason:
         read = partial(related.failed_for, scope.owner, reason=chosen.reason)
     last: str | None = chosen.before

@@ -61,19 +61,26 @@ async def list_documents(
     collection: Collection | None = None,
     name: Annotated[Text | None, Query(description="A glob pattern of file names.")] = None,
     parent: Annotated[DocumentIdText | None, Query(description="Only documents inside this one.")] = None,
+    batch: Annotated[Text | None, Query(description="Only documents of this batch.")] = None,
+    group: Annotated[Text | None, Query(description="Only documents with a run of this group.")] = None,
+    updated_since: Annotated[
+        float | None, Query(ge=0, le=1e12, description="Only documents changed since then (seconds since 1970).")
+    ] = None,
+    reason: Annotated[Text | None, Query(description="Only documents that failed for this reason.")] = None,
     filter: Annotated[
         str | None, Query(description="A filter as for a search, in JSON.", json_schema_extra=in_query(FILTER))
     ] = None,
     limit: Limit = 100,
     cursor: Annotated[DocumentIdText | None, Query(description="`next` of the page before.")] = None,
 ) -> Response:
-    """List documents, newest first."""
+    """List documents, newest first. Use at most one of `parent`, `batch`, `group`, `updated_since` and `reason`."""
     where, wanted = narrowed(access, collection, as_filter(filter))
     if parent is not None:
         parent = (await access.document(parent)).id
     found = await access.scope.list_documents(
-        status=status, collection=where, name=name, filter=wanted, parent=parent, limit=limit, after=cursor
-    )
+        status=status, collection=where, name=name, filter=wanted, parent=parent, batch=batch, group=group,
+        updated_since=updated_since, reason=reason, limit=limit, after=cursor,
+    )  # fmt: skip
     return answer({"documents": found, "next": found[-1].id if len(found) == limit else None})
 
 

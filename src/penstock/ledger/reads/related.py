@@ -1,4 +1,5 @@
-"""Documents by what belongs to them: the document that contains them, or the reason of their dead letter."""
+"""Documents by what belongs to them: the document that contains them, a batch, a group, the time of their last change,
+or the reason of their dead letter."""
 
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.database.statements import Statement
@@ -6,8 +7,16 @@ from penstock.ledger.engine.documents import OF_OWNER, Counted, Examined, listed
 from penstock.model.nouns import Owner
 
 _NEWEST = "ORDER BY d.id DESC LIMIT :count"
-_INSIDE = {
-    goes_on: Statement(OF_OWNER + "AND d.parent_id = :parent " + "AND d.id < :before " * goes_on + _NEWEST)
+_RELATED = {
+    "parent": "AND d.parent_id = :value ",
+    "batch": "AND d.batch = :value ",
+    "group": "AND d.id IN (SELECT x.document_id FROM runs x WHERE x.group_id = :value) ",
+    "updated_since": "AND d.updated_at >= :value ",
+}
+"""What belongs to a document, and has an index."""
+_LISTS = {
+    (kind, goes_on): Statement(OF_OWNER + words + "AND d.id < :before " * goes_on + _NEWEST)
+    for kind, words in _RELATED.items()
     for goes_on in (False, True)
 }
 # The status has an index: a document with an open dead letter is FAILED.
@@ -24,10 +33,13 @@ _COUNT = Statement(
 )
 
 
-def inside(owner: Owner, connection: Connection, parent: str, *, before: str, count: int) -> Examined:
-    """The documents directly inside another one, newest first."""
+def related_to(
+    owner: Owner, connection: Connection, kind: str, value: str | float, *, before: str, count: int
+) -> Examined:
+    """The documents directly inside a `parent`, of a `batch`, with a run of a `group`, or `updated_since` a time,
+    newest first."""
     given = {"before": before} if before else {}
-    rows = connection.run(_INSIDE[bool(before)], owner=owner, parent=parent, count=count, **given)
+    rows = connection.run(_LISTS[kind, bool(before)], owner=owner, value=value, count=count, **given)
     return page_of([listed_row(row) for row in rows], count)
 
 
