@@ -13,6 +13,7 @@ from tests.unit.test_owners import CROSSING, FOR_USERS, MODULES, functions
 from penstock.ledger.database.connection import Connection
 from penstock.ledger.engine import (
     actions,
+    admission,
     answers,
     api_keys,
     children,
@@ -26,6 +27,7 @@ from penstock.ledger.engine import (
     groups,
     index_versions,
     locks,
+    messages,
     numbers,
     reindexes,
     revisions,
@@ -34,6 +36,7 @@ from penstock.ledger.engine import (
     submits,
     uploads,
     vector_stores,
+    webhooks,
 )
 from penstock.ledger.engine.submissions import FirstStep
 from penstock.ledger.reads import batches, feed
@@ -53,9 +56,20 @@ class Anna(msgspec.Struct, frozen=True):
     reindex: reindexes.Reindex
     letter: int
     letter_of_event: int
+    letter_of_message: int
+    delivery: int
 
 
 CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
+    "admission.holdings": lambda a: {},
+    "admission.pause": lambda a: {},
+    "admission.size_of": lambda a: {"collection": "default", "source": "/done"},
+    "messages.stored": lambda a: {"letters": [a.letter_of_message]},
+    "webhooks.address": lambda a: {"webhook": "01WEBHOOK"},
+    "webhooks.deliveries": lambda a: {"webhook": "01WEBHOOK", "before": a.delivery + 1, "count": 9},
+    "webhooks.delivery": lambda a: {"webhook": "01WEBHOOK", "number": a.delivery},
+    "webhooks.get": lambda a: {"webhook": "01WEBHOOK"},
+    "webhooks.listed": lambda a: {"after": "", "count": 9},
     "actions.failures": lambda a: {"action": "01ACTION", "count": 9},
     "actions.get": lambda a: {"action": "01ACTION"},
     "actions.newest": lambda a: {"count": 9},
@@ -100,7 +114,10 @@ CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
     "documents.get": lambda a: {"document": a.done.document_id},
     "related.count_failed_for": lambda a: {"reason": "bad", "most": 9},
     "related.failed_for": lambda a: {"reason": "bad", "before": "", "count": 9},
-    "related.related_to": lambda a: {"kind": "updated_since", "value": 0.0, "before": "", "count": 9},
+    "related.inside": lambda a: {"parent": a.running.document_id, "before": "", "count": 9},
+    "related.of_batch": lambda a: {"batch": "spring", "before": "", "count": 9},
+    "related.of_group": lambda a: {"group": GROUP, "before": "", "count": 9},
+    "related.updated_since": lambda a: {"since": 0.0, "before": "", "count": 9},
     "documents.known": lambda a: {"ids": [a.done.document_id], "deleted": True},
     "documents.last_run": lambda a: {"document": a.done.document_id},
     "documents.newest": lambda a: {"status": "", "collection": "", "before": "", "count": 9},
@@ -179,7 +196,9 @@ CALLS: dict[str, Callable[[Anna], dict[str, Any]]] = {
 CHANGING = {
     "children.adopt", "children.held", "children.hold_lease", "children.reset_counts", "dead_letters.close",
     "deletions.delete_trees", "forgotten.forget", "metadata.change", "metadata.renew", "runs.hold",
-    "reindexes.held",
+    "reindexes.held", "webhooks.end_pending",
+    # They refuse, or put the others together.
+    "admission.check", "admission.refuse_above", "admission.state",
 }  # fmt: skip
 
 
@@ -276,10 +295,21 @@ async def _fill(desk: Desk) -> Anna:
     await desk.ledger.write(vector_stores.SET_STORE, vector_stores.SetStore(ANNA, "store", "Store", "{}"))
     batch = vector_stores.NewBatch(ANNA, "01BATCH", "store", (done.document_id,))
     await desk.ledger.write(vector_stores.ADD_FILE_BATCH, batch)
+    hook = webhooks.NewWebhook(
+        ANNA, "01WEBHOOK", "hook", "https://example.org/", "secret", ("item_end",), None, "local", 9
+    )
+    await desk.ledger.write(webhooks.CREATE_WEBHOOK, hook)
+    tested = await desk.ledger.write(webhooks.TESTED_WEBHOOK, webhooks.Tested(ANNA, hook.id, None, 200, "fine"))
+    assert tested is not None
+    await desk.ledger.write(admission.PAUSE_INTAKE, admission.PauseIntake(ANNA, False, "it is full", "local"))
     letters = await desk.rows("SELECT id FROM dead_letters ORDER BY id")
+    message = messages.RefusedMessage(ANNA, "kafka://h/t", "kafka://h/t: t/0/1", "{}", "bad_event", "it is empty")
+    await desk.ledger.write(messages.REFUSE_MESSAGE, message)
+    [last] = await desk.rows("SELECT max(id) FROM dead_letters")
     reindex = await desk.ledger.read(partial(reindexes.get, ANNA), "default")
     assert reindex is not None
-    return Anna(done, failed, running, reindex, *(row[0] for row in letters))
+    [of_run, of_event] = [row[0] for row in letters]
+    return Anna(done, failed, running, reindex, of_run, of_event, last[0], tested.id)
 
 
 def test_i10_every_function_for_a_user_is_asked_here() -> None:

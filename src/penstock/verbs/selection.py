@@ -4,7 +4,7 @@ import fnmatch
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.errors import UsageError
 from penstock.ledger.engine import documents
-from penstock.ledger.engine.documents import Counted, Listed
+from penstock.ledger.engine.documents import Counted, Examined, Listed
 from penstock.ledger.reads import related
 from penstock.model.states import DocumentStatus
 from penstock.search.filters import Fields, Predicate, compiled, parts
@@ -30,6 +30,14 @@ _WILD_PART = re.compile(r"[*?]|\[.*")
 _LAST = "\U0010ffff"
 _PARTS = re.compile(r"\*\*/|\*\*|\*|\?|\[!?[^\]]+\]|.", re.DOTALL)
 _WORDS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+
+
+_RELATED: dict[str, Callable[..., Examined]] = {
+    "parent": related.inside,
+    "batch": related.of_batch,
+    "group": related.of_group,
+    "updated_since": related.updated_since,
+}
 
 
 @dataclass(frozen=True)
@@ -108,7 +116,7 @@ def selection(
 async def pages(scope: Scope, chosen: Selection, wanted: int = PAGE) -> AsyncIterator[list[Listed]]:
     """Yield the matching documents, newest first. A page may be empty: it stands for the documents that were looked at,
     as many as `_page_sizes` says. `wanted`: the number of documents that the caller needs."""
-    read = partial(
+    read: Callable[..., Examined] = partial(
         documents.examined,
         scope.owner,
         status=chosen.status,
@@ -118,7 +126,8 @@ async def pages(scope: Scope, chosen: Selection, wanted: int = PAGE) -> AsyncIte
     )
     if chosen.relation is not None:
         kind, value = chosen.relation
-        read = partial(related.related_to, scope.owner, kind=kind, value=value)
+        look = _RELATED[kind]
+        read = lambda connection, **page: look(scope.owner, connection, value, **page)  # noqa: E731
     elif chosen.reason:
         read = partial(related.failed_for, scope.owner, reason=chosen.reason)
     last: str | None = chosen.before

@@ -33,11 +33,25 @@ _COUNT = Statement(
 )
 
 
-def related_to(
-    owner: Owner, connection: Connection, kind: str, value: str | float, *, before: str, count: int
-) -> Examined:
-    """The documents directly inside a `parent`, of a `batch`, with a run of a `group`, or `updated_since` a time,
-    newest first."""
+def inside(owner: Owner, connection: Connection, parent: str, *, before: str, count: int) -> Examined:
+    """The documents directly inside another one, newest first."""
+    return _listed(owner, connection, "parent", parent, before, count)
+
+
+def of_batch(owner: Owner, connection: Connection, batch: str, *, before: str, count: int) -> Examined:
+    return _listed(owner, connection, "batch", batch, before, count)
+
+
+def of_group(owner: Owner, connection: Connection, group: str, *, before: str, count: int) -> Examined:
+    """The documents with a run of a group, newest first."""
+    return _listed(owner, connection, "group", group, before, count)
+
+
+def updated_since(owner: Owner, connection: Connection, since: float, *, before: str, count: int) -> Examined:
+    return _listed(owner, connection, "updated_since", since, before, count)
+
+
+def _listed(owner: Owner, connection: Connection, kind: str, value: str | float, before: str, count: int) -> Examined:
     given = {"before": before} if before else {}
     rows = connection.run(_LISTS[kind, bool(before)], owner=owner, value=value, count=count, **given)
     return page_of([listed_row(row) for row in rows], count)
