@@ -85,7 +85,7 @@ async def test_i9_a_message_that_cannot_be_used_is_a_dead_letter_in_both_places_
     letters = (await app.list_dead_letters()).letters
     assert sorted(letter.reason for letter in letters) == ["bad_event"] * 5
     assert (await app.for_owner("ann").list_dead_letters()).by_reason == {"object_missing": 1}
-    assert all(letter.message is not None and letter.message.stream == topic.url for letter in letters)
+    assert all(letter.message is not None and letter.message.stream == topic.stream for letter in letters)
     copies = [json.loads(body) for _, body in topic.kafka.all_of(f"{topic.name}.dlq", 6)]
     assert sorted(copy["metadata"]["failure_reason"] for copy in copies) == ["bad_event"] * 5 + ["object_missing"]
     assert base64.b64decode(next(copy["raw"] for copy in copies if "raw" in copy)) == bad[0]
@@ -107,11 +107,11 @@ async def test_a_dead_letter_of_a_message_is_replayed_or_discarded(
     assert {letter.reason: letter.attempts for letter in left} == {"object_missing": 2, "bad_event": 2}
     # The same message again makes no second letter, and a closed one stays closed.
     assert (await app.discard(reason="bad_event")).count == 1
-    await app.consume(f"{topic.url}?group=other", until_empty=True)
+    await app.consume(f"{topic.stream}?group={topic.name}-other", until_empty=True)
     assert (await app.list_dead_letters()).by_reason == {"object_missing": 1}
     # A consumer of the dead letters follows what they contain, and puts no letter into the same topic.
     shelf.put("never.txt", b"after all")
-    dead = await app.consume(f"{topic.url}.dlq?group=dead", until_empty=True)
+    dead = await app.consume(f"{topic.stream}.dlq?group={topic.name}-dead", until_empty=True)
     assert f"{shelf.url}/never.txt" in await sources(app)
     assert dead.refused >= 1
 

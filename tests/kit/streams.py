@@ -64,8 +64,13 @@ class Topic:
         self.name = name
 
     @property
-    def url(self) -> str:
+    def stream(self) -> str:
         return f"kafka://{self.kafka.server}/{self.name}"
+
+    @property
+    def url(self) -> str:
+        """With a group of its own: the mock lets each further consumer of a group wait for 45 seconds."""
+        return f"{self.stream}?group={self.name}"
 
     def send(self, *bodies: bytes | dict[str, Any]) -> None:
         for body in bodies:

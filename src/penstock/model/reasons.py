@@ -61,5 +61,6 @@ ADVICE: dict[str, str] = {
     "access_denied": "allow it, then replay",
     "place_not_allowed": "correct what sends it, or allow the place, then replay",
     "wrong_owner": "correct what sends it",
+    "quota_exceeded": "delete documents or raise the quota (`penstock quota set`), then replay",
     "unexpected": "report it, then replay",
 }

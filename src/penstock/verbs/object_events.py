@@ -15,6 +15,7 @@ from penstock.config import check_name
 from penstock.errors import (
     Away,
     ConfigError,
+    IntakePaused,
     PenstockError,
     Refused,
     SourceAway,
@@ -193,7 +194,7 @@ class ObjectEvents:
             return []
         try:
             receipts = await accept(scope, self._order, [item.submitted() for item in items])
-        except (TooMuch, Away) as error:
+        except (TooMuch, Away, IntakePaused) as error:
             outcomes.update((item.found.uri, Outcome("away", "refused", str(error))) for item in items)
             return []
         except ConfigError:
@@ -216,6 +217,8 @@ class ObjectEvents:
         problem = receipt.problem or item.found.uri
         if isinstance(item.error, SourceError):
             return self._unreadable(item.found.uri, item.error)
+        if "more than its quota of" in problem:
+            return Outcome("refused", "quota_exceeded", problem)
         return Outcome("away", "disk_full", problem) if FULL in problem else Outcome("refused", BAD_EVENT, problem)
 
     def _unreadable(self, uri: str, error: SourceError) -> Outcome:
