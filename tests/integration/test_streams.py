@@ -26,7 +26,10 @@ def kafka() -> Kafka:
 
 
 @pytest.fixture
-def topic(kafka: Kafka) -> Topic:
+def topic(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> Topic:
+    # The mock keeps a consumer that has left for as long.
+    monkeypatch.setenv("KAFKA_SESSION_TIMEOUT_MS", "6000")
+    monkeypatch.setenv("KAFKA_HEARTBEAT_INTERVAL_MS", "1000")
     return kafka.topic()
 
 

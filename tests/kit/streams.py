@@ -69,7 +69,7 @@ class Topic:
 
     @property
     def url(self) -> str:
-        """With a group of its own: the mock lets each further consumer of a group wait for 45 seconds."""
+        """With a group of its own: the mock lets each further consumer of a group wait for the session timeout."""
         return f"{self.stream}?group={self.name}"
 
     def send(self, *bodies: bytes | dict[str, Any]) -> None:
