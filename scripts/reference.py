@@ -179,7 +179,12 @@ SHAPES: dict[str, dict[str, Shape]] = {
     "check": {"": dict.fromkeys(CheckReport.__struct_fields__)},
     "prune": {"": {**dict.fromkeys(Pruned.__struct_fields__), "dry_run": None}},
     "vacuum": {
-        "": {"collections": [dict.fromkeys(Vacuumed.__struct_fields__)], "busy": None, "elapsed_s": None},
+        "": {
+            "collections": [dict.fromkeys(Vacuumed.__struct_fields__)],
+            "busy": None,
+            "elapsed_s": None,
+            "ledger": None,
+        },
     },
     "backup": {"": dict.fromkeys(BackupReport.__struct_fields__)},
     "restore": {

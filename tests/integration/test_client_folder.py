@@ -43,7 +43,8 @@ def test_a_folder_is_uploaded_once_and_ends_as_it_would_in_a_home(served: Served
         assert set(done.reasons) == {"unsupported_type", "malformed"} or "unsupported_type" in done.reasons
         assert {note.name for note in done.remarks} == {"bad.pdf", "odd.bin"}
         assert done.made["chunks"] == FILES + 2
-        assert seen[-1].total == FILES + 5 or seen[-1].submitting
+        # The last report may have come before the archive was opened.
+        assert seen[-1].total in (FILES + 3, FILES + 5) or seen[-1].submitting
         again = client.ingest(folder, **where)
         assert (again.submitted, again.skipped, again.failed_before) == (0, FILES + 3, 2)
         assert client.plan_ingest(folder, **where).unchanged == FILES + 3

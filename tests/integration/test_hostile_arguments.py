@@ -64,6 +64,7 @@ WRONG: tuple[Any, ...] = (
     object(),
 )
 NO_TEXT = {
+    "consume": "keeps on; tests/integration/test_streams.py names wrong streams",
     "watch": "keeps on; passes the arguments of ingest to the same functions",
     "events": "takes a task",
     "stop": "takes nothing",
@@ -109,6 +110,8 @@ def verbs(document: str) -> list[Verb]:
     found: dict[str, Call] = {
         "append_upload": (_plain("append_upload"), {"upload_id": document, "offset": 0, "pieces": None}),
         "count_action": (_plain("count_action"), {"verb": "cancel", "criteria": Criteria(name=SECRET)}),
+        "complete_upload": (_plain("complete_upload"), {"upload_id": document, "etags": {1: "etag"}}),
+        "presign_upload": (_plain("presign_upload"), {"size": 9, "name": "b.txt"}),
         "create_upload": (_plain("create_upload"), {"size": 9, "name": "b.txt"}),
         "start_action": (_plain("start_action"), {"verb": "cancel", "criteria": Criteria(name=SECRET)}),
         "cancel": (_plain("cancel"), {"names": [document]}),

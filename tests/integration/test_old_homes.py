@@ -12,6 +12,8 @@ from penstock.app import open_app
 DOWN = (
     # 37: samples.
     *(f"DROP TABLE {name}" for name in ("step_samples", "queue_samples")),
+    *(f"DROP TRIGGER {name}" for name in ("holdings_added", "holdings_changed", "runs_webhooks", "groups_webhooks")),
+    *(f"DROP TABLE {name}" for name in ("intake_pauses", "quotas", "holdings", "webhook_deliveries")),
     # 35: vector stores.
     "DROP TABLE vector_stores",
     "DROP TABLE file_batches",

@@ -116,10 +116,10 @@ async def test_documents_with_equal_scores_are_ordered_by_their_generations(app:
 async def test_a_list_reads_only_documents_that_may_match(notes: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "PAGE", 5)
     calls = Calls()
-    calls.count(monkeypatch, documents, "_listed")
+    calls.count(monkeypatch, documents, "listed_row")
     found = await notes.list_documents(filter={"tenth": "t3"}, limit=100)
     assert sorted((one.metadata["n"] for one in found), reverse=True) == list(range(233, 0, -10))
-    assert calls["_listed"] == 24
+    assert calls["listed_row"] == 24
     later = await notes.list_documents(filter={"tenth": "t3"}, after=found[9].id, limit=100)
     assert later == found[10:]
     assert await notes.list_documents(filter={"tenth": "t3", "n": 13}, status="COMPLETED") == [

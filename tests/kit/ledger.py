@@ -46,6 +46,7 @@ TABLES = (
     "index_versions", "placements", "small_blobs", "forgotten", "run_settings",
     "usage", "run_usage", "reindexes", "api_keys", "audit_log", "requests", "webhooks", "numbers", "batches",
     "sync_states", "webhook_deliveries", "intake_pauses", "quotas", "holdings",
+    "step_samples", "queue_samples",
 )  # fmt: skip
 
 

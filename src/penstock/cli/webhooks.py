@@ -91,11 +91,9 @@ async def change(
             webhook_id, url=url, events=events or None, active=active, new_secret=new_secret
         )
     lines = [f"{made.webhook.id}  {made.webhook.state.lower()}"]
-    data = as_data(made.webhook)
     if made.secret:
         lines.append(f"secret  {made.secret}")
-        data["secret"] = made.secret
-    return Answer(data, "\n".join(lines))
+    return Answer({**as_data(made.webhook), "secret": made.secret or None}, "\n".join(lines))
 
 
 @webhook.command()
