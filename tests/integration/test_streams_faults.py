@@ -15,6 +15,8 @@ from tests.kit.streams import Topic, uploaded
 
 from penstock.errors import Away
 from penstock.runtime import Runtime
+from penstock.sources.base import Found
+from penstock.sources.bucket import BucketSource
 from penstock.streams.base import Message
 from penstock.streams.kafka import KafkaStream
 from penstock.streams.notifications import BAD_EVENT
@@ -216,3 +218,23 @@ def test_every_message_has_a_letter() -> None:
     for depth in range(900, 1_000):
         body = b'{"a":' * depth + b"1" + b"}" * depth
         assert letter_body(Message(body, "1"), "s", Outcome("refused", BAD_EVENT), "now")
+
+
+async def test_i9_a_panic_of_a_library_is_a_dead_letter_and_stops_nothing(
+    start_app: StartApp, shelf: s3.Prefix, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = await start_app()
+    panic = type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})
+    find = BucketSource.find
+
+    async def finding(source: BucketSource, uri: str) -> Found | None:
+        if uri.endswith("cursed.txt"):
+            raise panic("index out of\x00 bounds")
+        return await find(source, uri)
+
+    monkeypatch.setattr(BucketSource, "find", finding)
+    topic.send(uploaded(shelf.put("cursed.txt", b"one")), uploaded(shelf.put("good.txt", b"two")))
+    done = await drained(app, topic)
+    assert (done.messages, done.accepted, done.refused) == (2, 1, 1)
+    [letter] = (await app.list_dead_letters()).letters
+    assert (letter.reason, "index out of" in letter.error) == ("unexpected", True)

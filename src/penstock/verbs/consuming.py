@@ -9,8 +9,9 @@ from typing import Protocol
 
 import msgspec
 
+from penstock import user_code
 from penstock.config import check_name
-from penstock.errors import Away, ConfigError, DiskFull, PenstockError
+from penstock.errors import Away, ConfigError, DiskFull, PenstockError, is_panic
 from penstock.ledger.engine import messages
 from penstock.ledger.reads import queue
 from penstock.model.callers import LOCAL
@@ -221,10 +222,12 @@ class Consumer:
             return await self._follow(taken)
         except PenstockError:
             raise
-        except Exception as error:
+        except BaseException as error:
+            if not isinstance(error, Exception) and not is_panic(error):
+                raise
             if len(taken) == 1:
                 logger.exception("%s: %s", self._stream.name, taken[0].place)
-                return [Outcome("refused", "unexpected", f"{type(error).__name__}: {error}")]
+                return [Outcome("refused", "unexpected", user_code.sentence(error))]
             return [outcome for message in taken for outcome in await self._isolated([message])]
 
     async def _follow(self, taken: Sequence[Message]) -> list[Outcome | None]:
